@@ -1,0 +1,67 @@
+# Everything from a fresh clone: Python 3.11 (later Pythons work too, without DGL), make and g++ are all that is needed.
+#
+#   make demo    train a small GCN on 4 CPU ranks and compare with 1 rank
+#   make test    the test suite, without the slow tests (make test-all: with them)
+#   make lint    ruff, check and format        make types   mypy
+#   make docs    the documentation, into site/
+#
+# All of it runs in a virtual environment of its own (VENV), which is made once and re-used until pyproject.toml or
+# constraints.txt changes. Without an NVIDIA GPU the CPU build of torch saves a download of some GB:
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3.11 python3 python; do $$p -c $(AT_LEAST_311) 2>/dev/null && echo $$p && break; done)
+PIP_FLAGS ?= -qq
+PYTEST_FLAGS ?=
+AT_LEAST_311 := 'import sys; sys.exit(sys.version_info < (3, 11))'
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c constraints.txt
+READY := $(VENV)/.dgcl-ready
+DOCS_READY := $(VENV)/.dgcl-docs-ready
+
+# Without this the first import of dgl writes a file into the home folder.
+export DGLBACKEND := pytorch
+
+.PHONY: demo test test-all lint types docs format clean
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=4 examples/train.py --check
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+
+test-all: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY)
+	$(BIN)/mypy
+
+docs: $(DOCS_READY)
+	$(BIN)/mkdocs build --strict --quiet
+
+# A virtual environment whose interpreter is gone (moved folder, upgraded Python) is made anew.
+$(READY): pyproject.toml constraints.txt
+	@$(or $(PYTHON),false) -c $(AT_LEAST_311) || \
+	  { echo "no Python 3.11 or later found; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing into $(VENV) (once; some 1.5 GB with the CPU build of torch)"
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation -e '.[dgl,pyg,viz,dev]'
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	@$(PIP) --no-build-isolation -e '.[docs]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
