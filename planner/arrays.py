@@ -1,0 +1,64 @@
+"""Integer arrays with a checked dtype and shape: the coin in which relations and trees are paid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+MaskArray = npt.NDArray[np.uint64]
+FloatArray = npt.NDArray[np.float64]
+
+
+def integer_array(name: str, values: Any, dtype: npt.DTypeLike, ndim: int) -> npt.NDArray[Any]:
+    """Return `values` as a read-only C-contiguous integer array of `dtype`, refusing any loss.
+
+    Any integer input is converted when every value fits; floats and booleans are a TypeError. The result
+    shares memory with the input where it can, through a view, so the caller's own array stays writeable.
+    """
+    array = np.asarray(values)
+    want = np.dtype(dtype)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(want)  # np.asarray([]) is float64: an empty list has no type of its own
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integers that fit {want} (got dtype {array.dtype})")
+    if array.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimension(s) (got shape {array.shape})")
+    if array.dtype != want:
+        limits = np.iinfo(want)
+        if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+            raise ValueError(f"{name} has values outside {want} (from {array.min()} to {array.max()})")
+        array = array.astype(want)
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def require_length(name: str, array: npt.NDArray[Any], length: int, meaning: str) -> None:
+    """Raise ValueError unless the first dimension of `array` is `length`, which `meaning` explains."""
+    if array.shape[0] != length:
+        raise ValueError(f"{name} must have length {length} ({meaning}), got {array.shape[0]}")
+
+
+def require_range(name: str, array: npt.NDArray[Any], low: int, high: int, meaning: str) -> None:
+    """Raise ValueError naming the first element outside `low <= x < high`."""
+    bad = (array < low) | (array >= high)
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"{name}[{at}] is {array[at]}: must be {meaning} (>= {low} and < {high})")
+
+
+def require_pointers(name: str, ptr: npt.NDArray[Any], total: int, meaning: str) -> None:
+    """Raise ValueError unless `ptr` starts at 0, never falls, and ends at `total`."""
+    if ptr.shape[0] == 0 or ptr[0] != 0:
+        raise ValueError(f"{name} must start with 0 (got {ptr[:1].tolist()})")
+    falling = np.flatnonzero(ptr[1:] < ptr[:-1])
+    if falling.size:
+        at = int(falling[0])
+        raise ValueError(f"{name} must not fall: it is {ptr[at]} at {at} and {ptr[at + 1]} at {at + 1}")
+    if ptr[-1] != total:
+        raise ValueError(f"{name} must end at {total} ({meaning}), got {ptr[-1]}")

@@ -1,0 +1,122 @@
+"""What a plan costs in the model of formats.md ("Cost of a plan").
+
+For stage k and connection-direction c, load(k, c) is the bytes that cross c in stage k. A stage lasts as
+long as its
+slowest link: latency of the route plus the largest load / bandwidth along it; a plan lasts as long as its
+stages in turn. This is the cost of the paper's section 5.1, with routes that share connections and with
+latency.
+
+What the model leaves out: ranks that run ahead of a stage (the runtime has no barriers), copies inside a
+device, and contention among messages of one sender. `simulate.py` has the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.plan import Trees
+from dgcl.planner.relation import Relation
+
+if TYPE_CHECKING:
+    from dgcl.topology.model import TopologyArrays
+
+    from dgcl.topology import Topology
+
+GIGA = 1e9  # bandwidths are in GB/s, 1 GB = 1e9 bytes
+
+
+def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
+    """Return the rows that each link carries in each stage, (num_stages, num_links) float64 (exact below
+    2**53).
+
+    Raises:
+        ValueError: a tree edge uses a pair of ranks without a link.
+    """
+    num_links, num_stages = arrays.link_src.shape[0], trees.num_stages
+    link = arrays.link_of[trees.edge_src, trees.edge_dst]
+    missing = np.flatnonzero(link < 0)
+    if missing.size:
+        e = int(missing[0])
+        raise ValueError(
+            f"edge {e} goes from rank {trees.edge_src[e]} to rank {trees.edge_dst[e]},"
+            " but the topology has no such link"
+        )
+    slot = trees.edge_stage.astype(np.int64) * num_links + link
+    rows = np.bincount(slot, weights=trees.edge_count(), minlength=num_stages * num_links)
+    return rows.reshape(num_stages, num_links)
+
+
+def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
+    """Return the bytes over each connection-direction, (num_stages, num_directions), for `link_rows`."""
+    num_stages, num_directions = rows.shape[0], arrays.bandwidth.shape[0]
+    link_of_hop = np.repeat(np.arange(rows.shape[1]), np.diff(arrays.link_ptr))
+    loads = np.empty((num_stages, num_directions))
+    for k in range(num_stages):
+        hops = rows[k, link_of_hop]
+        loads[k] = np.bincount(arrays.link_directions, weights=hops, minlength=num_directions)
+    return loads * float(row_bytes)
+
+
+def link_seconds(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
+    """Return the seconds each link takes in each stage, (num_stages, num_links); 0 for links that carry
+    nothing.
+    """
+    if rows.shape[1] == 0:
+        return np.zeros_like(rows)
+    busy = direction_loads(rows, arrays, row_bytes) / (arrays.bandwidth * GIGA)
+    slowest = np.maximum.reduceat(busy[:, arrays.link_directions], arrays.link_ptr[:-1], axis=1)
+    return np.where(rows > 0, arrays.link_latency + slowest, 0.0)
+
+
+def stage_loads(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
+    """Return load(k, c) in bytes, (num_stages, num_directions) float64, for any number of trees
+    (vectorised).
+    """
+    return direction_loads(link_rows(trees, arrays), arrays, row_bytes)
+
+
+def stage_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
+    """Return the seconds of each stage, (num_stages,) float64."""
+    seconds = link_seconds(link_rows(trees, arrays), arrays, row_bytes)
+    return seconds.max(axis=1, initial=0.0)
+
+
+def predicted_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> float:
+    """Return the seconds of the whole plan: the sum over its stages."""
+    return float(sum(stage_seconds(trees, arrays, row_bytes).tolist()))
+
+
+def pair_rows(relation: Relation) -> Int64Array:
+    """Return how many rows rank s owns that rank d needs, (P, P) int64, indexed [s, d]."""
+    world = relation.world_size
+    need = np.zeros((world, world), np.int64)
+    chunk = max(1, (1 << 24) // max(64, world))  # keeps the unpacked masks near 16 MB
+    for start in range(0, relation.num_classes, chunk):
+        members = relation.dest_matrix(start, start + chunk)
+        rows, dests = np.nonzero(members)
+        slot = relation.source[start : start + chunk][rows].astype(np.int64) * world + dests
+        counts = relation.count[start : start + chunk][rows]
+        need += _exact_bincount(slot, counts, world * world).reshape(world, world)
+    return need
+
+
+def _exact_bincount(slot: Int64Array, counts: Int64Array, size: int) -> Int64Array:
+    """Sum int64 `counts` by `slot` without rounding, whatever their size (bincount adds in float64)."""
+    if float(counts.sum(dtype=np.float64)) < 2.0**53:
+        return np.bincount(slot, weights=counts, minlength=size).astype(np.int64)
+    total = np.zeros(size, np.int64)
+    np.add.at(total, slot, counts)
+    return total
+
+
+def direct_seconds(relation: Relation, topology: Topology, row_bytes: int) -> float | None:
+    """Return the seconds of peer-to-peer in one stage, or None when a pair that needs rows has no link."""
+    arrays = topology.arrays()
+    need = pair_rows(relation)
+    if (need[arrays.link_of < 0] > 0).any():
+        return None
+    rows = need[arrays.link_src, arrays.link_dst].astype(np.float64)[None, :]
+    return float(link_seconds(rows, arrays, row_bytes).max(initial=0.0))

@@ -1,0 +1,118 @@
+"""Reading npz files that nobody vouches for, and writing them with the same bytes each time.
+
+`numpy.load` believes an array's header, so a small file may ask for terabytes. Here the header is compared
+with what the archive really holds, and with the dtype and number of dimensions that the format prescribes,
+before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+_UNREADABLE = (ValueError, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError, OSError)
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What an array in a file must be: `dtype` ("<i4", ..., or "integer" or "unicode" for any such) and
+    `ndim`.
+    """
+
+    dtype: str
+    ndim: int
+
+    def accepts(self, dtype: np.dtype[Any]) -> bool:
+        """Tell whether `dtype` is what the format prescribes."""
+        if self.dtype == "integer":
+            return dtype.kind in "iu"
+        if self.dtype == "unicode":
+            return dtype.kind == "U"
+        return dtype == np.dtype(self.dtype)
+
+
+def read_npz(
+    path: str | os.PathLike[str], specs: Mapping[str, ArraySpec], *, what: str, exact: bool = False
+) -> dict[str, npt.NDArray[Any]]:
+    """Read the arrays named in `specs` from an npz file, without pickle.
+
+    Args:
+        path: the file.
+        specs: the arrays that must be there, with their dtype and number of dimensions.
+        what: what the file should be ("plan", "relation"), for messages.
+        exact: refuse arrays that `specs` does not name.
+
+    Raises:
+        ValueError: the file is not such an npz; the message names the file and the array.
+        OSError: the file cannot be opened.
+    """
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.namelist()
+                _check_members(members, specs, exact)
+                return {key: _read_member(archive, key, spec) for key, spec in specs.items()}
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{name}: not a {what} file: not an npz archive ({error})") from None
+        except _UNREADABLE as error:
+            raise ValueError(f"{name}: not a valid {what} file: {error or type(error).__name__}") from None
+
+
+def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bool) -> None:
+    """Raise unless every wanted array is there once (and, if `exact`, nothing else)."""
+    for key in specs:
+        times = members.count(f"{key}.npy")
+        if times != 1:
+            raise ValueError(f"array {key!r} is {'missing' if times == 0 else 'there more than once'}")
+    if exact:
+        unknown = sorted(set(members) - {f"{key}.npy" for key in specs})
+        if unknown:
+            raise ValueError(f"unknown entry {unknown[0]!r}; expected the arrays {', '.join(specs)}")
+
+
+def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDArray[Any]:
+    """Read one array after its header has been held against `spec` and against the bytes present."""
+    info = archive.getinfo(f"{key}.npy")
+    with archive.open(info) as member:
+        shape, dtype = _read_header(member, key)
+        if not spec.accepts(dtype):
+            raise ValueError(f"array {key!r} must have dtype {spec.dtype} (got {dtype.str})")
+        if len(shape) != spec.ndim:
+            raise ValueError(f"array {key!r} must have {spec.ndim} dimension(s) (got shape {shape})")
+        need = dtype.itemsize
+        for size in shape:
+            need *= size
+        have = info.file_size - member.tell()
+        if need != have:
+            raise ValueError(f"array {key!r} of shape {shape} needs {need} bytes but the file holds {have}")
+    with archive.open(info) as member:
+        return np.asarray(npy.read_array(member, allow_pickle=False))
+
+
+def _read_header(member: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and dtype of an npy stream, leaving it at the first byte of data."""
+    version = npy.read_magic(member)
+    if version == (1, 0):
+        shape, _, dtype = npy.read_array_header_1_0(member)
+    elif version == (2, 0):
+        shape, _, dtype = npy.read_array_header_2_0(member)
+    else:
+        raise ValueError(f"array {key!r} uses npy format {version[0]}.{version[1]}; expected 1.0 or 2.0")
+    return shape, dtype
+
+
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays as an uncompressed npz at exactly `path` (numpy would add ".npz"): same arrays, same
+    bytes.
+    """
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, **dict(arrays))

@@ -1,0 +1,206 @@
+"""What must be delivered: vertex classes with their owner, destination set and size.
+
+Vertices with the same owner and the same set of ranks that need their row are interchangeable (design.md,
+decision 1), so the relation holds one row per class, however large the graph is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dgcl.planner.arrays import (
+    Int32Array,
+    Int64Array,
+    MaskArray,
+    integer_array,
+    require_length,
+    require_range,
+)
+from dgcl.planner.npz import ArraySpec, read_npz, write_npz
+
+MAX_WORLD_SIZE = 1 << 20  # far above any job; keeps sizes formed from a file's world_size in bounds
+
+_FILE = {
+    "world_size": ArraySpec("integer", 0),
+    "source": ArraySpec("<i4", 1),
+    "dests": ArraySpec("<u8", 2),
+    "count": ArraySpec("<i8", 1),
+}
+
+
+def mask_words(world_size: int) -> int:
+    """Return how many 64-bit words a destination mask of `world_size` ranks takes (at least one)."""
+    return max(1, -(-world_size // 64))
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """The classes of vertices that some other rank needs.
+
+    Attributes:
+        world_size: number of ranks P.
+        source: (C,) int32, the owner of each class.
+        dests: (C, W) uint64 with W = ceil(P / 64): rank d is bit ``d % 64`` of word ``d // 64``. The
+            owner's bit is 0.
+        count: (C,) int64, vertices in each class, all > 0.
+
+    Rows are sorted by (source, dests as an integer, the last word most significant) without duplicates.
+
+    Raises:
+        ValueError, TypeError: on anything else, naming the array and the class.
+    """
+
+    world_size: int
+    source: Int32Array
+    dests: MaskArray
+    count: Int64Array
+
+    def __post_init__(self) -> None:
+        if isinstance(self.world_size, bool) or not isinstance(self.world_size, (int, np.integer)):
+            raise TypeError(f"world_size must be an integer (got {type(self.world_size).__name__})")
+        if not 1 <= self.world_size <= MAX_WORLD_SIZE:
+            raise ValueError(f"world_size must be from 1 to {MAX_WORLD_SIZE} (got {self.world_size})")
+        set_ = object.__setattr__
+        set_(self, "world_size", int(self.world_size))
+        set_(self, "source", integer_array("source", self.source, np.int32, 1))
+        set_(self, "dests", integer_array("dests", self.dests, np.uint64, 2))
+        set_(self, "count", integer_array("count", self.count, np.int64, 1))
+        self._check()
+
+    def _check(self) -> None:
+        num = self.source.shape[0]
+        require_length("dests", self.dests, num, "one row per class")
+        require_length("count", self.count, num, "one per class")
+        words = mask_words(self.world_size)
+        if self.dests.shape[1] != words:
+            raise ValueError(
+                f"dests must have {words} word(s) per class for world_size {self.world_size}"
+                f" (got {self.dests.shape[1]})"
+            )
+        require_range("source", self.source, 0, self.world_size, "a rank")
+        require_range("count", self.count, 1, 1 << 62, "a positive number of vertices")
+        if num == 0:
+            return
+        if float(self.count.sum(dtype=np.float64)) >= 2.0**62:
+            raise ValueError("count adds up to more than 2**62 vertices")
+        used = self.world_size - 64 * (words - 1)
+        if used < 64:
+            beyond = np.flatnonzero(self.dests[:, -1] >> np.uint64(used))
+            if beyond.size:
+                c = int(beyond[0])
+                raise ValueError(f"class {c}: dests names a rank >= world_size {self.world_size}")
+        empty = np.flatnonzero(~self.dests.any(axis=1))
+        if empty.size:
+            raise ValueError(f"class {int(empty[0])}: dests is empty; leave out vertices that nobody needs")
+        own = self.dests[np.arange(num), self.source >> 6] >> (self.source & 63).astype(np.uint64)
+        selfish = np.flatnonzero(own & np.uint64(1))
+        if selfish.size:
+            c = int(selfish[0])
+            raise ValueError(f"class {c}: dests contains its own source, rank {self.source[c]}")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Raise unless rows rise strictly by (source, dests as an integer)."""
+        before = self.source[:-1] < self.source[1:]
+        same = self.source[:-1] == self.source[1:]
+        for word in reversed(range(self.dests.shape[1])):
+            low, high = self.dests[:-1, word], self.dests[1:, word]
+            before |= same & (low < high)
+            same &= low == high
+        bad = np.flatnonzero(~before)
+        if bad.size:
+            c = int(bad[0])
+            what = "repeats class" if same[c] else "sorts before class"
+            raise ValueError(
+                f"class {c + 1} {what} {c}: classes must be sorted by (source, dests as an integer)"
+                " without duplicates; Relation.from_classes sorts and merges"
+            )
+
+    @classmethod
+    def from_classes(cls, world_size: int, classes: Iterable[tuple[int, Iterable[int], int]]) -> Relation:
+        """Build a relation from (source, destination ranks, count) triples in any order; equal classes are
+        merged.
+
+        Example:
+            >>> Relation.from_classes(3, [(0, {1, 2}, 5), (1, [0], 2)]).num_classes
+            2
+        """
+        merged: dict[tuple[int, int], int] = {}
+        for source, ranks, count in classes:
+            mask = 0
+            for rank in ranks:
+                if not 0 <= rank < world_size:
+                    raise ValueError(f"destination rank {rank} must be >= 0 and < world_size {world_size}")
+                mask |= 1 << rank
+            merged[(source, mask)] = merged.get((source, mask), 0) + count
+        keys = sorted(merged)
+        words = mask_words(world_size)
+        dests = np.zeros((len(keys), words), np.uint64)
+        for i, (_, mask) in enumerate(keys):
+            for word in range(words):
+                dests[i, word] = (mask >> (64 * word)) & 0xFFFF_FFFF_FFFF_FFFF
+        source_array = np.array([s for s, _ in keys], np.int64)
+        return cls(world_size, source_array, dests, np.array([merged[k] for k in keys], np.int64))  # type: ignore[arg-type]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return int(self.source.shape[0])
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of boundary vertices: those that at least one other rank needs."""
+        return int(self.count.sum())
+
+    @property
+    def deliveries(self) -> int:
+        """Number of (vertex, destination) pairs."""
+        return int((self.count * self.num_dests()).sum())
+
+    def num_dests(self) -> Int64Array:
+        """Return the number of destinations of each class, (C,) int64."""
+        return np.bitwise_count(self.dests).sum(axis=1, dtype=np.int64)
+
+    def dest_ranks(self, c: int) -> list[int]:
+        """Return the destination ranks of class `c`, ascending."""
+        words = enumerate(self.dests[c].tolist())
+        return [64 * w + b for w, word in words for b in range(64) if word >> b & 1]
+
+    def dest_matrix(self, start: int = 0, stop: int | None = None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return classes ``start:stop`` as a (classes, world_size) boolean matrix; ask for slices when C is
+        large.
+        """
+        block = np.ascontiguousarray(self.dests[start:stop].astype("<u8", copy=False))
+        bits = np.unpackbits(block.view(np.uint8), axis=1, bitorder="little")
+        return bits[:, : self.world_size].view(np.bool_)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the relation as an npz file (formats.md: world_size, source, dests, count)."""
+        write_npz(
+            path,
+            {
+                "world_size": np.array(self.world_size, np.int64),
+                "source": self.source,
+                "dests": self.dests,
+                "count": self.count,
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Relation:
+        """Read and check a relation file.
+
+        Raises:
+            ValueError: for anything that is not a relation, naming the file and the array.
+            OSError: when the file cannot be opened.
+        """
+        arrays = read_npz(path, _FILE, what="relation")
+        try:
+            return cls(int(arrays["world_size"]), arrays["source"], arrays["dests"], arrays["count"])
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: not a valid relation: {error}") from None
