@@ -1,0 +1,28 @@
+"""What can go wrong between ranks.
+
+Mistakes of the caller are ``ValueError`` and ``TypeError``. Everything here is about peers: one of them is gone, late, or does
+something else than this rank. After a :class:`CommError` the communicator is *poisoned*: every later call on it raises, its
+buffers are never used again; close it and build a new one.
+"""
+
+from __future__ import annotations
+
+
+class CommError(RuntimeError):
+    """A rank could not finish a call because of what its peers did; base of the errors below."""
+
+
+class PeerLostError(CommError):
+    """A peer's process died, or the peer closed its communicator, while this rank still needed it."""
+
+
+class CommTimeoutError(CommError):
+    """A wait outlived its deadline."""
+
+
+class DisagreementError(CommError):
+    """Two ranks made different calls: another verb, row width, or element type."""
+
+
+#: The classes by the code under which one rank reports them to the others (see :mod:`dgcl.board`).
+ERROR_CODES: tuple[type[CommError], ...] = (CommError, PeerLostError, CommTimeoutError, DisagreementError)

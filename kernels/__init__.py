@@ -1,0 +1,11 @@
+"""Move and add rows: the innermost loops, on raw memory addresses.
+
+Imports nothing of ours. The CPU kernels are numba functions that take addresses (``intp``), because the memory they
+touch belongs to other processes and has no array behind it on this side:
+
+- :mod:`dgcl.kernels.memory`: loads and stores with an order, copies, and how a waiting thread gives way;
+- :mod:`dgcl.kernels.half`: float16 and bfloat16 to float32 and back, in integer arithmetic;
+- :mod:`dgcl.kernels.rows`: gather rows; add rows in a fixed order.
+
+Nothing here is imported by ``import dgcl``: numba loads on first use.
+"""

@@ -1,0 +1,104 @@
+"""Ordered loads and stores on shared memory, raw copies, and ways to wait; for use inside numba functions.
+
+Memory order. A writer fills rows with plain stores and then publishes a flag with :func:`store_release`; a reader polls the
+flag with :func:`load_acquire` and then reads the rows. Release forbids the row stores to move below the flag store, acquire
+forbids the row loads to move above the flag load, so a reader that sees the flag sees the rows. On x86 both are plain
+``mov`` (the hardware keeps this order; the annotation stops the compiler); on Arm they become ``stlr`` and ``ldar``.
+Flags are naturally aligned 8-byte words, which both architectures read and write in one piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64)
+_BYTE = ir.IntType(8)
+
+
+def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
+    return builder.inttoptr(address, pointee.as_pointer())
+
+
+@intrinsic
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """Read the int64 at ``address``; later reads of this thread see what its writer wrote before it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], _WORD), ordering="acquire", align=8)
+
+    return types.int64(types.intp), codegen
+
+
+@intrinsic
+def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the int64 ``value`` to ``address`` after every earlier write of this thread."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _pointer(builder, args[0], _WORD), ordering="release", align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.int64), codegen
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, destination: Any, source: Any, num_bytes: Any) -> Any:
+    """Copy ``num_bytes`` from ``source`` to ``destination``; the two must not overlap."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cgutils.raw_memcpy(
+            builder, _pointer(builder, args[0], _BYTE), _pointer(builder, args[1], _BYTE), args[2], 1
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def load_word(typingctx: Any, address: Any) -> Any:
+    """Read the int64 at ``address`` (no order)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_pointer(builder, args[0], _WORD))
+
+    return types.int64(types.intp), codegen
+
+
+@intrinsic
+def pointer_to(typingctx: Any, address: Any, sample: Any) -> Any:
+    """Turn ``address`` into a pointer to elements of the type of ``sample`` (for ``numba.carray``)."""
+    element = types.unliteral(sample)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(element)(types.intp, sample), codegen
+
+
+@intrinsic
+def float_to_bits(typingctx: Any, value: Any) -> Any:
+    """The uint32 with the bits of a float32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), codegen
+
+
+@intrinsic
+def bits_to_float(typingctx: Any, bits: Any) -> Any:
+    """The float32 with the bits of a uint32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), codegen
+
+
+# Resolved by name in the process (libc), so compiled code that uses them can be cached on disk.
+yield_cpu = types.ExternalFunction("sched_yield", types.int32())
+sleep_microseconds = types.ExternalFunction("usleep", types.int32(types.uint32))

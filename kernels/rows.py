@@ -1,0 +1,203 @@
+"""Gather rows, and add rows in a fixed order; on raw addresses, for any row width.
+
+Both kernels read every row once and write every row once. Index tables are int32 (a rank holds fewer than 2**31 rows);
+every product of an index and a row size is formed in 64 bits.
+
+:func:`sum_rows` is the whole arithmetic of a fold: the sum of a rank's own row and of what arrived for it, in the order of the
+arrival slots. No atomics, so the same input gives the same bits. 16-bit floats are added in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import carray, float32, float64, int8, int16, int32, int64, njit, uint8, uint16
+
+from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
+from dgcl.kernels.memory import copy_bytes, pointer_to
+
+#: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
+SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
+
+_BLOCK: Final = 512  # columns of 16-bit floats that are added in float32 at a time
+
+
+@njit(nogil=True, inline="never")
+def gather_rows(
+    destination: int,
+    source: int,
+    num_source_rows: int,
+    overflow: int,
+    rows: np.ndarray,
+    begin: int,
+    end: int,
+    row_bytes: int,
+) -> None:
+    """Copy rows ``rows[begin:end]`` to ``destination``, one behind the other.
+
+    A row index below ``num_source_rows`` counts from address ``source``; one at or above it counts from ``overflow``
+    (a rank's relay rows, which live apart from its result).
+    """
+    if row_bytes == 4:
+        narrow = carray(pointer_to(destination, int32(0)), (end - begin,))
+        near = carray(pointer_to(source, int32(0)), (num_source_rows,))
+        for i in range(begin, end):
+            row = int64(rows[i])
+            if row < num_source_rows:
+                narrow[i - begin] = near[row]
+            else:
+                copy_bytes(destination + (i - begin) * 4, overflow + (row - num_source_rows) * 4, 4)
+        return
+    for i in range(begin, end):
+        row = int64(rows[i])
+        if row < num_source_rows:
+            address = source + row * row_bytes
+        else:
+            address = overflow + (row - num_source_rows) * row_bytes
+        copy_bytes(destination + (i - begin) * row_bytes, address, row_bytes)
+
+
+@njit(nogil=True, inline="always")
+def _add_exact(first: Any, target: int, left: int, right: int, width: int) -> None:
+    """target = left + right, elementwise, in the type of ``first``."""
+    out = carray(pointer_to(target, first), (width,))
+    a = carray(pointer_to(left, first), (width,))
+    b = carray(pointer_to(right, first), (width,))
+    for column in range(width):
+        out[column] = a[column] + b[column]
+
+
+@njit(nogil=True, inline="never")
+def _sum_exact(
+    zero: Any,
+    itemsize: int,
+    destination: int,
+    own: int,
+    begin: int,
+    end: int,
+    arrival_rows: np.ndarray,
+    arrival_slots: np.ndarray,
+    first: int,
+    arrivals: int,
+    row_bytes: int,
+) -> None:
+    width = row_bytes // itemsize
+    last = arrival_rows.shape[0]
+    p = first
+    row = begin
+    while row < end:
+        stop = min(int64(arrival_rows[p]), end) if p < last else end
+        if stop > row:  # a run of rows for which nothing arrived
+            copy_bytes(destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes)
+            row = stop
+            continue
+        target = destination + (row - begin) * row_bytes
+        if own != 0:
+            so_far = own + row * row_bytes
+        else:
+            so_far = arrivals + int64(arrival_slots[p]) * row_bytes
+            p += 1
+            if p == last or arrival_rows[p] != row:
+                copy_bytes(target, so_far, row_bytes)
+        while p < last and arrival_rows[p] == row:
+            _add_exact(zero, target, so_far, arrivals + int64(arrival_slots[p]) * row_bytes, width)
+            so_far = target
+            p += 1
+        row += 1
+
+
+@njit(nogil=True, inline="always")
+def _to_single(is_half: bool, bits: int) -> float:
+    return half_to_single(bits) if is_half else bfloat_to_single(bits)
+
+
+@njit(nogil=True, inline="never")
+def _sum_16bit(
+    is_half: bool,
+    destination: int,
+    own: int,
+    begin: int,
+    end: int,
+    arrival_rows: np.ndarray,
+    arrival_slots: np.ndarray,
+    first: int,
+    arrivals: int,
+    row_bytes: int,
+) -> None:
+    width = row_bytes // 2
+    last = arrival_rows.shape[0]
+    total = np.empty(_BLOCK, np.float32)
+    p = first
+    row = begin
+    while row < end:
+        stop = min(int64(arrival_rows[p]), end) if p < last else end
+        if stop > row:
+            copy_bytes(destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes)
+            row = stop
+            continue
+        past = p
+        while past < last and arrival_rows[past] == row:
+            past += 1
+        for start in range(0, width, _BLOCK):
+            columns = min(_BLOCK, width - start)
+            total[:columns] = 0.0
+            if own != 0:
+                mine = carray(pointer_to(own + row * row_bytes + start * 2, uint16(0)), (columns,))
+                for column in range(columns):
+                    total[column] = _to_single(is_half, mine[column])
+            for q in range(p, past):
+                slot = arrivals + int64(arrival_slots[q]) * row_bytes + start * 2
+                theirs = carray(pointer_to(slot, uint16(0)), (columns,))
+                for column in range(columns):
+                    total[column] += _to_single(is_half, theirs[column])
+            out = carray(
+                pointer_to(destination + (row - begin) * row_bytes + start * 2, uint16(0)), (columns,)
+            )
+            if is_half:
+                for column in range(columns):
+                    out[column] = single_to_half(total[column])
+            else:
+                for column in range(columns):
+                    out[column] = single_to_bfloat(total[column])
+        p = past
+        row += 1
+
+
+@njit(nogil=True, cache=True)
+def sum_rows(
+    code: int,
+    destination: int,
+    own: int,
+    begin: int,
+    end: int,
+    arrival_rows: np.ndarray,
+    arrival_slots: np.ndarray,
+    first: int,
+    arrivals: int,
+    row_bytes: int,
+) -> None:
+    """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other.
+
+    The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for every ``p`` with
+    ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the first ``p`` with
+    ``arrival_rows[p] >= begin``. Without own rows every row of the range has at least one arrival. ``code`` is the element type's
+    place in :data:`SUMMABLE`.
+    """
+    task = (destination, own, begin, end, arrival_rows, arrival_slots, first, arrivals, row_bytes)
+    if code == 0:
+        _sum_exact(float32(0), 4, *task)
+    elif code == 1:
+        _sum_exact(float64(0), 8, *task)
+    elif code == 2 or code == 3:
+        _sum_16bit(code == 2, *task)
+    elif code == 4:
+        _sum_exact(int8(0), 1, *task)
+    elif code == 5:
+        _sum_exact(int16(0), 2, *task)
+    elif code == 6:
+        _sum_exact(int32(0), 4, *task)
+    elif code == 7:
+        _sum_exact(int64(0), 8, *task)
+    elif code == 8:
+        _sum_exact(uint8(0), 1, *task)
