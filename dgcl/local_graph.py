@@ -1,11 +1,11 @@
 """The part of the graph that one rank computes on: the in-edges of its own vertices, in local ids.
 
-Local ids number the rows that :func:`dgcl.graph_allgather` returns: first the owned vertices in ascending global id, then
-the halo vertices in the order that the plan delivers them. Every edge of the graph is on exactly one rank, the one that
-owns its head, so summing over a rank's in-edges needs no further exchange.
+Local ids number the rows that :func:`dgcl.graph_allgather` returns: first the owned vertices in ascending
+global id, then the halo vertices in the order that the plan delivers them. Every edge of the graph is on exactly
+one rank, the one that owns its head, so summing over a rank's in-edges needs no further exchange.
 
-A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks for a degree
-means the degree in the whole graph, so the degrees of the whole graph travel along.
+A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks for a
+degree means the degree in the whole graph, so the degrees of the whole graph travel along.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_LOCAL_ROWS = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, eq=False)
 class LocalGraph:
-    """The in-edges of one rank's vertices, as CSR over local ids, with what layers must know of the whole graph.
+    """The in-edges of one rank's vertices as CSR over local ids, with what layers must know of the whole graph.
 
     With n = ``num_owned`` and L = ``num_local`` = n + ``num_halo`` and E = ``num_edges`` (of this rank):
 
     Attributes:
         owned_ids: (n,) int64, global ids of the owned vertices, ascending.
-        halo_ids: (num_halo,) int64, global ids of the halo rows in the order in which the exchange delivers them.
+        halo_ids: (num_halo,) int64, global ids of the halo rows in the order in which they are delivered.
         indptr: (n + 1,) int64; the in-edges of owned vertex i are ``indptr[i]:indptr[i + 1]``.
         indices: (E,) int32, the local id in [0, L) of each edge's source.
         edge_ids: (E,) int64, the position of each edge in the user's edge order.
@@ -78,7 +78,7 @@ class LocalGraph:
 
     @cached_property
     def heads(self) -> NDArray[np.int32]:
-        """(E,) int32: the local id in [0, n) of each edge's head; with ``indices`` the edges in coordinate form."""
+        """(E,) int32: the local id in [0, n) of each edge's head; with ``indices``, the edges as pairs."""
         return np.repeat(np.arange(self.num_owned, dtype=np.int32), np.diff(self.indptr))
 
 
@@ -88,11 +88,11 @@ def build_local_graph(graph: Graph, owned_ids: NDArray[np.int64], halo_ids: NDAr
     Args:
         graph: the whole graph.
         owned_ids: (n,) ascending global ids of the vertices that the rank owns.
-        halo_ids: (num_halo,) global ids of the rows that it receives, in the order in which they arrive. They must cover
-            every source of the owned vertices' in-edges that is not owned itself, and may hold more.
+        halo_ids: (num_halo,) global ids of the rows that it receives, in the order in which they arrive. They
+            must cover every source of the owned vertices' in-edges that is not owned itself, and may hold more.
 
     Raises:
-        ValueError: ids out of range, repeated or out of order, or a source that is neither owned nor in the halo.
+        ValueError: ids out of range, repeated or out of order, or a source neither owned nor in the halo.
     """
     return next(build_local_graphs(graph, [(owned_ids, halo_ids)]))
 
@@ -102,13 +102,11 @@ def build_local_graphs(
 ) -> Iterator[LocalGraph]:
     """The local graphs of several ranks, one at a time: ``rows`` gives each rank's ``(owned_ids, halo_ids)``.
 
-    What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can be sent
-    away before the next is built. See :func:`build_local_graph`.
+    What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can be
+    sent away before the next is built. See :func:`build_local_graph`.
     """
     in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
-    local_of = np.full(
-        graph.num_nodes, -1, np.int32
-    )  # vertex -> local row of the rank at hand; -1 between ranks
+    local_of = np.full(graph.num_nodes, -1, np.int32)  # vertex -> local row; -1 again between ranks
     for given_owned, given_halo in rows:
         owned_ids = _check_ids(given_owned, "owned_ids", graph.num_nodes)
         halo_ids = _check_ids(given_halo, "halo_ids", graph.num_nodes)
@@ -140,7 +138,8 @@ def _check_ids(ids: NDArray[np.int64], name: str, num_nodes: int) -> NDArray[np.
     checked = checked.astype(np.int64)
     if checked.size and (checked.min() < 0 or checked.max() >= num_nodes):
         raise ValueError(
-            f"{name} must lie in [0, {num_nodes}), the graph's vertices (got {checked.min()}..{checked.max()})"
+            f"{name} must lie in [0, {num_nodes}), the graph's vertices"
+            f" (got {checked.min()} to {checked.max()})"
         )
     return checked
 
@@ -153,19 +152,20 @@ def _number_rows(
         raise ValueError("owned_ids must ascend strictly: owned rows are numbered by global id; sort them")
     if len(local_ids) > MAX_LOCAL_ROWS:
         raise ValueError(
-            f"one rank would hold {len(local_ids)} owned and halo rows, above {MAX_LOCAL_ROWS}; use more ranks"
+            f"a rank can hold {MAX_LOCAL_ROWS} owned and halo rows (got {len(local_ids)}); use more ranks"
         )
     numbers = np.arange(len(local_ids), dtype=np.int32)
     local_of[local_ids] = numbers
     repeated = np.flatnonzero(local_of[local_ids] != numbers)
     if len(repeated):
         raise ValueError(
-            f"halo_ids must be distinct and owned by other ranks: vertex {local_ids[repeated[0]]} has two local rows"
+            "halo_ids must be distinct and owned by other ranks:"
+            f" vertex {local_ids[repeated[0]]} has two local rows"
         )
 
 
 def _edges_of(graph: Graph, owned_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions in the whole CSR of the in-edges of ``owned_ids``, row by row, and the rows' new ``indptr``."""
+    """Positions in the whole CSR of the in-edges of ``owned_ids``, row by row, and their own ``indptr``."""
     first = graph.indptr[owned_ids]
     indptr = np.zeros(len(owned_ids) + 1, np.int64)
     np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import LocalGraph, build_local_graph, build_local_graphs
 
-# Edges u->v: vertex 2 has a self loop and a doubled in-edge from 0, vertex 4 is isolated, 3 has only in-edges.
+# Edges u->v: vertex 2 has a self loop and two in-edges from 0, vertex 4 is isolated.
 EDGES = np.array([[0, 2, 0, 1, 0, 3, 1], [2, 2, 2, 0, 3, 1, 3]])
 NUM_NODES = 5
 
