@@ -52,7 +52,7 @@ class Trees:
         edge_src, edge_dst, edge_stage: (E,) int32, sender rank, receiver rank, stage.
         bound: a bound on every plan that the planner proved on its way, if it did.
 
-    Shapes and pointers are checked here; that the trees deliver the relation is `verify.verify_trees`.
+    Shapes and pointers are checked here; that the trees deliver the relation is `delivery.verify_trees`.
     """
 
     tree_class: Int32Array

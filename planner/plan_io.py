@@ -1,0 +1,181 @@
+"""Plan files: writing, reading with distrust, and the fingerprint that ties arrays and meta together.
+
+The layout is that of formats.md ("Plan: npz"): uncompressed npz, readable with numpy and json alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from dgcl.planner.npz import ArraySpec, read_npz, write_npz
+from dgcl.planner.plan import Plan, Trees
+from dgcl.planner.relation import Relation
+
+SCHEMA = "dgcl-plan/1"
+
+# Name and dtype of each array, in the order in which the fingerprint takes them.
+ARRAYS = {
+    "class_source": ArraySpec("<i4", 1),
+    "class_dests": ArraySpec("<u8", 2),
+    "class_count": ArraySpec("<i8", 1),
+    "tree_class": ArraySpec("<i4", 1),
+    "tree_count": ArraySpec("<i8", 1),
+    "edge_ptr": ArraySpec("<i8", 1),
+    "edge_src": ArraySpec("<i4", 1),
+    "edge_dst": ArraySpec("<i4", 1),
+    "edge_stage": ArraySpec("<i4", 1),
+}
+_FILE = {**ARRAYS, "meta": ArraySpec("unicode", 0)}
+_UNSIGNED = frozenset({"planning_seconds", "version", "fingerprint"})
+
+
+def plan_arrays(relation: Relation, trees: Trees) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a plan file under their names in it."""
+    return {
+        "class_source": relation.source,
+        "class_dests": relation.dests,
+        "class_count": relation.count,
+        "tree_class": trees.tree_class,
+        "tree_count": trees.tree_count,
+        "edge_ptr": trees.edge_ptr,
+        "edge_src": trees.edge_src,
+        "edge_dst": trees.edge_dst,
+        "edge_stage": trees.edge_stage,
+    }
+
+
+def fingerprint(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> str:
+    """Return the hex sha256 of a plan.
+
+    The bytes hashed, in this order:
+
+    1. for each of class_source, class_dests, class_count, tree_class, tree_count, edge_ptr, edge_src,
+       edge_dst, edge_stage: the ASCII line ``"NAME DTYPE SHAPE\\n"``, where DTYPE is numpy's little-endian
+       code (``<i4``, ``<u8``, ``<i8``) and SHAPE the sizes in decimal joined by commas; then the array's
+       little-endian bytes in C order;
+    2. the meta object without the keys planning_seconds, version and fingerprint, as ASCII JSON with sorted
+       keys and no spaces: ``json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)``.
+       (Python writes a float with the fewest digits that read back as the same float.)
+    """
+    digest = hashlib.sha256()
+    for name, spec in ARRAYS.items():
+        array = np.ascontiguousarray(arrays[name], dtype=spec.dtype)
+        digest.update(f"{name} {spec.dtype} {','.join(map(str, array.shape))}\n".encode("ascii"))
+        digest.update(memoryview(array).cast("B") if array.size else b"")
+    signed = {key: value for key, value in meta.items() if key not in _UNSIGNED}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest.update(text.encode("ascii"))
+    return digest.hexdigest()
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan file at exactly `path`."""
+    text = json.dumps(plan.meta, allow_nan=False)
+    write_npz(path, {**plan_arrays(plan.relation, plan.trees), "meta": np.array(text)})
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan file; shapes, dtypes, ranges, pointers, meta and topology are checked (delivery is not).
+
+    Raises:
+        ValueError: for anything that is not a plan, naming the file and what is wrong.
+        OSError: when the file cannot be opened.
+    """
+    from dgcl.topology import Topology
+
+    arrays = read_npz(path, _FILE, what="plan", exact=True)
+    try:
+        meta = parse_meta(str(arrays["meta"]))
+        relation = Relation(
+            meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
+        )
+        trees = Trees(
+            arrays["tree_class"],
+            arrays["tree_count"],
+            arrays["edge_ptr"],
+            arrays["edge_src"],
+            arrays["edge_dst"],
+            arrays["edge_stage"],
+        )
+        topology = Topology.from_json(meta["topology"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
+    return Plan(relation, trees, topology, meta)
+
+
+def parse_meta(text: str) -> dict[str, Any]:
+    """Parse and check a plan's meta object.
+
+    Raises:
+        ValueError: not JSON, a missing or unknown schema, or a field of the wrong type or range.
+    """
+    try:
+        meta = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except RecursionError:
+        raise ValueError("meta is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"meta is not JSON: {error}") from None
+    if not isinstance(meta, dict):
+        raise ValueError(f"meta must be a JSON object (got {type(meta).__name__})")
+    if meta.get("schema") != SCHEMA:
+        raise ValueError(f"meta.schema must be {SCHEMA!r} (got {meta.get('schema')!r})")
+    for key, low in (("world_size", 1), ("row_bytes", 1), ("seed", 0)):
+        _whole(meta, key, low)
+    for key in ("predicted_seconds", "lower_bound_seconds", "gap", "planning_seconds"):
+        _seconds(f"meta.{key}", _field(meta, key))
+    if _field(meta, "direct_seconds") is not None:
+        _seconds("meta.direct_seconds", meta["direct_seconds"])
+    stages = _field(meta, "stage_seconds")
+    if not isinstance(stages, list):
+        raise ValueError(f"meta.stage_seconds must be a list (got {type(stages).__name__})")
+    for k, value in enumerate(stages):
+        _seconds(f"meta.stage_seconds[{k}]", value)
+    for key in ("method", "version", "fingerprint"):
+        if not isinstance(_field(meta, key), str):
+            raise ValueError(f"meta.{key} must be a string (got {meta[key]!r})")
+    topology = _field(meta, "topology")
+    if not isinstance(topology, dict) or not isinstance(topology.get("links"), list):
+        raise ValueError("meta.topology must be a topology object that lists its links explicitly")
+    return meta
+
+
+def _field(meta: Mapping[str, Any], key: str) -> Any:
+    if key not in meta:
+        raise ValueError(f"meta.{key} is missing")
+    return meta[key]
+
+
+def _whole(meta: Mapping[str, Any], key: str, low: int) -> None:
+    value = _field(meta, key)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 1 << 53:
+        raise ValueError(f"meta.{key} must be an integer >= {low} and < 2**53 (got {value!r})")
+
+
+def _seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number (got {value!r})")
+    if isinstance(value, int) and not 0 <= value < 1 << 53:
+        raise ValueError(f"{name} must be >= 0 and < 2**53 (got {value!r})")
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be finite and >= 0 (got {value!r})")
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r} appears twice")
+        found[key] = value
+    return found

@@ -1,0 +1,84 @@
+"""Whether every needed row can get where it is needed, over one link or through relays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dgcl.planner.arrays import Int64Array
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+
+def require_same_size(world_size: int, topology: Topology) -> None:
+    """Raise ValueError unless the topology has exactly one device per rank."""
+    have = topology.num_devices
+    if have == world_size:
+        return
+    way_out = (
+        f"use topology.restrict({world_size}) for its first devices"
+        if have > world_size
+        else f"give a topology of {world_size} devices, or partition into {have} parts"
+    )
+    raise ValueError(
+        f"topology {topology.name!r} has {have} device(s) but the relation has world_size {world_size}:"
+        f" {way_out}"
+    )
+
+
+def require_links(need: Int64Array, topology: Topology) -> None:
+    """Raise ValueError naming the first pair that needs rows and has no link.
+
+    Args:
+        need: (P, P) rows that rank s (row) owns and rank d (column) needs.
+        topology: the machine.
+    """
+    missing = np.argwhere((need > 0) & (topology.arrays().link_of < 0))
+    if missing.size:
+        s, d = (int(x) for x in missing[0])
+        raise ValueError(
+            f"peer-to-peer is not possible: {_pair(topology, s, d)} rows are needed but the topology"
+            f" {topology.name!r} has no such link ({_how_many(missing)}); methods 'auto' and 'spst' go through"
+            " relays, or add a link for the pair"
+        )
+
+
+def require_routes(need: Int64Array, topology: Topology) -> None:
+    """Raise ValueError naming the first pair that needs rows and that no chain of links joins.
+
+    Args:
+        need: (P, P) rows that rank s (row) owns and rank d (column) needs.
+        topology: the machine.
+    """
+    reach = reachable(topology)
+    missing = np.argwhere((need > 0) & ~reach)
+    if missing.size:
+        s, d = (int(x) for x in missing[0])
+        island = np.flatnonzero(reach[s])
+        names = ", ".join(topology.devices[r].name for r in island[:8]) + (", ..." if island.size > 8 else "")
+        raise ValueError(
+            f"{_pair(topology, s, d)} rows are needed but cannot get there, not even through relays"
+            f" ({_how_many(missing)}): topology {topology.name!r} has no link from any of {{{names}}} to"
+            f" {topology.devices[d].name} or to a device that reaches it; the missing link is"
+            f" {topology.devices[s].name} -> {topology.devices[d].name} (or one that joins these parts)"
+        )
+
+
+def reachable(topology: Topology) -> npt.NDArray[np.bool_]:
+    """Return (P, P) booleans: a chain of links leads from row to column. Every rank reaches itself."""
+    size = topology.num_devices
+    reach = (topology.arrays().link_of >= 0) | np.eye(size, dtype=np.bool_)
+    for via in range(size):  # Warshall's transitive closure, one row operation per intermediate rank
+        reach |= reach[:, via, None] & reach[None, via, :]
+    return reach
+
+
+def _pair(topology: Topology, s: int, d: int) -> str:
+    return f"rank {s} ({topology.devices[s].name}) -> rank {d} ({topology.devices[d].name}):"
+
+
+def _how_many(missing: npt.NDArray[np.intp]) -> str:
+    return "the only such pair" if len(missing) == 1 else f"one of {len(missing)} such pairs"
