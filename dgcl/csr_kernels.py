@@ -1,0 +1,137 @@
+"""Compiled loops over edges: grouping edges by destination, counting, degrees. Loaded on first use (numba).
+
+Grouping is a stable two-pass radix sort. A one-pass counting sort writes every edge to a random place of an
+array far larger than the caches; here edges first go to at most a few hundred buckets of neighbouring
+destinations, each written front to back, and are then placed within a bucket, which fits in cache: three
+times faster at a hundred million edges, for two more bytes per edge.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+MIN_BUCKET_BITS = 12
+MAX_BUCKET_BITS = 16  # the place within a bucket is kept in 16 bits
+
+
+def bucket_bits(num_nodes: int) -> int:
+    """Return log2 of the vertices per bucket: about 256 buckets, as far as 16 bits per vertex allow."""
+    return min(MAX_BUCKET_BITS, max(MIN_BUCKET_BITS, (num_nodes - 1).bit_length() - 8))
+
+
+@njit(cache=True, nogil=True)
+def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
+    """Return the position of the first id that is negative or >= num_nodes, or -1."""
+    for e in range(ids.size):
+        if ids[e] < 0 or ids[e] >= num_nodes:
+            return e
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def count_ids(ids: NDArray[Any], num_nodes: int, indptr: NDArray[np.int64]) -> tuple[int, bool]:
+    """Count each id into ``indptr[id + 1]``; stop at the first id out of range.
+
+    Returns:
+        The position of the first id out of range (-1: none), and whether the ids never fall.
+    """
+    ascending = True
+    before = 0
+    for e in range(ids.size):
+        v = ids[e]
+        if v < 0 or v >= num_nodes:
+            return e, ascending
+        if v < before:
+            ascending = False
+        before = v
+        indptr[v + 1] += 1
+    return -1, ascending
+
+
+@njit(cache=True, nogil=True)
+def scatter_edges(
+    src: NDArray[Any],
+    dst: NDArray[Any],
+    bits: int,
+    cursor: NDArray[np.int64],
+    place: NDArray[np.uint16],
+    indices: NDArray[Any],
+    edge_ids: NDArray[np.int64],
+) -> None:
+    """First pass over edges given as (src, dst): write each edge to the bucket of its destination."""
+    low = (1 << bits) - 1
+    for e in range(dst.size):
+        v = dst[e]
+        k = cursor[v >> bits]
+        cursor[v >> bits] = k + 1
+        indices[k] = src[e]
+        edge_ids[k] = e
+        place[k] = v & low
+
+
+@njit(cache=True, nogil=True)
+def scatter_csr(
+    out_indptr: NDArray[np.int64],
+    dst: NDArray[Any],
+    bits: int,
+    cursor: NDArray[np.int64],
+    place: NDArray[np.uint16],
+    indices: NDArray[Any],
+    edge_ids: NDArray[np.int64],
+) -> None:
+    """First pass over edges given as CSR of out-neighbours."""
+    low = (1 << bits) - 1
+    for u in range(out_indptr.size - 1):
+        for e in range(out_indptr[u], out_indptr[u + 1]):
+            v = dst[e]
+            k = cursor[v >> bits]
+            cursor[v >> bits] = k + 1
+            indices[k] = u
+            edge_ids[k] = e
+            place[k] = v & low
+
+
+@njit(cache=True, nogil=True)
+def sort_buckets(
+    indptr: NDArray[np.int64],
+    bits: int,
+    place: NDArray[np.uint16],
+    indices: NDArray[Any],
+    edge_ids: NDArray[np.int64],
+) -> None:
+    """Second pass: place the edges of each bucket by destination, keeping their order within one."""
+    num_nodes = indptr.size - 1
+    num_buckets = ((num_nodes - 1) >> bits) + 1
+    largest = 0
+    for b in range(num_buckets):
+        size = indptr[min(num_nodes, (b + 1) << bits)] - indptr[b << bits]
+        largest = max(largest, size)
+    old_indices = np.empty(largest, indices.dtype)
+    old_edge_ids = np.empty(largest, edge_ids.dtype)
+    cursor = np.empty(1 << bits, np.int64)
+    for b in range(num_buckets):
+        first, last = b << bits, min(num_nodes, (b + 1) << bits)
+        start, stop = indptr[first], indptr[last]
+        cursor[: last - first] = indptr[first:last]
+        old_indices[: stop - start] = indices[start:stop]
+        old_edge_ids[: stop - start] = edge_ids[start:stop]
+        for j in range(stop - start):
+            v = place[start + j]
+            k = cursor[v]
+            cursor[v] = k + 1
+            indices[k] = old_indices[j]
+            edge_ids[k] = old_edge_ids[j]
+
+
+@njit(cache=True, nogil=True)
+def rows_ascend(indptr: NDArray[np.int64], values: NDArray[Any]) -> bool:
+    """Tell whether `values` rise strictly within every row of a CSR."""
+    for v in range(indptr.size - 1):
+        for k in range(indptr[v] + 1, indptr[v + 1]):
+            if values[k] <= values[k - 1]:
+                return False
+    return True

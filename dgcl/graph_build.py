@@ -1,0 +1,178 @@
+"""From edge lists and CSR arrays to the CSR of in-edges, checking every id on the way.
+
+Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the
+edges came grouped by destination) plus 2 E, and a scratch copy of the densest 1/256 of the vertices' edges.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph, index_dtype
+from dgcl.id_arrays import as_ids, as_num_nodes
+
+__all__ = ["graph_from_edges", "graph_from_in_csr", "graph_from_out_csr"]
+
+MAX_GUESSED_NODES_PER_EDGE = 64
+MIN_GUESSED_NODES = 1 << 24
+
+
+def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: str = "edges") -> Graph:
+    """Build a graph from the edges ``src[e] -> dst[e]``; edge ids are the positions e.
+
+    Args:
+        src: (E,) integers, array, tensor or list.
+        dst: (E,) integers.
+        num_nodes: number of vertices; None: the largest id plus one.
+        name: what to call the edges in messages.
+
+    Raises:
+        TypeError: not integers.
+        ValueError: lengths differ, an id is out of range, or the number of vertices is not known.
+    """
+    src, dst = as_ids(src, f"{name}: sources"), as_ids(dst, f"{name}: destinations")
+    if len(src) != len(dst):
+        raise ValueError(f"{name} must have as many sources as destinations (got {len(src)} and {len(dst)})")
+    num_nodes = _guess_num_nodes(src, dst, name) if num_nodes is None else as_num_nodes(num_nodes)
+
+    from dgcl import csr_kernels
+
+    indptr = np.zeros(num_nodes + 1, np.int64)
+    bad, ascending = csr_kernels.count_ids(dst, num_nodes, indptr)
+    if bad < 0:
+        bad = csr_kernels.first_outside(src, num_nodes)
+    if bad >= 0:
+        raise _out_of_range(name, int(bad), int(src[bad]), int(dst[bad]), num_nodes)
+    np.cumsum(indptr, out=indptr)
+    if ascending:
+        return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
+    indices, edge_ids, bits, cursor, place = _room(indptr, len(dst))
+    csr_kernels.scatter_edges(src, dst, bits, cursor, place, indices, edge_ids)
+    csr_kernels.sort_buckets(indptr, bits, place, indices, edge_ids)
+    return Graph(num_nodes, indptr, indices, edge_ids)
+
+
+def graph_from_out_csr(
+    indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSR"
+) -> Graph:
+    """Build a graph from CSR of out-neighbours: the edges u -> ``indices[indptr[u]:indptr[u + 1]]``.
+
+    Edge ids are the positions in `indices`.
+
+    Args:
+        indptr: (N + 1,) integers.
+        indices: (E,) integers, in any order within a row, repeated or not.
+        num_nodes: N, if it is to be checked.
+        name: what to call the arrays in messages.
+
+    Raises:
+        TypeError: not integers.
+        ValueError: `indptr` is no row pointer for `indices`, or an id is out of range.
+    """
+    out_indptr, dst = _check_csr(indptr, indices, num_nodes, name)
+    num_nodes = len(out_indptr) - 1
+
+    from dgcl import csr_kernels
+
+    in_indptr = np.zeros(num_nodes + 1, np.int64)
+    bad, ascending = csr_kernels.count_ids(dst, num_nodes, in_indptr)
+    if bad >= 0:
+        row = int(np.searchsorted(out_indptr, bad, side="right")) - 1
+        raise _out_of_range(name, int(bad), row, int(dst[bad]), num_nodes)
+    np.cumsum(in_indptr, out=in_indptr)
+    if ascending:
+        heads = np.arange(num_nodes, dtype=index_dtype(num_nodes))
+        return Graph(num_nodes, in_indptr, np.repeat(heads, np.diff(out_indptr)))
+    in_indices, edge_ids, bits, cursor, place = _room(in_indptr, len(dst))
+    csr_kernels.scatter_csr(out_indptr, dst, bits, cursor, place, in_indices, edge_ids)
+    csr_kernels.sort_buckets(in_indptr, bits, place, in_indices, edge_ids)
+    return Graph(num_nodes, in_indptr, in_indices, edge_ids)
+
+
+def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSC") -> Graph:
+    """Build a graph from CSR of in-neighbours (CSC): the edges ``indices[indptr[v]:indptr[v + 1]]`` -> v.
+
+    Edge ids are the positions in `indices`; nothing is sorted, and nothing copied where the types fit.
+    Arguments and errors as for :func:`graph_from_out_csr`.
+    """
+    in_indptr, src = _check_csr(indptr, indices, num_nodes, name)
+    num_nodes = len(in_indptr) - 1
+
+    from dgcl.csr_kernels import first_outside
+
+    bad = first_outside(src, num_nodes)
+    if bad >= 0:
+        row = int(np.searchsorted(in_indptr, bad, side="right")) - 1
+        raise _out_of_range(name, int(bad), int(src[bad]), row, num_nodes)
+    return Graph(num_nodes, in_indptr, src.astype(index_dtype(num_nodes), copy=False))
+
+
+def _check_csr(
+    indptr: Any, indices: Any, num_nodes: int | None, name: str
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """(indptr, indices) as integer vectors of which the first is a row pointer into the second."""
+    ptr, ids = as_ids(indptr, f"{name}: indptr"), as_ids(indices, f"{name}: indices")
+    if len(ptr) < 2:
+        raise ValueError(
+            f"{name}: indptr must have num_nodes + 1 >= 2 entries: a graph needs a vertex (got {len(ptr)})"
+        )
+    if ptr[0] != 0:
+        raise ValueError(
+            f"{name}: indptr must start at 0 (got {ptr[0]}); (sources, destinations) go in as a (2, E) array"
+        )
+    falls = np.flatnonzero(ptr[1:] < ptr[:-1])
+    if len(falls):
+        u = int(falls[0])
+        hint = "; did int32 overflow?" if ptr[u + 1] < 0 else ""
+        raise ValueError(
+            f"{name}: indptr must never fall (got {ptr[u]} at {u} and {ptr[u + 1]} at {u + 1}{hint})"
+        )
+    if ptr[-1] != len(ids):
+        raise ValueError(f"{name}: indptr must end at the number of indices, {len(ids)} (got {ptr[-1]})")
+    if num_nodes is not None and as_num_nodes(num_nodes) != len(ptr) - 1:
+        raise ValueError(f"{name}: indptr is for {len(ptr) - 1} vertices, but num_nodes is {num_nodes}")
+    return ptr.astype(np.int64, copy=False), ids
+
+
+def _room(
+    indptr: NDArray[np.int64], num_edges: int
+) -> tuple[NDArray[Any], NDArray[np.int64], int, NDArray[np.int64], NDArray[np.uint16]]:
+    """What the two passes of csr_kernels write to: indices, edge ids, bits, bucket cursors, places in
+    buckets."""
+    from dgcl.csr_kernels import bucket_bits
+
+    num_nodes = len(indptr) - 1
+    bits = bucket_bits(num_nodes)
+    return (
+        np.empty(num_edges, index_dtype(num_nodes)),
+        np.empty(num_edges, np.int64),
+        bits,
+        indptr[: -1 : 1 << bits].copy(),
+        np.empty(num_edges, np.uint16),
+    )
+
+
+def _guess_num_nodes(src: NDArray[Any], dst: NDArray[Any], name: str) -> int:
+    """The largest id plus one, unless that cannot be meant."""
+    if len(src) == 0:
+        raise ValueError(f"{name}: there is no edge to tell the number of vertices; pass num_nodes")
+    guess = max(int(src.max()), int(dst.max()), 0) + 1
+    if guess > max(MIN_GUESSED_NODES, MAX_GUESSED_NODES_PER_EDGE * len(src)):
+        raise ValueError(
+            f"{name}: the largest id is {guess - 1}, which would make {guess} vertices of {len(src)} edges; "
+            "number the vertices 0..n-1 (np.unique(..., return_inverse=True)), or pass num_nodes"
+        )
+    return guess
+
+
+def _out_of_range(name: str, edge: int, u: int, v: int, num_nodes: int) -> ValueError:
+    """What to say of the first edge that has an end outside the graph."""
+    bad = u if not 0 <= u < num_nodes else v
+    way_out = "ids start at 0" if bad < 0 else f"num_nodes would have to be at least {bad + 1}"
+    return ValueError(
+        f"{name}: edge {edge} is {u} -> {v}, but the graph has {num_nodes} vertices, 0..{num_nodes - 1}, and "
+        f"{bad} is none of them; {way_out}"
+    )

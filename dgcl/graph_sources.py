@@ -1,0 +1,203 @@
+"""Graphs of other libraries, told apart without importing any of them.
+
+An object can only be a DGL graph if dgl is loaded already, so its module is looked up, never imported. The
+table of edge orders is in :func:`dgcl.graph.as_graph`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from dgcl.graph import Graph
+from dgcl.graph_build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from dgcl.id_arrays import as_ids, is_tensor
+
+__all__ = ["graph_from_object", "networkx_nodes"]
+
+ACCEPTED = (
+    "a homogeneous DGLGraph, PyG Data, an edge_index of shape (2, E), a networkx graph, a scipy or torch "
+    "sparse matrix, CSR arrays (indptr, indices), or a file's path"
+)
+
+
+def graph_from_object(obj: Any, num_nodes: int | None) -> Graph:
+    """Build a :class:`Graph` from anything but a Graph or a path; see :func:`dgcl.graph.as_graph`."""
+    if _is_a(obj, "dgl", "DGLGraph"):
+        return _from_dgl(obj, num_nodes)
+    if _is_a(obj, "torch_geometric.data", "HeteroData"):
+        raise TypeError("graph must be homogeneous (got a PyG HeteroData); use data.to_homogeneous()")
+    if _is_a(obj, "torch_geometric.data", "Data"):
+        return _from_pyg(obj, num_nodes)
+    if _is_a(obj, "networkx", "Graph"):
+        return _from_networkx(obj, num_nodes)
+    if _is_a(obj, "scipy.sparse", "sparray") or _is_a(obj, "scipy.sparse", "spmatrix"):
+        return _from_scipy(obj, num_nodes)
+    if is_tensor(obj) and str(obj.layout) != "torch.strided":
+        return _from_torch_sparse(obj, num_nodes)
+    if isinstance(obj, tuple):
+        if len(obj) != 2:
+            raise ValueError(f"a graph given as a tuple must be (indptr, indices) (got {len(obj)} items)")
+        return graph_from_out_csr(obj[0], obj[1], num_nodes, name="graph (indptr, indices)")
+    if is_tensor(obj) or isinstance(obj, (np.ndarray, list)):
+        return _from_edge_index(obj, num_nodes)
+    raise TypeError(f"graph must be {ACCEPTED} (got {type(obj).__module__}.{type(obj).__qualname__})")
+
+
+def networkx_nodes(graph: Any) -> list[Any]:
+    """Return a networkx graph's nodes in the order of the ids that :func:`dgcl.graph.as_graph` gives them.
+
+    That is 0..n-1 where the nodes are exactly these integers, and ``G.nodes()`` in order otherwise.
+    """
+    nodes = list(graph.nodes())
+    plain = all(isinstance(node, (int, np.integer)) and not isinstance(node, bool) for node in nodes)
+    if plain and set(nodes) == set(range(len(nodes))):
+        return list(range(len(nodes)))
+    return nodes
+
+
+def _is_a(obj: object, module: str, name: str) -> bool:
+    """Tell whether `obj` is an instance of a class of a library that may not even be loaded."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return isinstance(cls, type) and isinstance(obj, cls)
+
+
+def _require_count(name: str, own: int, num_nodes: int | None) -> int:
+    """The number of vertices that a source states itself."""
+    if own < 1:
+        raise ValueError(f"{name} has no vertices; a graph needs at least one")
+    if num_nodes is not None and num_nodes != own:
+        raise ValueError(f"{name} has {own} vertices, but num_nodes is {num_nodes}; leave num_nodes out")
+    return own
+
+
+def _from_edge_index(edge_index: Any, num_nodes: int | None, name: str = "edge_index") -> Graph:
+    """A (2, E) tensor or array; also two lists."""
+    if isinstance(edge_index, list) and len(edge_index) == 2 and all(is_tensor(row) for row in edge_index):
+        return graph_from_edges(edge_index[0], edge_index[1], num_nodes, name=name)
+    ids = as_ids(edge_index, name, ndim=2)
+    if ids.shape[0] != 2:
+        hint = (
+            "transpose it"
+            if ids.shape[1] == 2
+            else "for an adjacency matrix pass scipy.sparse.csr_array(matrix)"
+        )
+        raise ValueError(
+            f"{name} must have shape (2, E), sources then destinations (got {ids.shape}; {hint})"
+        )
+    return graph_from_edges(ids[0], ids[1], num_nodes, name=name)
+
+
+def _from_dgl(graph: Any, num_nodes: int | None) -> Graph:
+    """DGL keeps any of COO, CSR and CSC; what it has is read, so that none is made and left in the user's
+    graph."""
+    if graph.is_block:
+        raise TypeError("graph must be the whole graph (got a DGL block)")
+    if not graph.is_homogeneous:
+        raise TypeError(
+            f"graph must be homogeneous (got a DGLGraph with node types {graph.ntypes} and edge types "
+            f"{graph.etypes}); use dgl.to_homogeneous(graph)"
+        )
+    count = _require_count("DGLGraph", int(graph.num_nodes()), num_nodes)
+    created = graph.formats()["created"]
+    if "coo" in created:
+        src, dst = graph.edges(order="eid")
+        return graph_from_edges(src, dst, count, name="DGLGraph")
+    kind = "csc" if "csc" in created else "csr"
+    indptr, indices, edge_ids = (as_ids(array, f"DGLGraph: {kind}") for array in graph.adj_tensors(kind))
+    rows = np.repeat(np.arange(count, dtype=indices.dtype), np.diff(indptr))
+    src, dst = (rows, indices) if kind == "csr" else (indices, rows)
+    if len(edge_ids) == 0:  # DGL's way to say that positions are edge ids
+        return graph_from_edges(src, dst, count, name="DGLGraph")
+    by_edge_id = np.empty_like(edge_ids)
+    by_edge_id[edge_ids] = np.arange(len(edge_ids), dtype=edge_ids.dtype)
+    return graph_from_edges(src[by_edge_id], dst[by_edge_id], count, name="DGLGraph")
+
+
+def _from_pyg(data: Any, num_nodes: int | None) -> Graph:
+    """`Data` states its number of nodes, in `num_nodes` or through `x`, or PyG warns that it guesses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        try:
+            own = data.num_nodes
+        except UserWarning:
+            own = None
+    count = num_nodes if own is None else _require_count("PyG Data", int(own), num_nodes)
+    if data.get("edge_index") is not None:
+        return _from_edge_index(data.edge_index, count, "PyG Data: edge_index")
+    adj_t = data.get("adj_t")
+    if adj_t is None:
+        raise ValueError(
+            f"PyG Data must have an edge_index or adj_t (got the keys {sorted(map(str, data.keys()))})"
+        )
+    if is_tensor(adj_t):  # row v of the transposed adjacency lists the vertices that v reads
+        return _from_torch_sparse(adj_t, count, transposed=True)
+    indptr, indices, _ = adj_t.csr()
+    return graph_from_in_csr(indptr, indices, count, name="PyG Data: adj_t")
+
+
+def _from_networkx(graph: Any, num_nodes: int | None) -> Graph:
+    """The adjacency of an undirected networkx graph already has both directions, and a self loop once."""
+    nodes = networkx_nodes(graph)
+    count = _require_count(type(graph).__name__, len(nodes), num_nodes)
+    number = {node: i for i, node in enumerate(nodes)}
+    parallel = graph.is_multigraph()
+    degree = [
+        sum(map(len, neighbours.values())) if parallel else len(neighbours)
+        for _, neighbours in graph.adjacency()
+    ]
+    src = np.repeat(np.array([number[node] for node in graph.nodes()], np.int64), degree)
+    heads = (
+        chain.from_iterable([number[node]] * len(keys) for node, keys in neighbours.items())
+        if parallel
+        else map(number.__getitem__, neighbours)
+        for _, neighbours in graph.adjacency()
+    )
+    dst = np.fromiter(chain.from_iterable(heads), np.int64, count=len(src))
+    return graph_from_edges(src, dst, count, name=type(graph).__name__)
+
+
+def _from_scipy(matrix: Any, num_nodes: int | None) -> Graph:
+    """Entries as they are stored: nothing is summed, and an explicit zero is an edge."""
+    name = f"scipy {type(matrix).__name__}"
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            f"{name} must be square: one row and one column per vertex (got shape {matrix.shape})"
+        )
+    count = _require_count(name, int(matrix.shape[0]), num_nodes)
+    if matrix.format == "csr":
+        return graph_from_out_csr(matrix.indptr, matrix.indices, count, name=name)
+    if matrix.format == "csc":
+        return graph_from_in_csr(matrix.indptr, matrix.indices, count, name=name)
+    entries = matrix.tocoo()
+    src, dst = entries.row, entries.col
+    if matrix.format == "bsr":  # its blocks are dense: their zeros are filling, not entries
+        kept = entries.data != 0
+        src, dst = src[kept], dst[kept]
+    return graph_from_edges(src, dst, count, name=name)
+
+
+def _from_torch_sparse(tensor: Any, num_nodes: int | None, *, transposed: bool = False) -> Graph:
+    """Entries as they are stored, like scipy's; `transposed`: A[v, u] is the edge u -> v."""
+    layout = str(tensor.layout).removeprefix("torch.")
+    name = f"torch tensor of layout {layout}"
+    if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1]:
+        raise ValueError(
+            f"{name} must be square: one row and one column per vertex (got shape {tuple(tensor.shape)})"
+        )
+    count = _require_count(name, int(tensor.shape[0]), num_nodes)
+    if layout == "sparse_coo":
+        row, col = tensor._indices()
+        src, dst = (col, row) if transposed else (row, col)
+        return graph_from_edges(src, dst, count, name=name)
+    if layout == "sparse_csr":
+        build = graph_from_in_csr if transposed else graph_from_out_csr
+        return build(tensor.crow_indices(), tensor.col_indices(), count, name=name)
+    if layout == "sparse_csc":
+        build = graph_from_out_csr if transposed else graph_from_in_csr
+        return build(tensor.ccol_indices(), tensor.row_indices(), count, name=name)
+    raise TypeError(f"graph must not be a {name}; use tensor.to_sparse_csr()")

@@ -1,0 +1,77 @@
+"""Arrays of ids from whoever holds them: numpy, torch on any device, lists. Checked, never rounded."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["as_ids", "as_num_nodes", "is_tensor"]
+
+
+def is_tensor(obj: object) -> bool:
+    """Tell whether `obj` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor)
+
+
+def as_ids(values: Any, name: str, ndim: int = 1) -> NDArray[Any]:
+    """Return `values` as a C-contiguous int32 or int64 array; other integer types become int64.
+
+    The result shares memory with the input where it can.
+
+    Raises:
+        TypeError: `values` are not integers (floats and booleans are refused, not converted).
+        ValueError: wrong number of dimensions, or an unsigned value of 2**63 or more.
+    """
+    array = _as_numpy(values, name)
+    if array.size == 0 and array.dtype.kind == "f" and isinstance(values, (list, tuple)):
+        array = array.astype(np.int64)  # an empty list has no type of its own; numpy calls it float64
+    if array.dtype.kind == "b":
+        raise TypeError(f"{name} must hold integers (got booleans; for a mask pass np.flatnonzero(mask))")
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{name} must hold integers (got dtype {array.dtype}; convert with .astype(np.int64))"
+        )
+    if array.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)} (got shape {array.shape})")
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        raise ValueError(f"{name} has a value of 2**63 or more ({int(array.max())})")
+    wanted = np.int32 if array.dtype.newbyteorder("=") == np.int32 else np.int64
+    return np.ascontiguousarray(array, dtype=wanted)
+
+
+def _as_numpy(values: Any, name: str) -> NDArray[Any]:
+    """`values` as a numpy array of whatever type."""
+    if is_tensor(values):
+        # Asked here, since numpy has no bfloat16 to tell us later.
+        if values.dtype.is_floating_point or values.dtype.is_complex:
+            raise TypeError(f"{name} must hold integers (got {values.dtype}; convert with .long())")
+        if str(values.layout) != "torch.strided":
+            raise TypeError(f"{name} must be a dense tensor (got layout {values.layout})")
+        return np.asarray(values.detach().cpu().numpy())
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # lists of unequal length
+        raise ValueError(f"{name} must be a rectangular array of integers ({error})") from None
+
+
+def as_num_nodes(num_nodes: Any) -> int:
+    """Return `num_nodes` as a positive int.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: not positive.
+    """
+    if isinstance(num_nodes, (bool, np.bool_)):
+        raise TypeError("num_nodes must be an integer (got a boolean)")
+    try:
+        count = operator.index(num_nodes)
+    except TypeError:
+        raise TypeError(f"num_nodes must be an integer (got {type(num_nodes).__name__})") from None
+    if count < 1:
+        raise ValueError(f"num_nodes must be at least 1: a graph needs a vertex (got {count})")
+    return count

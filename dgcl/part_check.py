@@ -1,0 +1,65 @@
+"""Checking a part vector, before anything is built on it."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.id_arrays import as_ids
+
+__all__ = ["as_num_parts", "check_part"]
+
+MAX_PARTS = 1 << 15
+
+
+def check_part(part: Any, num_nodes: int, num_parts: int, *, allow_empty: bool = False) -> NDArray[np.int32]:
+    """Return `part` as (N,) int32 after checking it.
+
+    Args:
+        part: (N,) integers, ``part[v]`` the owner of vertex v: array, tensor or list.
+        num_nodes: number of vertices N.
+        num_parts: number of parts P.
+        allow_empty: accept parts that own no vertex. Where there are fewer vertices than parts, some part is
+            empty anyway, and that is always accepted.
+
+    Raises:
+        TypeError: not integers.
+        ValueError: wrong shape, a part outside 0..P-1 (the message names the vertex), or an empty part.
+    """
+    num_parts = as_num_parts(num_parts)
+    owners = as_ids(part, "part")
+    if len(owners) != num_nodes:
+        raise ValueError(f"part must have one entry per vertex, {num_nodes} (got {len(owners)})")
+    if len(owners) and (owners.min() < 0 or owners.max() >= num_parts):
+        v = int(np.flatnonzero((owners < 0) | (owners >= num_parts))[0])
+        raise ValueError(f"part[{v}] is {owners[v]}: must be a part 0..{num_parts - 1}")
+    owners = owners.astype(np.int32, copy=False)
+    if not allow_empty and num_nodes >= num_parts:
+        empty = np.flatnonzero(np.bincount(owners, minlength=num_parts) == 0)
+        if len(empty):
+            raise ValueError(
+                f"part must give every part a vertex, but {len(empty)} of {num_parts} parts have none (first "
+                f"part {empty[0]}); use fewer parts, or allow_empty=True if this is meant"
+            )
+    return owners
+
+
+def as_num_parts(num_parts: Any, name: str = "num_parts") -> int:
+    """Return `num_parts` as an int from 1 to 32768.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: out of range.
+    """
+    if isinstance(num_parts, (bool, np.bool_)):
+        raise TypeError(f"{name} must be an integer (got a boolean)")
+    try:
+        count = operator.index(num_parts)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer (got {type(num_parts).__name__})") from None
+    if not 1 <= count <= MAX_PARTS:
+        raise ValueError(f"{name} must be from 1 to {MAX_PARTS} (got {count})")
+    return count
