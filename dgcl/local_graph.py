@@ -1,11 +1,11 @@
 """The part of the graph that one rank computes on: the in-edges of its own vertices, in local ids.
 
 Local ids number the rows that :func:`dgcl.graph_allgather` returns: first the owned vertices in ascending
-global id, then the halo vertices in the order that the plan delivers them. Every edge of the graph is on exactly
-one rank, the one that owns its head, so summing over a rank's in-edges needs no further exchange.
+global id, then the halo vertices in the order that the plan delivers them. Every edge of the graph is on
+exactly one rank, the one that owns its head, so summing over a rank's in-edges needs no further exchange.
 
-A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks for a
-degree means the degree in the whole graph, so the degrees of the whole graph travel along.
+A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks
+for a degree means the degree in the whole graph, so the degrees of the whole graph travel along.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LOCAL_ROWS = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, eq=False)
 class LocalGraph:
-    """The in-edges of one rank's vertices as CSR over local ids, with what layers must know of the whole graph.
+    """The in-edges of one rank's vertices in local ids, with what layers must know of the whole graph.
 
     With n = ``num_owned`` and L = ``num_local`` = n + ``num_halo`` and E = ``num_edges`` (of this rank):
 
@@ -89,7 +89,7 @@ def build_local_graph(graph: Graph, owned_ids: NDArray[np.int64], halo_ids: NDAr
         graph: the whole graph.
         owned_ids: (n,) ascending global ids of the vertices that the rank owns.
         halo_ids: (num_halo,) global ids of the rows that it receives, in the order in which they arrive. They
-            must cover every source of the owned vertices' in-edges that is not owned itself, and may hold more.
+            must cover every source of the owned vertices' in-edges that is not owned; they may hold more.
 
     Raises:
         ValueError: ids out of range, repeated or out of order, or a source neither owned nor in the halo.
@@ -102,8 +102,8 @@ def build_local_graphs(
 ) -> Iterator[LocalGraph]:
     """The local graphs of several ranks, one at a time: ``rows`` gives each rank's ``(owned_ids, halo_ids)``.
 
-    What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can be
-    sent away before the next is built. See :func:`build_local_graph`.
+    What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can
+    be sent away before the next is built. See :func:`build_local_graph`.
     """
     in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
     local_of = np.full(graph.num_nodes, -1, np.int32)  # vertex -> local row; -1 again between ranks

@@ -1,0 +1,71 @@
+"""A rank's local graph, as each framework's layers want it.
+
+``local_graph("dgl", ...)`` gives a DGL block, ``"pyg"`` an ``edge_index`` with its sizes, ``"csr"`` torch
+tensors and aggregation for plain torch. Their layers take the ``[owned | halo]`` rows that
+:func:`dgcl.graph_allgather` returns and give the owned rows of a layer on the whole graph. DGL and PyG are
+optional: each is imported when asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, overload
+
+if TYPE_CHECKING:
+    import torch
+
+    from dgcl.frameworks.csr import CSRLocalGraph
+    from dgcl.frameworks.dgl_block import LocalBlock
+    from dgcl.frameworks.pyg import PyGLocalGraph
+    from dgcl.local_graph import LocalGraph
+
+__all__ = ["local_graph"]
+
+
+@overload
+def local_graph(
+    kind: Literal["dgl"], local: LocalGraph, *, device: torch.device | str | None = None
+) -> LocalBlock: ...
+@overload
+def local_graph(
+    kind: Literal["pyg"], local: LocalGraph, *, device: torch.device | str | None = None
+) -> PyGLocalGraph: ...
+@overload
+def local_graph(
+    kind: Literal["csr"], local: LocalGraph, *, device: torch.device | str | None = None
+) -> CSRLocalGraph: ...
+@overload
+def local_graph(
+    kind: str, local: LocalGraph, *, device: torch.device | str | None = None
+) -> LocalBlock | PyGLocalGraph | CSRLocalGraph: ...
+
+
+def local_graph(
+    kind: str, local: LocalGraph, *, device: torch.device | str | None = None
+) -> LocalBlock | PyGLocalGraph | CSRLocalGraph:
+    """The rank's local graph for the layers of one framework.
+
+    Args:
+        kind: "dgl" for a :class:`~dgcl.frameworks.dgl_block.LocalBlock`, "pyg" for a
+            :class:`~dgcl.frameworks.pyg.PyGLocalGraph`, "csr" for a
+            :class:`~dgcl.frameworks.csr.CSRLocalGraph`.
+        local: the rank's edges, from ``comm.local``.
+        device: where its tensors live; None means the CPU.
+
+    Raises:
+        ValueError: for any other ``kind``.
+        ImportError: the framework is not installed, with the command that installs it.
+    """
+    match kind:
+        case "dgl":
+            from dgcl.frameworks.dgl_block import build_block
+
+            return build_block(local, device=device)
+        case "pyg":
+            from dgcl.frameworks.pyg import build_pyg
+
+            return build_pyg(local, device=device)
+        case "csr":
+            from dgcl.frameworks.csr import build_csr
+
+            return build_csr(local, device=device)
+    raise ValueError(f"kind must be 'dgl', 'pyg' or 'csr' (got {kind!r})")

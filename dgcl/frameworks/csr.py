@@ -1,0 +1,177 @@
+"""A rank's edges in plain torch: CSR tensors, and the sums, means and softmaxes that layers are made of.
+
+A layer on ``[owned | halo]`` rows, without any graph library::
+
+    g = comm.local_graph("csr")
+    x = torch.relu(linear(g.mean(dgcl.graph_allgather(x))))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dgcl.frameworks.csr_ops import Adjacency, at_edges, build_adjacency, edge_sum, weighted_sum
+
+if TYPE_CHECKING:
+    from dgcl.local_graph import LocalGraph
+
+__all__ = ["CSRLocalGraph", "build_csr"]
+
+
+@dataclass(frozen=True, eq=False)
+class CSRLocalGraph:
+    """One rank's in-edges as torch tensors, with E edges, n owned and L = n + halo rows.
+
+    Every method is differentiable, to any order, in all its tensors, takes any trailing shape ``(rows, *F)``,
+    and sums in a fixed order.
+
+    Attributes:
+        edges: the edges both ways round; ``indptr``, ``sources`` and ``heads`` are its tensors.
+        edge_ids: (E,) int64, the position of each edge in the user's edge order.
+        in_degrees: (n,) int64, in-degrees of the owned rows.
+        out_degrees: (L,) int64, out-degrees in the whole graph.
+    """
+
+    edges: Adjacency
+    edge_ids: Tensor
+    in_degrees: Tensor
+    out_degrees: Tensor
+
+    @property
+    def num_owned(self) -> int:
+        """Rows of a layer's output."""
+        return self.edges.heads.num_rows
+
+    @property
+    def num_local(self) -> int:
+        """Rows of a layer's input: owned, then halo."""
+        return self.edges.tails.num_rows
+
+    @property
+    def num_edges(self) -> int:
+        """Edges whose head this rank owns."""
+        return len(self.edge_ids)
+
+    @property
+    def indptr(self) -> Tensor:
+        """(n + 1,): the in-edges of owned row i are ``indptr[i]:indptr[i + 1]``."""
+        return self.edges.heads.indptr
+
+    @property
+    def sources(self) -> Tensor:
+        """(E,): the row in [0, L) that each edge reads."""
+        return self.edges.tails.rows
+
+    @property
+    def heads(self) -> Tensor:
+        """(E,): the row in [0, n) that each edge writes; ascending."""
+        return self.edges.heads.rows
+
+    def adjacency(self, edge_weight: Tensor | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
+        """The (n, L) sparse CSR tensor of the edges, for ``torch.sparse``; parallel edges are separate
+        entries.
+
+        Args:
+            edge_weight: (E,) the value of each edge, default 1.
+            dtype: of the values where ``edge_weight`` is None; default ``torch.get_default_dtype()``.
+        """
+        return self.edges.matrix(edge_weight, dtype or torch.get_default_dtype())
+
+    def sum(self, x_all: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """(n, *F): the sum of the in-neighbours' rows of each owned vertex, weighted if weights are given.
+
+        Args:
+            x_all: (L, *F) rows, owned then halo, as ``dgcl.graph_allgather`` returns them.
+            edge_weight: (E,), or (E, H) for rows (L, H, *F): one weight for each head of attention.
+        """
+        self._check(
+            x_all, "x_all", self.num_local, "the rows [owned | halo]; apply dgcl.graph_allgather first"
+        )
+        if edge_weight is None or edge_weight.dim() == 1:
+            self._check_edges(edge_weight, "edge_weight")
+            return weighted_sum(x_all, edge_weight, self.edges)
+        self._check_edges(edge_weight, "edge_weight")
+        if edge_weight.dim() != 2 or x_all.shape[1:2] != edge_weight.shape[1:]:
+            raise ValueError(
+                "edge_weight must have shape (E,), or (E, H) for rows of shape (L, H, ...)"
+                f" (got {tuple(edge_weight.shape)} for {tuple(x_all.shape)})"
+            )
+        heads = [
+            weighted_sum(x, w, self.edges)
+            for x, w in zip(x_all.unbind(1), edge_weight.unbind(1), strict=True)
+        ]
+        return torch.stack(heads, 1)
+
+    def mean(self, x_all: Tensor) -> Tensor:
+        """(n, *F): the mean of the in-neighbours' rows of each owned vertex; zero where there is none."""
+        total = self.sum(x_all)
+        count = self.in_degrees.clamp(min=1).to(total.dtype)
+        return total / count.view(-1, *[1] * (total.dim() - 1))
+
+    def at_sources(self, x_all: Tensor) -> Tensor:
+        """(E, *F): for each edge the row (L, *F) that it reads."""
+        self._check(
+            x_all, "x_all", self.num_local, "the rows [owned | halo]; apply dgcl.graph_allgather first"
+        )
+        return at_edges(x_all, self.edges.tails)
+
+    def at_heads(self, x_owned: Tensor) -> Tensor:
+        """(E, *F): for each edge the row (n, *F) that it writes."""
+        self._check(x_owned, "x_owned", self.num_owned, "this rank's own rows")
+        return at_edges(x_owned, self.edges.heads)
+
+    def sum_edges(self, values: Tensor) -> Tensor:
+        """(n, *F): the sum of what (E, *F) the in-edges of each owned vertex carry."""
+        self._check_edges(values, "values")
+        return edge_sum(values, self.edges.heads)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        """(E, *F): the softmax of (E, *F) scores over the in-edges of each owned vertex."""
+        self._check_edges(scores, "scores")
+        # Shifting by the largest score changes no value and no gradient, so it is held constant.
+        largest = torch.segment_reduce(scores.detach(), "max", offsets=self.indptr.long())
+        powers = torch.exp(scores - self.at_heads(largest))
+        return powers / self.at_heads(self.sum_edges(powers))
+
+    def to(self, device: torch.device | str) -> CSRLocalGraph:
+        """The same graph with its tensors on ``device``."""
+        return CSRLocalGraph(
+            self.edges.to(device),
+            self.edge_ids.to(device),
+            self.in_degrees.to(device),
+            self.out_degrees.to(device),
+        )
+
+    def _check(self, x: Tensor, name: str, num_rows: int, what: str) -> None:
+        if x.dim() == 0 or len(x) != num_rows:
+            raise ValueError(f"{name} must hold {num_rows} rows, {what} (got shape {tuple(x.shape)})")
+
+    def _check_edges(self, values: Tensor | None, name: str) -> None:
+        if values is not None:
+            self._check(
+                values, name, self.num_edges, "one for each local edge as comm.dispatch_edges gives them"
+            )
+
+
+def build_csr(local: LocalGraph, *, device: torch.device | str | None = None) -> CSRLocalGraph:
+    """The plain torch view of one rank's edges; see :class:`CSRLocalGraph`.
+
+    Args:
+        local: the rank's edges, from ``comm.local``.
+        device: where the tensors live; None means the CPU.
+    """
+    # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 wherever it can count edges.
+    id_type = torch.int32 if local.num_edges < 2**31 else torch.int64
+    indptr = torch.tensor(local.indptr).to(id_type)
+    indices = torch.tensor(local.indices).to(id_type)
+    graph = CSRLocalGraph(
+        edges=build_adjacency(indptr, indices, local.num_local),
+        edge_ids=torch.tensor(local.edge_ids),
+        in_degrees=torch.tensor(local.in_degrees[: local.num_owned]),
+        out_degrees=torch.tensor(local.out_degrees),
+    )
+    return graph if device is None else graph.to(device)

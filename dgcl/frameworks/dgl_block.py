@@ -1,0 +1,119 @@
+"""A DGL block whose degrees are those of the whole graph, so that unmodified ``dgl.nn`` layers are exact.
+
+Source vertices are ``[owned | halo]``, destination vertices the owned ones, in the same order: a block as
+``dgl.to_block`` makes it. A rank holds every in-edge of its vertices, so sums, means, maxima and edge
+softmaxes are those of the whole graph; but it holds only some of a source's out-edges.
+``GraphConv(norm="both")`` divides by out-degrees, and on an ordinary block it divides by the wrong ones.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dgcl.local_graph import LocalGraph
+
+try:
+    import dgl
+    from dgl.heterograph import DGLBlock
+except (ImportError, OSError) as error:  # OSError: DGL's compiled parts do not match the installed torch
+    raise ImportError(
+        f"comm.local_graph('dgl') needs DGL, which cannot be imported here ({error});"
+        " install it with: pip install dgcl[dgl]"
+    ) from error
+
+__all__ = ["LocalBlock", "build_block"]
+
+
+class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
+    """One rank's in-edges as a DGL block that answers ``in_degrees`` and ``out_degrees`` for the whole graph.
+
+    Edge k of the block is edge k of the rank's :class:`~dgcl.local_graph.LocalGraph`, so what
+    ``comm.dispatch_edges`` returns can be used as edge weights directly. As in ``dgl.to_block``, global
+    vertex ids are in ``srcdata[dgl.NID]`` and ``dstdata[dgl.NID]``, and global edge ids in
+    ``edata[dgl.EID]``.
+
+    The edges are fixed: a rank that changed its own would no longer know the degrees of the whole graph.
+    """
+
+    # Plain attributes, because DGL's own copies (local_var, clone, to, int, formats, pickle) carry the
+    # instance dictionary along, whereas a layer could pop or overwrite what is kept in ``srcdata``.
+    _whole_in_degrees: Tensor  # (num_dst_nodes,), on the block's device, in its id type
+    _whole_out_degrees: Tensor  # (num_src_nodes,)
+
+    def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
+        """In-degrees in the whole graph of destination vertices ``v`` (default: all), as in DGLGraph."""
+        self.get_etype_id(etype)
+        return self._look_up(self._whole_in_degrees, v, "v")
+
+    def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
+        """Out-degrees in the whole graph of source vertices ``u`` (default: all), as in DGLGraph."""
+        self.get_etype_id(etype)
+        return self._look_up(self._whole_out_degrees, u, "u")
+
+    def _look_up(self, degrees: Tensor, vertices: Any, name: str) -> Any:
+        if dgl.base.is_all(vertices):
+            return degrees.clone()  # DGL returns a fresh tensor, which callers may write to
+        if isinstance(vertices, numbers.Integral):
+            return int(degrees[_in_range(int(vertices), len(degrees), name)])
+        ids = dgl.utils.prepare_tensor(self, vertices, name)
+        if len(ids):
+            _in_range(int(ids.min()), len(degrees), name)
+            _in_range(int(ids.max()), len(degrees), name)
+        return degrees[ids.long()]
+
+    def to(self, device: Any, **kwargs: Any) -> LocalBlock:
+        """A copy on ``device``, as ``DGLGraph.to``."""
+        return self._with_matching_degrees(super().to(device, **kwargs))
+
+    def astype(self, idtype: Any) -> LocalBlock:
+        """A copy with another id type, as ``DGLGraph.astype``; ``int()`` and ``long()`` come here too."""
+        return self._with_matching_degrees(super().astype(idtype))
+
+    def __getitem__(self, key: Any) -> LocalBlock:
+        return self._with_matching_degrees(
+            super().__getitem__(key)
+        )  # DGL builds it by our class, without degrees
+
+    def _with_matching_degrees(self, block: LocalBlock) -> LocalBlock:
+        block._whole_in_degrees = self._whole_in_degrees.to(block.device, block.idtype)
+        block._whole_out_degrees = self._whole_out_degrees.to(block.device, block.idtype)
+        return block
+
+    def _refuse_change(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise dgl.DGLError(
+            "a rank's block cannot gain or lose vertices or edges: its degrees are those of the whole graph,"
+            " and its rows are those of the exchange. Change the graph before dgcl.build_comm_info (for self"
+            " loops: dgl.add_self_loop), or take edges out of a layer with edge weights of zero."
+        )
+
+    add_edges = add_nodes = remove_edges = remove_nodes = _refuse_change
+
+
+def _in_range(vertex: int, num_nodes: int, name: str) -> int:
+    if not 0 <= vertex < num_nodes:
+        raise dgl.DGLError(f"{name} must hold vertices in [0, {num_nodes}) (got {vertex})")
+    return vertex
+
+
+def build_block(local: LocalGraph, *, device: torch.device | str | None = None) -> LocalBlock:
+    """The DGL block of one rank; see :class:`LocalBlock`.
+
+    Args:
+        local: the rank's edges, from ``comm.local``.
+        device: where the block lives; None means the CPU.
+    """
+    in_edges = ("csc", (torch.tensor(local.indptr), torch.tensor(local.indices).long(), []))
+    plain = dgl.create_block(in_edges, num_src_nodes=local.num_local, num_dst_nodes=local.num_owned)
+    block = LocalBlock.__new__(LocalBlock)
+    block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
+    block._whole_in_degrees = torch.tensor(local.in_degrees[: local.num_owned])
+    block._whole_out_degrees = torch.tensor(local.out_degrees)
+    block.srcdata[dgl.NID] = torch.tensor(local.local_ids)
+    block.dstdata[dgl.NID] = torch.tensor(local.owned_ids)
+    block.edata[dgl.EID] = torch.tensor(local.edge_ids)
+    return block if device is None else block.to(torch.device(device))
