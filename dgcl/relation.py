@@ -44,7 +44,8 @@ def build_classes(graph: Graph, part: Any, world_size: int) -> VertexClasses:
     """Find every vertex's destination set and group the vertices into classes.
 
     One pass over the in-edges sets bits in one mask per vertex; only boundary vertices are looked at after
-    that. Time O(E + B log C); memory N masks of `world_size` bits (rounded up to 8, 16, 32 or whole 64-bit
+    that. Time
+    O(E + B + C log C); memory N masks of `world_size` bits (rounded up to 8, 16, 32 or whole 64-bit
     words) and 20 bytes per boundary vertex.
 
     Args:
@@ -60,31 +61,35 @@ def build_classes(graph: Graph, part: Any, world_size: int) -> VertexClasses:
     from dgcl import relation_kernels
 
     masks = _reader_masks(graph, owners, world_size)
-    boundary = relation_kernels.clear_owners(masks, 8 * masks.itemsize, owners)
-    vertices, classes, first = relation_kernels.number_classes(masks, owners, boundary)
-    order = relation_kernels.sort_classes(masks, owners, first)
+    boundary = relation_kernels.clear_owners(masks, owners)
+    vertices, numbers, sources, dests = relation_kernels.number_classes(masks, owners, boundary)
+    del masks
+    order = relation_kernels.sort_classes(sources, dests)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     class_ptr = np.zeros(len(order) + 1, np.int64)
-    grouped = relation_kernels.group_vertices(vertices, classes, rank, class_ptr)
-    leaders = first[order]
-    relation = Relation(world_size, owners[leaders], masks[leaders].astype(np.uint64), np.diff(class_ptr))
+    grouped = relation_kernels.group_vertices(vertices, numbers, rank, class_ptr)
+    relation = Relation(world_size, sources[order], dests[order], np.diff(class_ptr))
     return VertexClasses(relation, class_ptr, grouped)
 
 
 def _reader_masks(graph: Graph, owners: NDArray[np.int32], world_size: int) -> NDArray[Any]:
-    """(N, W) masks of the parts that read each vertex, its owner included; as narrow as world_size allows.
+    """(W, N) masks of the parts that read each vertex, its owner included; as narrow as world_size allows.
 
     Narrow masks keep the random writes of the pass in cache: three million one-byte masks fit where
-    eight-byte ones do not.
+    eight-byte ones do not. With several words, each is filled by the vertices whose part's bit it holds.
     """
-    from dgcl import relation_kernels
+    from dgcl.relation_kernels import mark_readers
 
-    if world_size > 64:
-        wide = np.zeros((graph.num_nodes, -(-world_size // 64)), np.uint64)
-        relation_kernels.mark_readers_wide(graph.indptr, graph.indices, owners, wide)
-        return wide
-    dtype = np.min_scalar_type((1 << world_size) - 1)
-    narrow = np.zeros(graph.num_nodes, dtype)
-    relation_kernels.mark_readers(graph.indptr, graph.indices, owners, narrow)
-    return narrow[:, None]
+    if world_size <= 64:
+        masks = np.zeros((1, graph.num_nodes), np.min_scalar_type((1 << world_size) - 1))
+        mark_readers(graph.indptr, graph.indices, np.arange(graph.num_nodes), owners, masks[0])
+        return masks
+    num_words = -(-world_size // 64)
+    masks = np.zeros((num_words, graph.num_nodes), np.uint64)
+    word_of = (owners >> 6).astype(np.uint16)
+    by_word = np.argsort(word_of, kind="stable")
+    ends = np.cumsum(np.bincount(word_of, minlength=num_words))
+    for word, (stop, size) in enumerate(zip(ends, np.diff(ends, prepend=0), strict=True)):
+        mark_readers(graph.indptr, graph.indices, by_word[stop - size : stop], owners, masks[word])
+    return masks
