@@ -1,0 +1,108 @@
+"""A topology as numbers: what planners and simulators compute with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dgcl.topology.model import Topology
+
+_Array = TypeVar("_Array", bound=NDArray[np.generic])
+
+
+@dataclass(frozen=True, eq=False)
+class TopologyArrays:
+    """The connections and links of a topology as read-only arrays. Devices are numbered by rank, P of them.
+
+    Load is counted per *connection-direction* c: a full-duplex connection has two, first a to b, then b to
+    a; a half-duplex connection has one that both ways share. They are numbered in the order of the
+    connections. There are L links.
+    """
+
+    num_devices: int
+    bandwidth: NDArray[np.float64]  # (num_directions,) GB/s
+    direction_connection: NDArray[np.int32]  # (num_directions,) position in Topology.connections
+    direction_names: tuple[str, ...]  # (num_directions,) "connection:from>to", or "connection" if half duplex
+    link_src: NDArray[np.int32]  # (L,) links are sorted by (src, dst)
+    link_dst: NDArray[np.int32]  # (L,)
+    link_ptr: NDArray[np.int64]  # (L + 1,) link l uses link_directions[link_ptr[l]:link_ptr[l + 1]]
+    link_directions: NDArray[np.int32]  # connection-directions of each route, in order from src to dst
+    link_latency: NDArray[np.float64]  # (L,) seconds, summed over the route
+    link_of: NDArray[np.int32]  # (P, P) link from row to column, -1 where there is none
+
+    @property
+    def num_directions(self) -> int:
+        """How many connection-directions there are."""
+        return len(self.bandwidth)
+
+    @property
+    def num_links(self) -> int:
+        """How many links there are."""
+        return len(self.link_src)
+
+    def direction_name(self, direction: int) -> str:
+        """A connection-direction in words, such as ``gpu0-plx0:gpu0>plx0``."""
+        return self.direction_names[direction]
+
+
+def topology_arrays(topology: Topology) -> TopologyArrays:
+    """The numeric view of a topology. ``Topology.arrays`` keeps it, so call that."""
+    connections = topology.connections
+    first_direction: dict[str, int] = {}
+    direction_connection: list[int] = []
+    direction_names: list[str] = []
+    for index, connection in enumerate(connections):
+        first_direction[connection.name] = len(direction_connection)
+        if connection.duplex == "half":
+            direction_connection.append(index)
+            direction_names.append(connection.name)
+        else:
+            direction_connection += [index, index]
+            direction_names += [
+                f"{connection.name}:{connection.a}>{connection.b}",
+                f"{connection.name}:{connection.b}>{connection.a}",
+            ]
+
+    num_devices = topology.num_devices
+    rank = {device.name: index for index, device in enumerate(topology.devices)}
+    by_name = {connection.name: connection for connection in connections}
+    links = sorted(topology.links, key=lambda link: (rank[link.src], rank[link.dst]))
+    link_ptr, link_directions, link_latency = [0], [], []
+    for link in links:
+        at, latency = link.src, 0.0
+        for name in link.route:
+            connection = by_name[name]
+            backwards = connection.duplex == "full" and at != connection.a
+            link_directions.append(first_direction[name] + backwards)
+            latency += connection.latency
+            at = connection.b if at == connection.a else connection.a
+        link_ptr.append(len(link_directions))
+        link_latency.append(latency)
+    link_src = np.array([rank[link.src] for link in links], dtype=np.int32)
+    link_dst = np.array([rank[link.dst] for link in links], dtype=np.int32)
+    link_of = np.full((num_devices, num_devices), -1, dtype=np.int32)
+    link_of[link_src, link_dst] = np.arange(len(links), dtype=np.int32)
+
+    direction_connections = np.array(direction_connection, dtype=np.int32)
+    bandwidth = np.array([connection.bandwidth for connection in connections], dtype=np.float64)
+    return TopologyArrays(
+        num_devices=num_devices,
+        bandwidth=_read_only(bandwidth[direction_connections]),
+        direction_connection=_read_only(direction_connections),
+        direction_names=tuple(direction_names),
+        link_src=_read_only(link_src),
+        link_dst=_read_only(link_dst),
+        link_ptr=_read_only(np.array(link_ptr, dtype=np.int64)),
+        link_directions=_read_only(np.array(link_directions, dtype=np.int32)),
+        link_latency=_read_only(np.array(link_latency, dtype=np.float64)),
+        link_of=_read_only(link_of),
+    )
+
+
+def _read_only(array: _Array) -> _Array:
+    array.setflags(write=False)
+    return array

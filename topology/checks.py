@@ -1,0 +1,64 @@
+"""Checks of single values. Each returns the value in its plain form or says what is wrong with it.
+
+Every message starts with the name of the field, so that a reader of a file can put the path of the item
+in front of it: ``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import reprlib
+from collections.abc import Collection
+from numbers import Real
+
+
+def shown(value: object) -> str:
+    """``repr`` of a value that came from outside, cut to a length that fits an error message."""
+    return reprlib.repr(value)
+
+
+def check_name(value: object, field: str) -> str:
+    """A name: text that is not empty and can be printed on one line."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field} must be a string (got {shown(value)})")
+    if not value or value != value.strip() or not value.isprintable():
+        raise ValueError(
+            f"{field} must be printable text on one line, without blanks at its ends (got {shown(value)})"
+        )
+    return value
+
+
+def check_number(value: object, field: str, *, positive: bool) -> float:
+    """A finite number, > 0 if ``positive`` and >= 0 otherwise. Booleans are not numbers here."""
+    expected = "a positive number" if positive else "a number >= 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{field} must be {expected} (got {shown(value)})")
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond the range of a float
+        number = math.inf
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        raise ValueError(f"{field} must be {expected} (got {shown(value)})")
+    return number
+
+
+def check_index(value: object, field: str) -> int:
+    """An integer >= 0. Booleans are not integers here."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        index = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{field} must be an integer >= 0 (got {shown(value)})") from None
+    if index < 0:
+        raise ValueError(f"{field} must be an integer >= 0 (got {index})")
+    return index
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """The end of an error message: the known word that ``word`` was probably meant to be, if there is one."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
