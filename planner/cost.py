@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.arrays import FloatArray
 from dgcl.planner.plan import Trees
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:
-    from dgcl.topology.model import TopologyArrays
-
-    from dgcl.topology import Topology
+    from dgcl.topology import Topology, TopologyArrays
 
 GIGA = 1e9  # bandwidths are in GB/s, 1 GB = 1e9 bytes
 
@@ -89,33 +87,10 @@ def predicted_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> f
     return float(sum(stage_seconds(trees, arrays, row_bytes).tolist()))
 
 
-def pair_rows(relation: Relation) -> Int64Array:
-    """Return how many rows rank s owns that rank d needs, (P, P) int64, indexed [s, d]."""
-    world = relation.world_size
-    need = np.zeros((world, world), np.int64)
-    chunk = max(1, (1 << 24) // max(64, world))  # keeps the unpacked masks near 16 MB
-    for start in range(0, relation.num_classes, chunk):
-        members = relation.dest_matrix(start, start + chunk)
-        rows, dests = np.nonzero(members)
-        slot = relation.source[start : start + chunk][rows].astype(np.int64) * world + dests
-        counts = relation.count[start : start + chunk][rows]
-        need += _exact_bincount(slot, counts, world * world).reshape(world, world)
-    return need
-
-
-def _exact_bincount(slot: Int64Array, counts: Int64Array, size: int) -> Int64Array:
-    """Sum int64 `counts` by `slot` without rounding, whatever their size (bincount adds in float64)."""
-    if float(counts.sum(dtype=np.float64)) < 2.0**53:
-        return np.bincount(slot, weights=counts, minlength=size).astype(np.int64)
-    total = np.zeros(size, np.int64)
-    np.add.at(total, slot, counts)
-    return total
-
-
 def direct_seconds(relation: Relation, topology: Topology, row_bytes: int) -> float | None:
     """Return the seconds of peer-to-peer in one stage, or None when a pair that needs rows has no link."""
     arrays = topology.arrays()
-    need = pair_rows(relation)
+    need = relation.pair_rows()
     if (need[arrays.link_of < 0] > 0).any():
         return None
     rows = need[arrays.link_src, arrays.link_dst].astype(np.float64)[None, :]

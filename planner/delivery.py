@@ -118,7 +118,7 @@ def _check_delivery(relation: Relation, trees: Trees, first: int, last: int) -> 
     if bad.size:
         e, p = begin + int(inner[bad[0]]), begin + int(parent[bad[0]])
         raise PlanError(
-            f"{_edge(trees, e)}: its sender receives the row in stage {trees.edge_stage[p]}, which is not earlier"
+            f"{_edge(trees, e)}: its sender gets the row in stage {trees.edge_stage[p]}, not earlier"
         )
 
     classes = trees.tree_class[first:last]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.cost import pair_rows
 from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.reach import require_links
 from dgcl.planner.relation import Relation
@@ -22,7 +21,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
         ValueError: a pair that needs rows has no link; the message names it.
     """
     del options  # nothing to choose
-    require_links(pair_rows(relation), topology)
+    require_links(relation.pair_rows(), topology)
     return stars(relation)
 
 

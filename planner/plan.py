@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +50,8 @@ class Trees:
             its size.
         edge_ptr: (T+1,) int64, edges of tree t are ``edge_ptr[t]:edge_ptr[t+1]``, parents first.
         edge_src, edge_dst, edge_stage: (E,) int32, sender rank, receiver rank, stage.
-        bound: a bound on every plan that the planner proved on its way, if it did.
+        bound: the best bound that the planner knows of, at least `bounds.best_bound`; None: not computed.
+        made_by: name of the method whose trees these are, where the planner chose among several.
 
     Shapes and pointers are checked here; that the trees deliver the relation is `delivery.verify_trees`.
     """
@@ -61,7 +62,8 @@ class Trees:
     edge_src: Int32Array
     edge_dst: Int32Array
     edge_stage: Int32Array
-    bound: Bound | None = field(default=None)
+    bound: Bound | None = None
+    made_by: str = ""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -127,6 +129,7 @@ class Trees:
             self.edge_dst[edges],
             stage.reshape(-1)[edges].astype(np.int32),
             self.bound,
+            self.made_by,
         )
 
 

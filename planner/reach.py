@@ -41,7 +41,7 @@ def require_links(need: Int64Array, topology: Topology) -> None:
         s, d = (int(x) for x in missing[0])
         raise ValueError(
             f"peer-to-peer is not possible: {_pair(topology, s, d)} rows are needed but the topology"
-            f" {topology.name!r} has no such link ({_how_many(missing)}); methods 'auto' and 'spst' go through"
+            f" {topology.name!r} has no such link ({_how_many(missing)}); methods 'auto' and 'spst' use"
             " relays, or add a link for the pair"
         )
 

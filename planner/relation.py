@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,27 @@ class Relation:
         block = np.ascontiguousarray(self.dests[start:stop].astype("<u8", copy=False))
         bits = np.unpackbits(block.view(np.uint8), axis=1, bitorder="little")
         return bits[:, : self.world_size].view(np.bool_)
+
+    def pair_rows(self) -> Int64Array:
+        """Return how many rows rank s owns that rank d needs, (P, P) int64 indexed [s, d]; computed once."""
+        return self._pair_rows
+
+    @cached_property
+    def _pair_rows(self) -> Int64Array:
+        world = self.world_size
+        need = np.zeros(world * world, np.int64)
+        small = float(self.count.sum(dtype=np.float64)) < 2.0**53  # bincount adds in float64
+        chunk = max(1, (1 << 24) // max(64, world))  # keeps the unpacked masks near 16 MB
+        for start in range(0, self.num_classes, chunk):
+            rows, dests = np.nonzero(self.dest_matrix(start, start + chunk))
+            slot = self.source[start : start + chunk][rows].astype(np.int64) * world + dests
+            counts = self.count[start : start + chunk][rows]
+            if small:
+                need += np.bincount(slot, weights=counts, minlength=world * world).astype(np.int64)
+            else:
+                np.add.at(need, slot, counts)
+        need.flags.writeable = False
+        return need.reshape(world, world)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the relation as an npz file (formats.md: world_size, source, dests, count)."""

@@ -1,0 +1,137 @@
+"""The two loops of the cut bounds, compiled: rows that must enter a set of ranks, and the capacity into it.
+
+Imported on first use, because numba takes longer to import than a small plan takes to make.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) -> Any:
+    """Return, for each set of ranks, the rows that must enter it at least once, (S,) float64.
+
+    Args:
+        source, dests, count: the arrays of a relation.
+        member: (S, P) bool, the sets.
+        masks: (S, W) uint64, the same sets as bit masks.
+    """
+    rows = np.zeros(masks.shape[0])
+    for c in range(source.shape[0]):
+        for s in range(masks.shape[0]):
+            if member[s, source[c]]:
+                continue
+            for w in range(masks.shape[1]):
+                if dests[c, w] & masks[s, w]:
+                    rows[s] += count[c]
+                    break
+    return rows
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def covers(
+    label: Any, link_of: Any, link_ptr: Any, link_directions: Any, link_latency: Any, bandwidth: Any
+) -> Any:
+    """Return, for each cut, connection-directions that every crossing link uses at least one of.
+
+    A link from rank u to rank v crosses cut n if ``label[n, v] >= 0`` and ``label[n, u] != label[n, v]``.
+    The cover is
+    found by progressive filling: all crossing links carry more and more alike; a direction that fills up
+    joins the cover and stops the links through it. Directions that the others make superfluous are then
+    dropped, the widest first. (Primal-dual with reverse delete; any cover gives a valid bound, a narrow one
+    a good bound.)
+
+    Args:
+        label: (N, P) int32, the cuts.
+        link_of, link_ptr, link_directions, link_latency, bandwidth: as in TopologyArrays.
+
+    Returns:
+        cover (N, num_directions) bool, latency (N,) float64: the smallest latency of a crossing link (inf
+        if none).
+    """
+    num_cuts, world = label.shape
+    num_directions = bandwidth.shape[0]
+    cover = np.zeros((num_cuts, num_directions), np.bool_)
+    latency = np.full(num_cuts, np.inf)
+    links = np.empty(world * world, np.int64)
+    for n in range(num_cuts):
+        num = 0
+        for v in range(world):
+            if label[n, v] < 0:
+                continue
+            for u in range(world):
+                link = link_of[u, v]
+                if link >= 0 and label[n, u] != label[n, v]:
+                    links[num] = link
+                    num += 1
+                    latency[n] = min(latency[n], link_latency[link])
+        order = _fill(links[:num], link_ptr, link_directions, bandwidth)
+        _drop(order, links[:num], link_ptr, link_directions, bandwidth, cover[n])
+    return cover, latency
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> Any:
+    """Return the directions that fill up as all `links` carry more alike, in that order."""
+    through = np.zeros(bandwidth.shape[0], np.int64)  # links still rising, per direction
+    left = bandwidth.copy()
+    for link in links:
+        for h in range(link_ptr[link], link_ptr[link + 1]):
+            through[link_directions[h]] += 1
+    touched = np.flatnonzero(through)
+    rising = np.ones(links.shape[0], np.bool_)
+    order = np.empty(touched.shape[0], np.int64)
+    num = 0
+    remaining = links.shape[0]
+    while remaining:
+        full = -1
+        step = np.inf
+        for c in touched:
+            if through[c] > 0 and left[c] < step * through[c]:
+                full = c
+                step = left[c] / through[c]
+        for c in touched:
+            left[c] = max(0.0, left[c] - step * through[c])
+        order[num] = full
+        num += 1
+        for i in range(links.shape[0]):
+            if not rising[i]:
+                continue
+            begin, end = link_ptr[links[i]], link_ptr[links[i] + 1]
+            hit = False
+            for h in range(begin, end):
+                hit = hit or link_directions[h] == full
+            if hit:
+                rising[i] = False
+                remaining -= 1
+                for h in range(begin, end):
+                    through[link_directions[h]] -= 1
+    return order[:num]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _drop(order: Any, links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, cover: Any) -> None:
+    """Mark in `cover` the directions of `order` that are needed to hit every link, trying to drop wide ones
+    first.
+    """
+    hits = np.zeros(links.shape[0], np.int64)
+    for c in order:
+        cover[c] = True
+    for i in range(links.shape[0]):
+        for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
+            hits[i] += cover[link_directions[h]]
+    for c in order[np.argsort(-bandwidth[order], kind="mergesort")]:
+        needed = False
+        for i in range(links.shape[0]):
+            if hits[i] == 1:
+                for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
+                    needed = needed or link_directions[h] == c
+        if not needed:
+            cover[c] = False
+            for i in range(links.shape[0]):
+                for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
+                    hits[i] -= link_directions[h] == c

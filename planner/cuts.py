@@ -1,0 +1,121 @@
+"""Which cuts of a machine are worth a look, and what to call them.
+
+A cut is a label per rank: a link from u to v crosses it if v's label is >= 0 and u's label is another. One
+group with label 0 and the others -1 is the cut *into* a set; labels 0 and 1 are the cut between two sets,
+both ways; labels 0..m-1 are the cut between all of m groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import Int32Array
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+ALL_SUBSETS_UP_TO = 10  # ranks: 1022 sets there
+BY_CONNECTION_UP_TO = 128  # ranks: beyond, sets come from devices, sockets and machines only
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One cut: disjoint groups of ranks; what enters a group from outside it is counted.
+
+    Attributes:
+        groups: the groups; ranks in none of them are outside.
+        name: what the text calls it, e.g. "machine 0".
+        way: "in", "out" or "in and out".
+    """
+
+    groups: tuple[frozenset[int], ...]
+    name: str
+    way: str
+
+
+def labels(cuts: list[Cut], world_size: int) -> Int32Array:
+    """Return the cuts as (num_cuts, world_size) int32 labels."""
+    label = np.full((len(cuts), world_size), -1, np.int32)
+    for n, cut in enumerate(cuts):
+        for g, group in enumerate(cut.groups):
+            label[n, list(group)] = g
+    return label
+
+
+def candidate_cuts(topology: Topology) -> list[Cut]:
+    """Return cuts worth trying, the most natural first, none twice.
+
+    These are: into and out of each device, socket and machine; between all devices, all sockets, all
+    machines; into and out of whatever lies behind each connection (the receivers, or the senders, of the
+    links that use it: a switch, a NIC, a riser); and, up to `ALL_SUBSETS_UP_TO` ranks, every set of ranks.
+    Where some connection is half duplex also both ways at once.
+    """
+    world = topology.num_devices
+    if world == 1:
+        return []
+    everyone = frozenset(range(world))
+    both_ways = any(connection.duplex == "half" for connection in topology.connections)
+    named = list(_named_groups(topology))
+    found: dict[tuple[frozenset[int], ...], Cut] = {}
+
+    def add(cut: Cut) -> None:
+        found.setdefault(cut.groups, cut)
+
+    for group, name in [*named, *_unnamed_groups(topology)]:
+        rest = everyone - group
+        if not group or not rest:
+            continue
+        add(Cut((group,), name, "in"))
+        add(Cut((rest,), name, "out"))
+        if both_ways:
+            pair = (group, rest) if min(group) < min(rest) else (rest, group)
+            add(Cut(pair, name, "in and out"))
+    for kind in ("device", "socket", "machine"):
+        groups = tuple(group for group, name in named if name.split()[0] == kind)
+        if len(groups) > 1 and frozenset().union(*groups) == everyone:
+            add(Cut(groups, f"all {kind}s", "in and out"))
+    return list(found.values())
+
+
+def _named_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
+    """Yield devices, sockets and machines with their names."""
+    for rank, device in enumerate(topology.devices):
+        yield frozenset([rank]), f"device {device.name}"
+    sockets: dict[tuple[int, int], set[int]] = {}
+    machines: dict[int, set[int]] = {}
+    for rank, device in enumerate(topology.devices):
+        sockets.setdefault((device.machine, device.socket), set()).add(rank)
+        machines.setdefault(device.machine, set()).add(rank)
+    for (machine, socket), ranks in sorted(sockets.items()):
+        yield frozenset(ranks), f"socket {socket} of machine {machine}"
+    for machine, ranks in sorted(machines.items()):
+        yield frozenset(ranks), f"machine {machine}"
+
+
+def _unnamed_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
+    """Yield what lies behind each connection, and for few ranks every set of ranks."""
+    world = topology.num_devices
+    names = [device.name for device in topology.devices]
+    if world <= BY_CONNECTION_UP_TO:
+        arrays = topology.arrays()
+        link_of_hop = np.repeat(np.arange(len(arrays.link_src)), np.diff(arrays.link_ptr))
+        for ends in (arrays.link_dst, arrays.link_src):
+            touches = np.zeros((arrays.bandwidth.shape[0], world), np.bool_)
+            touches[arrays.link_directions, ends[link_of_hop]] = True
+            for row in touches:
+                group = frozenset(np.flatnonzero(row).tolist())
+                yield group, _listed(group, names)
+    if world <= ALL_SUBSETS_UP_TO:
+        for mask in range(1, (1 << world) - 1):
+            group = frozenset(rank for rank in range(world) if mask >> rank & 1)
+            yield group, _listed(group, names)
+
+
+def _listed(group: Iterable[int], names: list[str]) -> str:
+    ranks = sorted(group)
+    shown = ", ".join(names[r] for r in ranks[:8])
+    return f"the group {{{shown}{', ...' if len(ranks) > 8 else ''}}}"

@@ -1,0 +1,121 @@
+"""The inner loop of `spst`, compiled. Imported on first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _toll(
+    link: int,
+    stage: int,
+    amount: float,
+    clock: Any,
+    busy: Any,
+    inverse: Any,
+    latency: Any,
+    ptr: Any,
+    hops: Any,
+) -> Any:
+    """Return (rise of the stage's time, the link's own time) if `amount` bytes more go over `link` in
+    `stage`.
+    """
+    slowest = 0.0
+    alone = 0.0
+    for h in range(ptr[link], ptr[link + 1]):
+        c = hops[h]
+        own = amount * inverse[c]
+        slowest = max(slowest, busy[stage, c] + own)
+        alone = max(alone, own)
+    return max(0.0, latency[link] + slowest - clock[stage]), latency[link] + alone
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def grow_trees(
+    source: Any, wanted: Any, amount: Any, link_of: Any, latency: Any, ptr: Any, hops: Any, inverse: Any
+) -> Any:
+    """Grow one shortest-path spanning tree per portion, each at the prices that the earlier ones leave
+    behind.
+
+    Args:
+        source: (N,) int32, root of each portion.
+        wanted: (N, P) bool, its destinations.
+        amount: (N,) float64, its bytes.
+        link_of, latency, ptr, hops: link_of, link_latency, link_ptr and link_directions of TopologyArrays.
+        inverse: (num_directions,) float64, seconds per byte.
+
+    Returns:
+        parent: (N, P) int32, the rank that each rank receives from; -1 for the root and for ranks outside
+            the tree.
+    """
+    num, world = wanted.shape
+    limit = max(1, world - 1)
+    busy = np.zeros(
+        (limit, inverse.shape[0])
+    )  # seconds of traffic of each connection-direction in each stage
+    clock = np.zeros(limit)  # seconds of each stage
+    parent = np.full((num, world), -1, np.int32)
+    depth = np.empty(world, np.int64)
+    rise = np.empty(
+        (limit + 1, world)
+    )  # label of (depth, rank): by how much the plan gets slower on the way there,
+    own = np.empty((limit + 1, world))  # and the links' own time on that way
+    before = np.empty((limit + 1, world), np.int64)
+    for n in range(num):
+        depth[:] = -1
+        depth[source[n]] = 0
+        open_ = wanted[n].copy()
+        left = open_.sum()
+        while left:
+            rise[:] = np.inf
+            own[:] = np.inf
+            for v in range(world):
+                if depth[v] >= 0:
+                    rise[depth[v], v] = 0.0
+                    own[depth[v], v] = 0.0
+            best_rise, best_own, best_depth, best = np.inf, np.inf, -1, -1
+            for k in range(limit):
+                for u in range(world):
+                    a, b = rise[k, u], own[k, u]
+                    if a == np.inf or a > best_rise or (a == best_rise and b >= best_own):
+                        continue
+                    for v in range(world):
+                        link = link_of[u, v]
+                        if link < 0 or depth[v] >= 0:
+                            continue
+                        x, y = _toll(link, k, amount[n], clock, busy, inverse, latency, ptr, hops)
+                        x += a
+                        y += b
+                        if x > rise[k + 1, v] or (x == rise[k + 1, v] and y >= own[k + 1, v]):
+                            continue
+                        node, at, fresh = u, k, True  # the way to u must not have come through v
+                        while depth[node] < 0:
+                            fresh = fresh and node != v
+                            node, at = before[at, node], at - 1
+                        if not fresh:
+                            continue
+                        rise[k + 1, v] = x
+                        own[k + 1, v] = y
+                        before[k + 1, v] = u
+                        if open_[v] and (x < best_rise or (x == best_rise and y < best_own)):
+                            best_rise, best_own, best_depth, best = x, y, k + 1, v
+            node, at = best, best_depth
+            while depth[node] < 0:
+                sender = before[at, node]
+                link = link_of[sender, node]
+                slowest = 0.0
+                for h in range(ptr[link], ptr[link + 1]):
+                    c = hops[h]
+                    busy[at - 1, c] += amount[n] * inverse[c]
+                    slowest = max(slowest, busy[at - 1, c])
+                clock[at - 1] = max(clock[at - 1], latency[link] + slowest)
+                parent[n, node] = sender
+                depth[node] = at
+                if open_[node]:
+                    open_[node] = False
+                    left -= 1
+                node, at = sender, at - 1
+    return parent
