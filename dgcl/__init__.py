@@ -1,0 +1,50 @@
+"""dgcl: planned communication for full-graph training of graph neural networks on many devices.
+
+    >>> import dgcl
+    >>> dgcl.init()                                       # join the ranks
+    >>> comm = dgcl.build_comm_info(graph)                # partition, plan, connect; the graph on rank 0 only
+    >>> x = dgcl.dispatch_features(features)              # this rank's owned rows
+    >>> h = dgcl.graph_allgather(x)                       # owned and halo rows, differentiable
+
+Names load on first use (PEP 562): ``dgcl.planner`` and ``dgcl.topology`` work without torch, and quickly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "init": "dgcl.verbs",
+    "dispatch_features": "dgcl.verbs",
+    "graph_allgather": "dgcl.verbs",
+    "collect": "dgcl.verbs",
+    "current_communicator": "dgcl.verbs",
+    "build_comm_info": "dgcl.build",
+    "Communicator": "dgcl.communicator",
+    "launch": "dgcl.launcher",
+    "CommError": "dgcl.errors",
+    "PeerLostError": "dgcl.errors",
+    "CommTimeoutError": "dgcl.errors",
+    "DisagreementError": "dgcl.errors",
+}
+_ROOMS = ("frameworks", "nn", "planner", "topology")
+
+__all__ = [*_HOMES, *_ROOMS, "__version__"]  # noqa: PLE0604 (all are strings)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"dgcl.{name}")
+    else:
+        raise AttributeError(f"module 'dgcl' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,186 @@
+"""``build_comm_info``: from a graph to a communicator on every rank.
+
+Rank 0 has the graph and does the thinking, once: partition, relation, plan, proof, programs, local graphs
+(:func:`prepare`, a pure function that needs no ranks). The others receive their share and connect to each other's memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dgcl.control import Control
+from dgcl.graph import as_graph
+from dgcl.local_graph import LocalGraph, build_local_graphs
+from dgcl.partition import partition_graph
+from dgcl.part_check import check_part
+from dgcl.planner import PlanOptions, make_plan
+from dgcl.planner.plan import Plan
+from dgcl.program import Program, compile_programs
+from dgcl.relation import build_classes
+from dgcl.topology import Topology, resolve_topology
+from dgcl.verify_program import verify_programs
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+_log = logging.getLogger("dgcl")
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What one rank needs to take part.
+
+    Attributes:
+        program: What it does in every call.
+        local: Its edges and degrees.
+        plan: The whole plan.
+        sizes: (vertices, edges) of the whole graph.
+    """
+
+    program: Program
+    local: LocalGraph
+    plan: Plan
+    sizes: tuple[int, int]
+
+
+def prepare(
+    graph: Any,
+    world_size: int,
+    topology: str | Topology = "auto",
+    *,
+    part: Any = None,
+    partition: str = "metis",
+    method: str = "auto",
+    options: PlanOptions | None = None,
+) -> list[Share]:
+    """Partition, plan, prove and compile; everything that needs the graph and no ranks.
+
+    Arguments and errors as in :func:`build_comm_info`.
+    """
+    options = options or PlanOptions()
+    clock = _Clock()
+    checked = as_graph(graph)
+    machine = resolve_topology("host" if isinstance(topology, str) and topology == "auto" else topology, world_size)
+    clock.lap("graph and topology")
+    if part is None:
+        owners = partition_graph(checked, world_size, topology=machine, method=partition, seed=options.seed)
+    else:
+        owners = check_part(part, checked.num_nodes, world_size, allow_empty=True)
+    clock.lap("partition")
+    classes = build_classes(checked, owners, world_size)
+    clock.lap("relation")
+    plan = make_plan(classes.relation, machine, method, options)
+    clock.lap("plan")
+    programs = compile_programs(plan, classes, owners)
+    verify_programs(programs, plan, classes, owners)
+    clock.lap("programs and proof")
+    locals_ = build_local_graphs(checked, [(program.owned_ids, program.halo_ids) for program in programs])
+    clock.lap("local graphs")
+    _log.info(
+        "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% above the bound); %s",
+        checked.num_nodes,
+        checked.num_edges,
+        world_size,
+        machine.name,
+        f"plan {plan.method!r} with {plan.num_stages} stage(s)",
+        plan.predicted_seconds,
+        plan.row_bytes,
+        100 * plan.gap,
+        clock,
+    )
+    sizes = (checked.num_nodes, checked.num_edges)
+    return [Share(program, local, plan, sizes) for program, local in zip(programs, locals_, strict=True)]
+
+
+def build_comm_info(
+    graph: Any = None,
+    topology: str | Topology = "auto",
+    *,
+    part: Any = None,
+    partition: str = "metis",
+    method: str = "auto",
+    row_bytes: int = 512,
+    seed: int = 0,
+    time_limit: float | None = None,
+    timeout: float = 300.0,
+) -> Communicator:
+    """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init` first.
+
+    Args:
+        graph: On rank 0 (other ranks may pass None): a DGLGraph, a PyG ``Data`` or ``edge_index``, networkx, a scipy sparse matrix,
+            ``(indptr, indices)``, a file, or a :class:`dgcl.graph.Graph`. An edge u->v means that v reads u.
+        topology: The machine: "auto", a preset's name, a JSON file, or a :class:`~dgcl.topology.Topology`.
+        part: ``(N,)`` the owner of every vertex, instead of partitioning.
+        partition: "metis", "random" or "range".
+        method: The planner, see ``dgcl plan --help``.
+        row_bytes: Bytes of a typical row, for the plan's predictions and its choice of stages.
+        seed: For the partition and the planner.
+        time_limit: Seconds that planning may take.
+        timeout: Seconds that a rank waits for another inside a call before it gives up.
+
+    Returns:
+        This rank's communicator, which is from now on the current one of this thread.
+
+    Raises:
+        ValueError, TypeError: Bad arguments on rank 0; raised on every rank.
+        CommError: The ranks share no memory, or one of them is gone.
+    """
+    from dgcl.communicator import Communicator
+    from dgcl.context import context
+
+    control = context.require_control()
+    if not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
+    answers: list[Share | Exception] | None = None
+    if control.rank == 0:
+        try:
+            if graph is None:
+                raise ValueError("graph must be given on rank 0 (got None)")
+            options = PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit)
+            answers = list(
+                prepare(
+                    graph,
+                    control.world_size,
+                    topology,
+                    part=part,
+                    partition=partition,
+                    method=method,
+                    options=options,
+                )
+            )
+        except Exception as error:  # every rank must hear of it, whatever it is
+            _tell_all(control, error)
+            raise
+    share = control.scatter(answers)
+    if isinstance(share, Exception):
+        raise share
+    comm = Communicator(share.program, share.plan, share.local, share.sizes, control, timeout)
+    context.communicator = comm
+    context.opened.add(comm)
+    return comm
+
+
+def _tell_all(control: Control, error: Exception) -> None:
+    """Give every rank an error of the same kind; only plain kinds travel between processes."""
+    kind = next(k for k in (TypeError, ValueError, MemoryError, OSError, RuntimeError) if isinstance(error, k) or k is RuntimeError)
+    control.scatter([kind(f"{error} (on rank 0)")] * control.world_size)
+
+
+class _Clock:
+    """Seconds per step, for one line in the log."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._laps: list[str] = []
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._laps.append(f"{name} {now - self._last:.2f} s")
+        self._last = now
+
+    def __str__(self) -> str:
+        return ", ".join(self._laps)
+

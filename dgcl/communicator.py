@@ -1,0 +1,246 @@
+"""The communicator: what a rank holds after :func:`dgcl.build_comm_info`."""
+
+from __future__ import annotations
+
+import math
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dgcl import ops
+from dgcl.control import Control, all_reduce_sum
+from dgcl.dtypes import row_type
+from dgcl.errors import CommError
+from dgcl.local_graph import LocalGraph
+from dgcl.planner.plan import Plan
+from dgcl.pool import Block
+from dgcl.program import Program
+from dgcl.row_exchange import collect_rows, dispatch_rows
+from dgcl.runtime import Runtime
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+class Communicator:
+    """One rank's end of a planned exchange over one partitioned graph.
+
+    Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the halo, the vertices of
+    other ranks that this rank's edges read (``halo_ids``, in the plan's order).
+
+    Attributes:
+        rank, world_size: This rank and the number of ranks, as in the group.
+        num_nodes, num_edges: Of the whole graph.
+        plan: The plan that is executed.
+        local: This rank's edges and degrees (:class:`~dgcl.local_graph.LocalGraph`).
+        control: The control plane.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        local: LocalGraph,
+        sizes: tuple[int, int],
+        control: Control,
+        timeout: float,
+    ) -> None:
+        self.rank, self.world_size = program.rank, program.world_size
+        self.num_nodes, self.num_edges = sizes
+        self.plan, self.local, self.control = plan, local, control
+        self._program = program
+        self._runtime = Runtime(program, control, timeout)
+        self._number = ops.register_communicator(self)
+
+    # What is where.
+
+    @property
+    def num_owned(self) -> int:
+        """Vertices that this rank owns."""
+        return self._program.num_owned
+
+    @property
+    def num_halo(self) -> int:
+        """Vertices of other ranks that this rank's edges read."""
+        return self._program.num_halo
+
+    @property
+    def num_local(self) -> int:
+        """``num_owned + num_halo``: the rows that :func:`dgcl.graph_allgather` returns."""
+        return self._program.num_local
+
+    @property
+    def owned_ids(self) -> Tensor:
+        """``(num_owned,)`` int64 global ids, ascending."""
+        return torch.from_numpy(self._program.owned_ids)
+
+    @property
+    def halo_ids(self) -> Tensor:
+        """``(num_halo,)`` int64 global ids, in the order of the halo rows."""
+        return torch.from_numpy(self._program.halo_ids)
+
+    # Moving rows.
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Owned rows to owned and halo rows: what :func:`dgcl.graph_allgather` does.
+
+        Args:
+            rows: ``(num_owned, *F)``, any dtype, any strides. The call is collective: every rank makes it with the same ``F`` and
+                dtype.
+
+        Returns:
+            ``(num_local, *F)``, bit for bit the owners' rows. Differentiable for floating point; its gradient is :meth:`fold`.
+
+        Raises:
+            ValueError, TypeError: Wrong shape, device or dtype.
+            CommError: A peer is lost, late, or makes another call.
+        """
+        self._check(rows, self.num_owned, "num_owned")
+        return ops.expand(rows, self._number)
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """The adjoint: for each owned vertex the sum of the rows that all ranks hold for it.
+
+        Args:
+            rows: ``(num_local, *F)``; floating point, complex or integer (no bool).
+
+        Returns:
+            ``(num_owned, *F)``, in a fixed order of summation, so the same input gives the same bits. 16-bit floats are added in
+            float32 on each rank and rounded once per hop.
+
+        Raises:
+            ValueError, TypeError, CommError: As :meth:`expand`.
+        """
+        self._check(rows, self.num_local, "num_owned + num_halo")
+        if rows.dtype.is_complex:
+            return torch.view_as_complex(ops.fold(torch.view_as_real(rows), self._number))
+        if row_type(rows.dtype, 1).sum_code < 0:
+            raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")
+        return ops.fold(rows, self._number)
+
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
+        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. For small tensors."""
+        return all_reduce_sum(self.control, tensor)
+
+    # Getting rows in and out.
+
+    def dispatch_features(self, features: Tensor | ArrayLike | None) -> Tensor:
+        """This rank's rows of a feature matrix of the whole graph.
+
+        Args:
+            features: ``(num_nodes, *F)``, torch or numpy, any dtype, on rank 0 alone (others pass None) or on every rank (then
+                nothing is sent).
+
+        Returns:
+            ``(num_owned, *F)``.
+
+        Raises:
+            ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
+        """
+        ids = self._program.owned_ids
+        return dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
+
+    def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
+        """This rank's rows of per-edge data, one per edge of the local graph.
+
+        Args:
+            values: ``(num_edges, *F)`` in the order in which the graph's edges were given; on rank 0 alone or on every rank.
+
+        Returns:
+            ``(num_local_edges, *F)``, row ``k`` for the edge with global id ``local.edge_ids[k]``.
+        """
+        return dispatch_rows(self.control, values, self.num_edges, self.local.edge_ids, "values", "edges")
+
+    def collect(
+        self, rows: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
+    ) -> Tensor | None:
+        """Owned rows of all ranks back in global order.
+
+        Args:
+            rows: ``(num_owned, *F)``.
+            dst: The rank that gets them; None for every rank.
+            file: Write them there as ``.npy`` (by rank ``dst``) instead of returning them.
+
+        Returns:
+            ``(num_nodes, *F)`` on ``dst``; None elsewhere, and when written to a file.
+        """
+        self._check(rows, self.num_owned, "num_owned", any_device=True)
+        if dst is not None and not 0 <= dst < self.world_size:
+            raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst})")
+        return collect_rows(self.control, rows, self._program.owned_ids, self.num_nodes, dst, file)
+
+    def local_graph(self, kind: str = "csr", **options: Any) -> Any:
+        """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (plain torch).
+
+        See :func:`dgcl.frameworks.local_graph` and the page on frameworks.
+        """
+        from dgcl.frameworks import local_graph
+
+        return local_graph(kind, self.local, **options)
+
+    # Looking after it.
+
+    @property
+    def bytes_sent(self) -> dict[str, Tensor]:
+        """Bytes written to each peer so far, ``(world_size,)`` int64 each, for "expand" and "fold"."""
+        counts = torch.from_numpy(self._runtime.bytes_sent.copy())
+        return {"expand": counts[0], "fold": counts[1]}
+
+    def close(self) -> None:
+        """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
+        self._runtime.close()
+
+    def fail(self, reason: str) -> None:
+        """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
+        self._runtime.fail(CommError(f"rank {self.rank}: {reason}"))
+
+    def __del__(self) -> None:
+        runtime = self.__dict__.get("_runtime")
+        if runtime is not None:
+            runtime.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {self.num_owned} owned and {self.num_halo} halo rows, "
+            f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)>"
+        )
+
+    # Called by the operators.
+
+    def _expand_now(self, rows: Tensor) -> Tensor:
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        block = self._runtime.expand_buffer(kind)
+        result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
+        result[: self.num_owned].copy_(rows)
+        self._runtime.expand(block, kind)
+        return result
+
+    def _fold_now(self, rows: Tensor) -> Tensor:
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        rows = rows.contiguous()
+        block = self._runtime.fold(rows.data_ptr(), kind)
+        return self._as_tensor(block, (self.num_owned, *rows.shape[1:]), rows.dtype)
+
+    def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor over a block, which goes back to the pool when the tensor's storage dies."""
+        size = math.prod(shape) * dtype.itemsize
+        memory = self._runtime.pool.lend(block, size)
+        if size == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.from_numpy(memory).view(dtype).view(shape)
+
+    def _check(self, rows: Tensor, expected: int, words: str, any_device: bool = False) -> None:
+        if not isinstance(rows, Tensor):
+            raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
+        if rows.dim() == 0 or rows.shape[0] != expected:
+            raise ValueError(
+                f"rows must have {words} = {expected} rows on rank {self.rank} (got shape {tuple(rows.shape)})"
+            )
+        if rows.layout != torch.strided:
+            raise ValueError(f"rows must be a dense tensor (got {rows.layout}); call .to_dense()")
+        if rows.device.type != "cpu" and not any_device:
+            raise ValueError(
+                f"rows must be on the CPU, where this communicator's ranks exchange rows (got {rows.device}); move them"
+            )

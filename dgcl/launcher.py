@@ -1,0 +1,187 @@
+"""``dgcl.launch``: run a function on several ranks of this host, as threads or as processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal
+
+from dgcl.context import context
+from dgcl.control import GroupControl, SingleControl, ThreadControl, ThreadMeeting
+from dgcl.errors import CommError
+
+_SETUP_TIMEOUT = 1800.0
+
+
+def launch(
+    function: Callable[..., Any],
+    num_ranks: int,
+    *args: Any,
+    ranks: Literal["threads", "processes"] = "threads",
+    timeout: float = _SETUP_TIMEOUT,
+) -> list[Any]:
+    """Run ``function(*args)`` on ``num_ranks`` ranks and return their results in rank order.
+
+    Every rank is initialised (:func:`dgcl.init` has been called) and closes its communicators when the function returns or raises.
+
+    Args:
+        function: What each rank runs. For processes it must be importable (defined at the top level of a module).
+        num_ranks: How many ranks.
+        args: Its arguments, the same on every rank; threads share them, processes get copies.
+        ranks: "threads" of this process (quick to start, good for tests and notebooks; Python code of ranks takes turns), or "processes"
+            (freshly spawned, joined by a Gloo group).
+        timeout: Seconds that ranks wait for each other during set-up.
+
+    Raises:
+        Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told and stop.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
+    if ranks == "threads":
+        return _launch_threads(function, num_ranks, args, timeout)
+    if ranks == "processes":
+        return _launch_processes(function, num_ranks, args, timeout)
+    raise ValueError(f'ranks must be "threads" or "processes" (got {ranks!r})')
+
+
+def _run_rank(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The function, and whatever happens, no peer that waits for this rank."""
+    try:
+        return function(*args)
+    except BaseException as error:
+        for comm in list(context.opened):
+            comm.fail(f"stopped by {type(error).__name__}: {error}")
+        raise
+    finally:
+        for comm in list(context.opened):
+            comm.close()
+        context.communicator = None
+        context.control = None
+
+
+def _launch_threads(
+    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float
+) -> list[Any]:
+    meeting = ThreadMeeting(num_ranks, timeout)
+    results: list[Any] = [None] * num_ranks
+    errors: list[tuple[int, BaseException]] = []
+
+    def run(rank: int) -> None:
+        control = ThreadControl(meeting, rank)
+        context.control = control if num_ranks > 1 else SingleControl()
+        try:
+            results[rank] = _run_rank(function, args)
+        except BaseException as error:  # carried to the caller's thread
+            errors.append((rank, error))
+            control.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _raise_first(errors)
+    return results
+
+
+def _launch_processes(
+    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float
+) -> list[Any]:
+    spawn = multiprocessing.get_context("spawn")
+    results: list[Any] = [None] * num_ranks
+    errors: list[tuple[int, BaseException]] = []
+    with tempfile.TemporaryDirectory(prefix="dgcl-launch-") as folder:
+        store = str(Path(folder) / "store")
+        pipes: dict[Connection, int] = {}
+        processes = []
+        try:
+            for rank in range(num_ranks):
+                receiver, sender = spawn.Pipe(duplex=False)
+                process = spawn.Process(
+                    target=_process_main,
+                    args=(function, args, rank, num_ranks, store, timeout, sender),
+                    name=f"dgcl rank {rank}",
+                    daemon=True,
+                )
+                process.start()
+                sender.close()
+                processes.append(process)
+                pipes[receiver] = rank
+            while pipes:
+                for pipe in wait(list(pipes)):
+                    assert isinstance(pipe, Connection)
+                    rank = pipes.pop(pipe)
+                    try:
+                        good, value = pipe.recv()
+                    except EOFError:
+                        processes[rank].join()
+                        good, value = False, CommError(f"rank {rank} died (exit code {processes[rank].exitcode})")
+                    if good:
+                        results[rank] = value
+                    else:
+                        errors.append((rank, value))
+            for process in processes:
+                process.join()
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+    _raise_first(errors)
+    return results
+
+
+def _process_main(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    rank: int,
+    num_ranks: int,
+    store: str,
+    timeout: float,
+    sender: Connection,
+) -> None:
+    import torch.distributed as dist
+
+    try:
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
+        )
+        context.control = GroupControl(None, timeout)
+        answer = (True, _run_rank(function, args))
+    except BaseException as error:  # carried to the parent
+        answer = (False, _portable(error))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    sender.send(answer)
+    sender.close()
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error with its traceback as a note; one that cannot be pickled becomes a RuntimeError."""
+    import pickle
+
+    note = "".join(traceback.format_exception(error))
+    try:
+        copy: BaseException = pickle.loads(pickle.dumps(error))
+    except Exception:  # any class of the user's may fail to pickle in any way
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(note)
+    return copy
+
+
+def _raise_first(errors: list[tuple[int, BaseException]]) -> None:
+    """Raise the cause: a rank's own error before those of ranks that only lost a peer; the rest as notes."""
+    if not errors:
+        return
+    errors.sort(key=lambda entry: isinstance(entry[1], CommError))
+    rank, error = errors[0]
+    error.add_note(f"raised on rank {rank}")
+    for other, consequence in errors[1:]:
+        error.add_note(f"rank {other}: {type(consequence).__name__}: {consequence}")
+    raise error

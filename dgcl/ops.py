@@ -1,0 +1,82 @@
+"""``graph_allgather`` for autograd and the compiler: two custom operators, each the other's backward.
+
+``dgcl::expand`` and ``dgcl::fold`` take rows and the number of a communicator. They are functional to autograd, and *effectful*,
+in order, to the compiler: peers depend on every call being made, once each, in program order, so none may be dropped, merged or
+moved past another, even where its result is unused on this rank. Double backward works because expand's backward is fold and
+fold's is expand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+#: Communicators by number; a number is all that a graph of operators can hold.
+_communicators: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
+
+
+def register_communicator(comm: Communicator) -> int:
+    """Give a communicator its number."""
+    number = _numbers.pop()
+    _numbers.append(number + 1)
+    _communicators[number] = comm
+    return number
+
+
+_numbers = [1]
+
+
+def _find(number: int) -> Communicator:
+    comm = _communicators.get(number)
+    if comm is None:
+        raise ValueError(
+            f"comm: communicator {number} no longer exists; keep a reference to it until the last backward has run"
+        )
+    return comm
+
+
+@torch.library.custom_op("dgcl::expand", mutates_args=(), device_types="cpu")
+def expand(rows: Tensor, comm: int) -> Tensor:
+    """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows."""
+    return _find(comm)._expand_now(rows)
+
+
+@torch.library.custom_op("dgcl::fold", mutates_args=(), device_types="cpu")
+def fold(rows: Tensor, comm: int) -> Tensor:
+    """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks that hold them."""
+    return _find(comm)._fold_now(rows)
+
+
+@expand.register_fake
+def _(rows: Tensor, comm: int) -> Tensor:
+    return rows.new_empty((_find(comm).num_local, *rows.shape[1:]))
+
+
+@fold.register_fake
+def _(rows: Tensor, comm: int) -> Tensor:
+    return rows.new_empty((_find(comm).num_owned, *rows.shape[1:]))
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    ctx.number = inputs[1]
+    ctx.comm = _communicators.get(inputs[1])  # alive as long as the graph that will come back through it
+
+
+expand.register_autograd(lambda ctx, grad: (fold(grad, ctx.number), None), setup_context=_remember)
+fold.register_autograd(lambda ctx, grad: (expand(grad, ctx.number), None), setup_context=_remember)
+
+
+def _make_effectful() -> None:
+    from torch.library import EffectType, _register_effectful_op
+
+    for name in ("dgcl::expand", "dgcl::fold"):
+        _register_effectful_op(name, EffectType.ORDERED)
+
+
+_make_effectful()

@@ -1,0 +1,131 @@
+"""The linear passes of :mod:`dgcl.program`, compiled: one walk over the vertices in ascending global id.
+
+Walking in ascending id makes every transfer's rows ascend by id without a sort; a tree's edges are listed parents first, so
+a vertex's local row at a sender is known when an edge that leaves it is reached.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def deal_vertices(
+    num_nodes: int, class_ptr: np.ndarray, vertices: np.ndarray, tree_class: np.ndarray, tree_count: np.ndarray
+) -> np.ndarray:
+    """``(N,)`` int32: the tree that carries each vertex's row, -1 where nobody needs it.
+
+    The vertices of a class, in ascending global id, are dealt to its trees in the order listed.
+    """
+    tree_of_vertex = np.full(num_nodes, -1, np.int32)
+    position = class_ptr[:-1].copy()
+    for tree in range(len(tree_class)):
+        start = position[tree_class[tree]]
+        for i in range(start, start + tree_count[tree]):
+            tree_of_vertex[vertices[i]] = tree
+        position[tree_class[tree]] = start + tree_count[tree]
+    return tree_of_vertex
+
+
+@njit(nogil=True, cache=True)
+def parent_edges(edge_ptr: np.ndarray, edge_src: np.ndarray, edge_dst: np.ndarray) -> np.ndarray:
+    """``(E,)`` int64: the edge that enters each edge's sender, -1 at the root."""
+    parent = np.full(len(edge_src), -1, np.int64)
+    for tree in range(len(edge_ptr) - 1):
+        for edge in range(edge_ptr[tree], edge_ptr[tree + 1]):
+            for before in range(edge_ptr[tree], edge):
+                if edge_dst[before] == edge_src[edge]:
+                    parent[edge] = before
+                    break
+    return parent
+
+
+@njit(nogil=True, cache=True)
+def fill_tables(
+    part: np.ndarray,
+    owned_index: np.ndarray,
+    tree_of_vertex: np.ndarray,
+    edges: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    transfers: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    num_owned: np.ndarray,
+    num_received: np.ndarray,
+    sent_base: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Fill the tables of all ranks, one behind the other.
+
+    Args:
+        part, owned_index, tree_of_vertex: Per vertex: its owner, its place among the owner's rows, its tree or -1.
+        edges: Of the trees: ptr, src, dst; per edge its transfer, and whether its head only passes the row on.
+        transfers: Per transfer: rows needed at the receiver; first place in the concatenated ``send_rows``; first slot in the sender's
+            arrival buffer; first place in the concatenated ``halo_ids``; first halo and first relay row at the receiver.
+        num_owned, num_received: Per rank.
+        sent_base: ``(P + 1,)`` where each rank's sends start.
+
+    Returns:
+        ``send_rows`` (all sends), ``halo_ids`` (all halo rows), ``arrival_rows`` and ``arrival_slots`` (all fold arrivals, as many as
+        rows sent; those of a rank start at ``sent_base[rank]``, sorted by local row, then slot).
+    """
+    edge_ptr, edge_src, edge_dst, edge_transfer, edge_relay = edges
+    transfer_halo, transfer_send, transfer_slot, transfer_halo_id, transfer_halo_row, transfer_relay_row = transfers
+    num_sent = sent_base[-1]
+    send_rows = np.empty(num_sent, np.int32)
+    num_halo_rows = 0
+    for transfer in range(len(transfer_halo)):
+        num_halo_rows += transfer_halo[transfer]
+    halo_ids = np.empty(num_halo_rows, np.int64)
+    halo_next = np.zeros(len(transfer_halo), np.int64)
+    relay_next = np.zeros(len(transfer_halo), np.int64)
+    world_size = len(num_owned)
+    row_at = np.empty(world_size, np.int64)
+
+    # Arrivals of the fold at a rank, counted per local row of that rank, then placed.
+    row_base = np.zeros(world_size + 1, np.int64)
+    for rank in range(world_size):
+        row_base[rank + 1] = row_base[rank] + num_owned[rank] + num_received[rank]
+    arrivals_of_row = np.zeros(row_base[-1] + 1, np.int32)
+    slot_of_send = np.empty(num_sent, np.int32)
+
+    for vertex in range(len(part)):
+        tree = tree_of_vertex[vertex]
+        if tree < 0:
+            continue
+        row_at[part[vertex]] = owned_index[vertex]
+        for edge in range(edge_ptr[tree], edge_ptr[tree + 1]):
+            transfer = edge_transfer[edge]
+            if edge_relay[edge]:
+                i = relay_next[transfer]
+                relay_next[transfer] = i + 1
+                row = transfer_relay_row[transfer] + i
+                i += transfer_halo[transfer]
+            else:
+                i = halo_next[transfer]
+                halo_next[transfer] = i + 1
+                row = transfer_halo_row[transfer] + i
+                halo_ids[transfer_halo_id[transfer] + i] = vertex
+            sender = edge_src[edge]
+            send_rows[transfer_send[transfer] + i] = row_at[sender]
+            slot_of_send[transfer_send[transfer] + i] = transfer_slot[transfer] + i
+            arrivals_of_row[row_base[sender] + row_at[sender]] += 1
+            row_at[edge_dst[edge]] = row
+
+    arrival_rows = np.full(num_sent, -1, np.int32)
+    arrival_slots = np.empty(num_sent, np.int32)
+    for rank in range(world_size):
+        start = np.empty(row_base[rank + 1] - row_base[rank], np.int64)
+        position = sent_base[rank]
+        for row in range(len(start)):
+            start[row] = position
+            position += arrivals_of_row[row_base[rank] + row]
+        for i in range(sent_base[rank], sent_base[rank + 1]):
+            row, slot = send_rows[i], slot_of_send[i]
+            place = start[row]
+            start[row] = place + 1
+            # Few arrivals per row: insert in order of slots.
+            while place > sent_base[rank] and arrival_rows[place - 1] == row and arrival_slots[place - 1] > slot:
+                arrival_rows[place] = arrival_rows[place - 1]
+                arrival_slots[place] = arrival_slots[place - 1]
+                place -= 1
+            arrival_rows[place] = row
+            arrival_slots[place] = slot
+    return send_rows, halo_ids, arrival_rows, arrival_slots

@@ -1,0 +1,330 @@
+"""Executes a rank's program: expand and fold on addresses, with deadlines, and with peers that may fail.
+
+One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until all is sent and all
+has arrived. Nobody waits for a peer to *finish*: a call is over for a rank when its own part is, and its buffers are safe from
+then on, because everything that was to be written into them has been.
+
+Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction and rows. The engine
+comes back to Python every few milliseconds, where Ctrl-C is heard, peers' boards are read for errors, dead processes are noticed,
+and the deadline is kept. The first rank to give up posts the reason; the others raise it, too. After that the communicator
+is poisoned, and its buffers are never reused, because a stopped process may wake up and write.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgcl.board import FAILED, Board
+from dgcl.control import Control
+from dgcl.engine import (
+    DISAGREES,
+    DONE,
+    EXPAND,
+    FOLD,
+    UNMAPPED,
+    WAITING,
+    advance,
+    publish_ready,
+    read_word,
+)
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.kernels.rows import sum_rows
+from dgcl.peers import Peers
+from dgcl.pool import Block, BufferPool
+from dgcl.program import Program, Schedule
+from dgcl.segments import SegmentFile
+
+_VERBS = ("expand", "fold")
+_ROW_BYTES_BITS = 48
+
+
+@dataclass(frozen=True)
+class RowType:
+    """What all ranks of a call must agree on besides the verb.
+
+    Attributes:
+        row_bytes: Size of a row.
+        code: A number for the element type, the same on every rank.
+        name: The element type's name, for messages.
+        sum_code: Its place in :data:`dgcl.kernels.rows.SUMMABLE`, -1 where rows of it are not added.
+    """
+
+    row_bytes: int
+    code: int
+    name: str
+    sum_code: int = -1
+
+
+class _Task:
+    """A verb's schedule in the form that the engine takes, with scratch that every call reuses."""
+
+    def __init__(self, verb: int, program: Program, peers: Peers, board: Board) -> None:
+        schedule: Schedule = (program.expand, program.fold)[verb]
+        self.verb, self.schedule = verb, schedule
+        first = np.searchsorted(program.arrival_rows, schedule.send_from if verb == FOLD else 0)
+        self.sends = (
+            schedule.send_peer,
+            schedule.send_stage,
+            schedule.send_count,
+            schedule.send_from,
+            schedule.send_to,
+            schedule.send_dep_ptr,
+            schedule.send_deps,
+            np.broadcast_to(first, schedule.send_from.shape).astype(np.int64),
+        )
+        self.receives = (schedule.recv_peer, schedule.recv_stage)
+        self.tables = (program.send_rows, program.arrival_rows, program.arrival_slots)
+        ranks = range(program.world_size)
+        self.lines = (
+            np.array([peers.boards[peer].ready_address(program.rank) for peer in ranks], np.int64),
+            np.array([peers.boards[peer].done_address(program.rank) for peer in ranks], np.int64),
+            np.array([board.done_address(peer) for peer in ranks], np.int64),
+        )
+        self.own_ready = np.array(
+            [board.ready_address(peer) for peer in np.unique(schedule.recv_peer)], np.int64
+        )
+        self.sent = np.zeros(len(schedule.send_peer), np.uint8)
+        self.received = np.zeros(len(schedule.recv_peer), np.uint8)
+        self.where = np.zeros(2, np.int64)
+
+
+class Runtime:
+    """One rank's side of a communicator. Construction is collective; calls are not collective beyond their data.
+
+    Args:
+        program: This rank's program.
+        control: The control plane.
+        timeout: Seconds that a wait may take.
+
+    Attributes:
+        pool: The rank's buffers.
+        bytes_sent: ``(2, P)`` int64: bytes written to each peer so far, by expand and by fold.
+    """
+
+    def __init__(self, program: Program, control: Control, timeout: float) -> None:
+        self._program, self._timeout = program, timeout
+        self.rank = program.rank
+        self._file = SegmentFile()
+        self._board = Board.create(self._file, program.world_size)
+        self.pool = BufferPool(self._file)
+        self._peers = Peers(control, self._file, self._board)
+        self._tasks = tuple(_Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
+        self._call = 0
+        self._failure: CommError | None = None
+        self._closed = False
+        self.bytes_sent = np.zeros((2, program.world_size), np.int64)
+
+    def expand_buffer(self, row_type: RowType) -> Block:
+        """A block for the result of an expand; fill the first ``num_owned`` rows, then call :meth:`expand`."""
+        self._check_usable()
+        return self.pool.allocate(self._program.num_local * row_type.row_bytes)
+
+    def expand(self, rows: Block, row_type: RowType) -> None:
+        """Fill the halo rows of a block whose first rows are the owned ones."""
+        program = self._program
+        relay = self.pool.allocate(program.num_relay * row_type.row_bytes)
+        buffers = (rows.address, program.num_local, relay.address)
+        self._run(self._tasks[EXPAND], row_type, rows, relay, buffers)
+        self.pool.release(relay)
+
+    def fold(self, rows: int, row_type: RowType) -> Block:
+        """Sum up what all ranks hold for this rank's vertices.
+
+        Args:
+            rows: Address of this rank's ``num_local`` rows, which are only read.
+            row_type: What a row is; it must be summable.
+
+        Returns:
+            A block with ``num_owned`` rows.
+        """
+        self._check_usable()
+        program = self._program
+        arrivals = self.pool.allocate(program.expand.rows_sent * row_type.row_bytes)
+        result = self.pool.allocate(program.num_owned * row_type.row_bytes)
+        buffers = (rows, program.num_local, arrivals.address)
+        self._run(self._tasks[FOLD], row_type, arrivals, arrivals, buffers)
+        sum_rows(
+            row_type.sum_code,
+            result.address,
+            rows,
+            0,
+            program.num_owned,
+            program.arrival_rows,
+            program.arrival_slots,
+            0,
+            arrivals.address,
+            row_type.row_bytes,
+        )
+        self.pool.release(arrivals)
+        return result
+
+    def fail(self, error: CommError) -> None:
+        """Poison the communicator and tell the peers why."""
+        if self._failure is None:
+            self._failure = error
+            if not self._closed:
+                self._board.post_failure(error)
+
+    def close(self) -> None:
+        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them."""
+        if not self._closed:
+            self._closed = True
+            self._board.post_closed()
+            self._peers.close()
+            self._file.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ValueError(f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info")
+        if self._failure is not None:
+            raise type(self._failure)(
+                f"rank {self.rank}: this communicator is unusable since an earlier call failed ({self._failure}); close it and "
+                f"build a new one"
+            )
+
+    def _run(
+        self, task: _Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
+    ) -> None:
+        """One call of one verb, from ready to done."""
+        self._call += 1
+        tag = _pack_tag(task.verb, row_type)
+        publish_ready(
+            task.own_ready,
+            self._call,
+            np.array(
+                [
+                    tag,
+                    buffer.segment.base,
+                    buffer.segment.size,
+                    buffer.offset,
+                    relay.segment.base,
+                    relay.segment.size,
+                    relay.offset,
+                ],
+                np.int64,
+            ),
+        )
+        task.sent[:] = 0
+        task.received[:] = 0
+        deadline = None
+        try:
+            while True:
+                status = advance(
+                    task.verb,
+                    self._call,
+                    self._program.num_stages,
+                    tag,
+                    row_type.row_bytes,
+                    row_type.sum_code,
+                    buffers,
+                    task.sends,
+                    task.receives,
+                    task.tables,
+                    task.lines,
+                    self._peers.maps,
+                    task.sent,
+                    task.received,
+                    self.bytes_sent[task.verb],
+                    task.where,
+                )
+                if status == DONE:
+                    return
+                if status == UNMAPPED:
+                    peer = int(task.schedule.send_peer[task.where[0]])
+                    relay_rows = task.verb == EXPAND and task.where[1] == 1
+                    self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
+                elif status == DISAGREES:
+                    raise self._disagreement(task, tag)
+                else:
+                    assert status == WAITING
+                    now = time.monotonic()
+                    deadline = deadline or now + self._timeout
+                    self._look_around(task, now >= deadline)
+        except CommError as error:
+            self.fail(error)
+            raise
+        except BaseException as error:
+            self.fail(CommError(f"rank {self.rank} left {_VERBS[task.verb]} {self._call}: {error!r}"))
+            raise
+
+    def _look_around(self, task: _Task, late: bool) -> None:
+        """Raise if the call cannot or must not go on."""
+        report = self._peers.reported_failure()
+        if report is not None:
+            peer, error = report
+            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}")
+            self._board.post_failure(error)  # pass on the first reason, not a chain of them
+            raise self._failure
+        for peer, needed in self._awaited(task):
+            why = self._peers.gone(peer)
+            # It may have done its part just before it went: only what is still missing now is lost.
+            if why is not None and not self._arrived_meanwhile(task, peer):
+                raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
+        if late:
+            waits = [f"{needed} (rank {peer})" for peer, needed in self._awaited(task)]
+            raise CommTimeoutError(
+                f"{self._place(task)}: waited {self._timeout:g} s in vain: {'; '.join(waits)}. If ranks may be that late, give "
+                f"build_comm_info a longer timeout"
+            )
+
+    def _place(self, task: _Task) -> str:
+        return f"rank {self.rank}, {_VERBS[task.verb]} (call {self._call})"
+
+    def _awaited(self, task: _Task) -> list[tuple[int, str]]:
+        """The peers that this rank waits for, and for what; the earliest stage first."""
+        schedule = task.schedule
+        waits: list[tuple[int, int, str]] = []
+        for i in np.flatnonzero(task.received == 0):
+            rows, stage = int(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
+            peer = int(schedule.recv_peer[i])
+            waits.append((stage, peer, f"stage {stage}: {rows} rows have not arrived from rank {peer}"))
+        for i in np.flatnonzero(task.sent == 0):
+            peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
+            if read_word(int(task.lines[0][peer])) < self._call:
+                rows = int(schedule.send_count[i].sum())
+                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows} rows"))
+        return [(peer, text) for _, peer, text in sorted(waits)]
+
+    def _arrived_meanwhile(self, task: _Task, peer: int) -> bool:
+        """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
+        schedule = task.schedule
+        missing = (task.received == 0) & (schedule.recv_peer == peer)
+        base = self._call * self._program.num_stages + 1
+        done = read_word(int(task.lines[1][peer]))
+        if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
+            return False
+        unsent = (task.sent == 0) & (schedule.send_peer == peer)
+        return not unsent.any() or read_word(int(task.lines[0][peer])) >= self._call
+
+    def _disagreement(self, task: _Task, tag: int) -> DisagreementError:
+        peer = int(task.schedule.send_peer[task.where[0]])
+        line = int(task.lines[0][peer])
+        call, theirs = read_word(line), read_word(line + 8)
+        if call == self._call and theirs == tag:
+            what = "a buffer outside its own memory"
+        else:
+            what = f"call {call}: {_unpack_tag(theirs)}"
+        return DisagreementError(
+            f"ranks make different calls: rank {self.rank} is in call {self._call}: {_unpack_tag(tag)}; rank {peer} is in {what}. "
+            f"Every rank must make the same calls with the same row shape and dtype, in the same order"
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the communicator is poisoned, by this rank or by a peer."""
+        return self._failure is not None or any(board.state == FAILED for board in self._peers.boards)
+
+
+def _pack_tag(verb: int, row_type: RowType) -> int:
+    assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
+    return (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
+
+
+def _unpack_tag(tag: int) -> str:
+    from dgcl.dtypes import dtype_name
+
+    row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
+    return f"{_VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)}"

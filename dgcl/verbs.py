@@ -1,0 +1,92 @@
+"""The verbs of the user's program, on the current communicator of this thread."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dgcl.communicator import Communicator
+from dgcl.context import context
+from dgcl.control import GroupControl, SingleControl
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from torch.distributed import ProcessGroup
+
+_SETUP_TIMEOUT = 1800.0
+
+
+def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) -> None:
+    """Join the ranks. Collective over the group; once per thread that trains.
+
+    Over time: with a ``group``, or where a default process group exists, it is joined, and a Gloo subgroup of our own is made for
+    control messages. Without one, and under torchrun (``RANK`` and ``WORLD_SIZE`` are set), a Gloo default group is made and
+    destroyed at exit. Otherwise this process is a single rank and needs no group. A rank of :func:`dgcl.launch` is initialised
+    already, and a second call without a group changes nothing.
+
+    Args:
+        group: The ranks that share the graph; None for the default group.
+        timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile).
+    """
+    import torch.distributed as dist
+
+    if context.control is not None and group is None:
+        return
+    if group is None and not dist.is_initialized():
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            context.control = SingleControl()
+            return
+        dist.init_process_group("gloo")
+        atexit.register(_destroy_default_group)
+    context.control = GroupControl(group, timeout)
+
+
+def _destroy_default_group() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def current_communicator() -> Communicator:
+    """The communicator that this thread built last."""
+    return context.require_communicator()
+
+
+def dispatch_features(features: Tensor | ArrayLike | None, comm: Communicator | None = None) -> Tensor:
+    """This rank's ``(num_owned, *F)`` rows of the graph's features; see :meth:`Communicator.dispatch_features`."""
+    return (comm or current_communicator()).dispatch_features(features)
+
+
+def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
+    """Owned rows to owned and halo rows: the exchange before a layer's aggregation.
+
+        >>> h = dgcl.graph_allgather(h)      # (num_owned, F) -> (num_owned + num_halo, F)
+        >>> h = conv(block, (h, h[:num_owned]))
+
+    Differentiable as often as needed; the backward sends gradients back along the same trees. Works under ``torch.compile``,
+    activation checkpointing and ``torch.no_grad``. Collective: every rank calls it with the same trailing shape and dtype.
+
+    Args:
+        rows: ``(num_owned, *F)``, any dtype.
+        comm: The communicator; None for this thread's current one.
+
+    Raises:
+        ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
+    """
+    return (comm or current_communicator()).expand(rows)
+
+
+def collect(
+    rows: Tensor,
+    dst: int | None = 0,
+    *,
+    file: str | PathLike[str] | None = None,
+    comm: Communicator | None = None,
+) -> Tensor | None:
+    """Owned rows of all ranks in global order, on rank ``dst``; see :meth:`Communicator.collect`."""
+    return (comm or current_communicator()).collect(rows, dst, file=file)

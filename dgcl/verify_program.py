@@ -1,0 +1,232 @@
+"""Proof, on symbols, that compiled programs do what their plan says.
+
+The programs of all ranks are executed with global ids in place of rows, stage by stage, using nothing of how they were
+compiled. What is shown:
+
+- every send reads only rows that are there, and lists every receive that it depends on;
+- every place is written exactly once, by the transfer that the receiver expects there;
+- every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids`` states;
+- each (stage, sender, receiver) moves as many rows as the plan says;
+- the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over all ranks that hold
+  its vertex (a slot added twice, left out, or added to the wrong row escapes with a chance of 2**-64).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.planner.plan import Plan
+from dgcl.program import Program, Schedule
+from dgcl.relation import VertexClasses
+
+
+class ProgramError(ValueError):
+    """A program's tables contradict its plan."""
+
+
+def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses, part: np.ndarray) -> None:
+    """Prove the programs of all ranks against the plan.
+
+    Raises:
+        ProgramError: Naming rank, stage, peer and what is wrong.
+    """
+    _check_numbering(programs, part)
+    _check_matching(programs, "expand")
+    _check_matching(programs, "fold")
+    _check_counts(programs, plan)
+    _run_expand(programs)
+    _check_relation(programs, plan, classes)
+    _run_fold(programs)
+
+
+def _fail(program: Program, text: str) -> ProgramError:
+    return ProgramError(f"program of rank {program.rank}: {text}")
+
+
+def _check_numbering(programs: list[Program], part: np.ndarray) -> None:
+    for program in programs:
+        if not np.array_equal(program.owned_ids, np.flatnonzero(part == program.rank)):
+            raise _fail(program, "owned_ids are not its vertices in ascending order")
+        if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
+            raise _fail(program, "the numbers of rows do not match the ids")
+
+
+def _check_matching(programs: list[Program], verb: str) -> None:
+    """Each send has its receive, with the same rows in the same place, and both are in the order that flags need."""
+    for program in programs:
+        mine: Schedule = getattr(program, verb)
+        for peers, stages, words in (
+            (mine.send_peer, mine.send_stage, "sends"),
+            (mine.recv_peer, mine.recv_stage, "receives"),
+        ):
+            order = np.stack((stages, peers), axis=1).tolist()
+            if order != sorted(order) or len(set(map(tuple, order))) != len(order):
+                raise _fail(program, f"{verb}: {words} are not ordered by (stage, peer)")
+            if len(order) and not (0 <= min(order)[0] and max(order)[0] < program.num_stages):
+                raise _fail(program, f"{verb}: a stage of the {words} is outside the plan's {program.num_stages}")
+        sends = zip(mine.send_stage, mine.send_peer, mine.send_count, mine.send_to, strict=True)
+        for stage, peer, count, to in sends:
+            theirs: Schedule = getattr(programs[peer], verb)
+            match = np.flatnonzero((theirs.recv_stage == stage) & (theirs.recv_peer == program.rank))
+            if (
+                len(match) != 1
+                or (theirs.recv_count[match[0]] != count).any()
+                or (theirs.recv_to[match[0]] != to)[count > 0].any()
+            ):
+                raise _fail(program, f"{verb}: the send to rank {peer} in stage {stage} is not what that rank expects")
+    sends = sum(len(getattr(program, verb).send_peer) for program in programs)
+    receives = sum(len(getattr(program, verb).recv_peer) for program in programs)
+    if sends != receives:
+        raise ProgramError(f"{verb}: {sends} sends but {receives} receives")
+
+
+def _check_counts(programs: list[Program], plan: Plan) -> None:
+    trees = plan.trees
+    planned: dict[tuple[int, int, int], int] = {}
+    per_edge = np.repeat(trees.tree_count, np.diff(trees.edge_ptr))
+    world_size = plan.relation.world_size
+    keys, place = np.unique(
+        (trees.edge_stage.astype(np.int64) * world_size + trees.edge_src) * world_size + trees.edge_dst,
+        return_inverse=True,
+    )
+    rows = np.zeros(len(keys), np.int64)
+    np.add.at(rows, place, per_edge)
+    for key, count in zip(keys.tolist(), rows.tolist(), strict=True):
+        planned[key // world_size**2, key // world_size % world_size, key % world_size] = count
+    for verb in ("expand", "fold"):
+        moved = {}
+        for program in programs:
+            schedule: Schedule = getattr(program, verb)
+            for peer, stage, count in zip(
+                schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1).tolist(), strict=True
+            ):
+                if verb == "expand":
+                    moved[stage, program.rank, peer] = count
+                else:
+                    moved[program.num_stages - 1 - stage, peer, program.rank] = count
+        if moved != planned:
+            odd = sorted(set(moved.items()) ^ set(planned.items()))[0]
+            (stage, sender, receiver), _ = odd
+            raise ProgramError(
+                f"{verb}: stage {stage}, rank {sender} to rank {receiver}: the program moves "
+                f"{moved.get(odd[0], 0)} rows, the plan {planned.get(odd[0], 0)}"
+            )
+
+
+def _waited_for(schedule: Schedule, send: int) -> np.ndarray:
+    return schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
+
+
+def _run_expand(programs: list[Program]) -> None:
+    """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1: owned)."""
+    holds, came = [], []
+    for program in programs:
+        size = program.num_local + program.num_relay
+        holds.append(np.full(size, -1, np.int64))
+        came.append(np.full(size, -1, np.int64))
+        holds[-1][: program.num_owned] = program.owned_ids
+    for stage in range(programs[0].num_stages):
+        writes = []
+        for program in programs:
+            schedule = program.expand
+            for send in np.flatnonzero(schedule.send_stage == stage):
+                peer = programs[schedule.send_peer[send]]
+                recv = np.flatnonzero(
+                    (peer.expand.recv_stage == stage) & (peer.expand.recv_peer == program.rank)
+                )[0]
+                for portion in (0, 1):
+                    count = schedule.send_count[send, portion]
+                    start = schedule.send_from[send, portion]
+                    rows = program.send_rows[start : start + count]
+                    if len(rows) != count or (count and not 0 <= rows.min() <= rows.max() < len(holds[program.rank])):
+                        raise _fail(program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range")
+                    if (holds[program.rank][rows] < 0).any():
+                        raise _fail(program, f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived")
+                    needed = np.unique(came[program.rank][rows])
+                    if not np.isin(needed[needed >= 0], _waited_for(schedule, send)).all():
+                        raise _fail(program, f"expand: stage {stage}: does not wait for what it sends rank {peer.rank}")
+                    first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
+                    low, high = (peer.num_local, peer.num_local + peer.num_relay) if portion else (peer.num_owned, peer.num_local)
+                    if count and not low <= first <= first + count <= high:
+                        raise _fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
+                    writes.append((peer.rank, first, holds[program.rank][rows], recv))
+        for rank, first, ids, recv in writes:  # after all reads of the stage
+            place = slice(first, first + len(ids))
+            if (holds[rank][place] >= 0).any():
+                raise ProgramError(f"expand: stage {stage}: rows of rank {rank} are written twice")
+            holds[rank][place] = ids
+            came[rank][place] = recv
+    for program, ids in zip(programs, holds, strict=True):
+        if not np.array_equal(ids[program.num_owned : program.num_local], program.halo_ids):
+            raise _fail(program, "expand: the halo rows are not those that halo_ids states")
+        if (ids < 0).any():
+            raise _fail(program, "expand: a relay row is never written")
+
+
+def _check_relation(programs: list[Program], plan: Plan, classes: VertexClasses) -> None:
+    relation = plan.relation
+    per_class = np.diff(classes.class_ptr)
+    if not np.array_equal(per_class, relation.count):
+        raise ProgramError("the plan is for another relation than the graph's")
+    for program in programs:
+        bit = np.uint64(1) << np.uint64(program.rank % 64)
+        wanted = (relation.dests[:, program.rank // 64] & bit) != 0
+        needed = np.sort(classes.vertices[np.repeat(wanted, per_class)])
+        if not np.array_equal(np.sort(program.halo_ids), needed):
+            raise _fail(program, "its halo is not what the relation demands")
+
+
+def _run_fold(programs: list[Program]) -> None:
+    """Sum random numbers, wrapping; compare each owner's with the sum over the ranks that hold its vertices."""
+    generator = np.random.default_rng(0x0DE1)
+    values = [
+        generator.integers(0, 2**64, program.num_local, dtype=np.uint64, endpoint=False) for program in programs
+    ]
+    num_nodes = 1 + max((int(p.owned_ids.max(initial=-1)) for p in programs), default=-1)
+    expected = np.zeros(num_nodes, np.uint64)
+    for program, mine in zip(programs, values, strict=True):
+        np.add.at(expected, program.owned_ids, mine[: program.num_owned])
+        np.add.at(expected, program.halo_ids, mine[program.num_owned :])
+    arrivals = [np.zeros(program.expand.rows_sent, np.uint64) for program in programs]
+    came = [np.full(program.expand.rows_sent, -1, np.int64) for program in programs]
+
+    def total(program: Program, begin: int, end: int, with_own: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of the local rows begin:end, and the receives that they need."""
+        sums = values[program.rank][begin:end].copy() if with_own else np.zeros(end - begin, np.uint64)
+        first, last = np.searchsorted(program.arrival_rows, (begin, end))
+        slots = program.arrival_slots[first:last]
+        np.add.at(sums, program.arrival_rows[first:last] - begin, arrivals[program.rank][slots])
+        if not with_own and len(np.unique(program.arrival_rows[first:last])) != end - begin:
+            raise _fail(program, "fold: a relay row has no arrival")
+        return sums, np.unique(came[program.rank][slots])
+
+    for program in programs:
+        if (np.diff(program.arrival_rows) < 0).any():
+            raise _fail(program, "arrival_rows are not sorted")
+        if not np.array_equal(np.sort(program.arrival_slots), np.arange(program.expand.rows_sent)):
+            raise _fail(program, "arrival_slots do not name every arrival once")
+    for stage in range(programs[0].num_stages):
+        writes = []
+        for program in programs:
+            schedule = program.fold
+            for send in np.flatnonzero(schedule.send_stage == stage):
+                peer = programs[schedule.send_peer[send]]
+                recv = np.flatnonzero((peer.fold.recv_stage == stage) & (peer.fold.recv_peer == program.rank))[0]
+                for portion in (0, 1):
+                    count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
+                    if count == 0:
+                        continue
+                    sums, needed = total(program, begin, begin + count, with_own=portion == 0)
+                    if (needed < 0).any() or not np.isin(needed, _waited_for(schedule, send)).all():
+                        raise _fail(program, f"fold: stage {stage}: does not wait for what it sends rank {peer.rank}")
+                    writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
+        for rank, first, sums, recv in writes:
+            place = slice(first, first + len(sums))
+            if len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():
+                raise ProgramError(f"fold: stage {stage}: arrivals of rank {rank} are written twice or out of range")
+            arrivals[rank][place] = sums
+            came[rank][place] = recv
+    for program in programs:
+        sums, needed = total(program, 0, program.num_owned, with_own=True)
+        if (needed < 0).any() or not np.array_equal(sums, expected[program.owned_ids]):
+            raise _fail(program, "fold: an owned row is not the sum over the ranks that hold it")
