@@ -52,6 +52,7 @@ class Communicator:
         self.plan, self.local, self.control = plan, local, control
         self._program = program
         self._runtime = Runtime(program, control, timeout)
+        self._dropout_calls = 0
         self._number = ops.register_communicator(self)
 
     # What is where.
@@ -123,6 +124,11 @@ class Communicator:
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over the ranks, in rank order: the same bits on every rank. For small tensors."""
         return all_reduce_sum(self.control, tensor)
+
+    def next_dropout_call(self) -> int:
+        """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks that run the same program count alike."""
+        self._dropout_calls += 1
+        return self._dropout_calls - 1
 
     # Getting rows in and out.
 
