@@ -164,7 +164,7 @@ def build_csr(local: LocalGraph, *, device: torch.device | str | None = None) ->
         local: the rank's edges, from ``comm.local``.
         device: where the tensors live; None means the CPU.
     """
-    # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 wherever it can count edges.
+    # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 where it can count edges.
     id_type = torch.int32 if local.num_edges < 2**31 else torch.int64
     indptr = torch.tensor(local.indptr).to(id_type)
     indices = torch.tensor(local.indices).to(id_type)

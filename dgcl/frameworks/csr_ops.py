@@ -77,7 +77,7 @@ class Adjacency:
         return Adjacency(self.heads, self.tails)
 
     def matrix(self, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """The sparse CSR matrix (heads, tails) of ``weight`` (E,), default ones. Parallel edges stay apart."""
+        """The CSR matrix (heads, tails) of ``weight`` (E,), default ones; parallel edges stay apart."""
         columns = self.heads.sort(self.tails.rows)
         values = columns.new_ones(len(columns), dtype=dtype) if weight is None else self.heads.sort(weight)
         shape = (self.heads.num_rows, self.tails.num_rows)
@@ -100,7 +100,7 @@ def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacenc
 
 
 def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
-    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, times the tail's row."""
+    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row."""
     flat = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     out: Tensor = _WeightedSum.apply(flat, weight, edges)
     return out.reshape(edges.heads.num_rows, *x.shape[1:])

@@ -1,0 +1,30 @@
+"""What a training program needs beside its layers for any number of ranks to give the numbers of one device.
+
+Losses and accuracy over all ranks' vertices, gradients summed over ranks, dropout that depends on the vertex
+and not on the rank, batch normalisation with statistics of the whole graph. Everything takes ``comm``, by
+default the current communicator; what reduces over ranks is collective: every rank calls it, those without a
+training vertex too.
+"""
+
+from __future__ import annotations
+
+from dgcl.nn.batch_norm import BatchNorm
+from dgcl.nn.dropout import Dropout, dropout
+from dgcl.nn.gradients import broadcast_parameters, sync_gradients
+from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
+from dgcl.nn.metrics import accuracy
+from dgcl.nn.reduce import global_sum
+
+__all__ = [
+    "BatchNorm",
+    "Dropout",
+    "accuracy",
+    "bce_with_logits",
+    "broadcast_parameters",
+    "cross_entropy",
+    "dropout",
+    "global_sum",
+    "mse",
+    "nll",
+    "sync_gradients",
+]

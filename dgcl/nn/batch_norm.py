@@ -1,0 +1,90 @@
+"""Batch normalisation with the statistics of the whole graph."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.nn.reduce import global_sum
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["BatchNorm"]
+
+
+class BatchNorm(torch.nn.BatchNorm1d):
+    """``torch.nn.BatchNorm1d`` over the rows of all ranks: outputs, gradients and running statistics of one
+    device.
+
+    Same arguments, parameters and state as ``BatchNorm1d``, so a checkpoint loads into either. In training
+    the forward is collective (two small sums over ranks: the means, then the squared deviations from them,
+    which loses no digits as one sum of squares would), and so is its backward. In evaluation rows are
+    independent, and nothing is exchanged.
+
+    Takes this rank's owned rows, (num_owned, C) or (num_owned, C, L): apply it before the exchange, where
+    every vertex counts once.
+
+    Args:
+        num_features: C.
+        eps, momentum, affine, track_running_stats, device, dtype: as in ``BatchNorm1d``.
+        comm: the communicator; default the current one at each call.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        comm: Communicator | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self._comm = comm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise this rank's owned rows."""
+        if not self.training and self.track_running_stats:
+            return super().forward(x)
+        comm = self._comm if self._comm is not None else dgcl.current_communicator()
+        self._check_input_dim(x)
+        if len(x) != comm.num_owned:
+            raise ValueError(
+                f"x must hold the {comm.num_owned} owned rows of this rank (got {len(x)}): a halo row is"
+                " counted by the rank that owns it; normalise before dgcl.graph_allgather"
+            )
+        rows = [dim for dim in range(x.dim()) if dim != 1]
+        channels = [1, -1, *[1] * (x.dim() - 2)]
+        count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
+        if count == 1:
+            raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
+
+        wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        mean = global_sum(wide.sum(rows), comm=comm) / count
+        centred = wide - mean.view(channels)
+        variance = global_sum(centred.square().sum(rows), comm=comm) / count
+        if self.training and self.track_running_stats:
+            self._update_running(mean.detach(), variance.detach() * (count / (count - 1)))
+        out = centred * torch.rsqrt(variance + self.eps).view(channels)
+        if self.affine:
+            out = out * self.weight.view(channels) + self.bias.view(channels)
+        return out.to(x.dtype)
+
+    def _update_running(self, mean: Tensor, unbiased_variance: Tensor) -> None:
+        """As ``BatchNorm1d``, which normalises by the biased variance and remembers the unbiased one."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            factor = 1.0 / self.num_batches_tracked if self.momentum is None else self.momentum
+            for running, value in ((self.running_mean, mean), (self.running_var, unbiased_variance)):
+                running.copy_(running * (1 - factor) + value * factor)

@@ -1,0 +1,172 @@
+"""Dropout that depends on the vertex, not on the rank: the same for any number of ranks.
+
+A random generator per rank would drop other elements with every partition. Here the fate of an element is a
+pure function of (seed, call, global id of the vertex, column), so one device and any number of ranks drop the
+same elements, a halo row is dropped as its owner drops it, and no state needs to be kept for the backward.
+
+The function is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in two levels: seed and call pick a stream,
+whose id-th number is the key of a row, which picks the stream of the row's columns. 64 bits give two columns
+their 32 bits each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+import dgcl
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["Dropout", "dropout"]
+
+# SplitMix64's odd constants as signed 64-bit integers: torch's int64 products wrap, as the generator wants.
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+MIX_2 = 0x94D049BB133111EB - 2**64
+
+BLOCK = 1 << 16
+"""64-bit words hashed at a time on a CPU: the dozen passes of the hash then run in its cache."""
+
+
+class Dropout(torch.nn.Module):
+    """:func:`dropout` as a module, in place of ``torch.nn.Dropout``.
+
+    Has no state of its own: the communicator counts the calls, so several modules, or one that is applied
+    several times, drop independently, and a checkpoint holds nothing that depends on them.
+
+    Args:
+        p: the probability of an element to be dropped.
+        seed: any integer, the same on every rank.
+        comm: the communicator; default the current one at each call.
+    """
+
+    def __init__(self, p: float = 0.5, *, seed: int = 0, comm: Communicator | None = None) -> None:
+        super().__init__()
+        self.p = _check_probability(p)
+        self.seed = seed
+        self._comm = comm
+
+    def forward(self, x: Tensor, *, call: int | None = None) -> Tensor:
+        """Drop elements in training; in evaluation return ``x``."""
+        return dropout(x, self.p, self.training, seed=self.seed, call=call, comm=self._comm)
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows."""
+        return f"p={self.p}, seed={self.seed}"
+
+
+def dropout(
+    x: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    seed: int = 0,
+    call: int | None = None,
+    comm: Communicator | None = None,
+) -> Tensor:
+    """Zero each element with probability ``p`` and scale the others by 1 / (1 - p), the same for any number
+    of ranks.
+
+    Args:
+        x: (num_owned, *F) owned rows, or (num_owned + num_halo, *F) rows as ``dgcl.graph_allgather`` returns
+            them.
+        p: the probability, exact to 2**-32.
+        training: if false, ``x`` is returned.
+        seed: any integer, the same on every rank.
+        call: the number of this call; each gives an independent mask. Default: the next number of the
+            communicator, which counts from 0, so ranks that run the same program agree. Under activation
+            checkpointing, which computes a forward twice, give the number: both must drop the same.
+        comm: the communicator; default the current one.
+
+    Raises:
+        ValueError: ``p`` is no probability, or ``x`` has another number of rows.
+        RuntimeError: a forward that is recomputed inside a backward has no ``call``.
+    """
+    _check_probability(p)
+    if not training or p == 0.0:
+        return x
+    comm = comm if comm is not None else dgcl.current_communicator()
+    ids = _row_ids(x, comm)
+    if call is None:
+        if torch._C._current_graph_task_id() != -1:  # as torch.utils.checkpoint itself asks
+            raise RuntimeError(
+                "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
+                " other elements than the forward did; pass call=, the number of the step for example"
+            )
+        call = comm.next_dropout_call()
+    if p == 1.0:
+        return x * 0.0
+    kept = keep_mask(ids, x[:1].numel() if len(x) else 0, p, seed=seed, call=call).view(x.shape)
+    return torch.where(kept, x * (1.0 / (1.0 - p)), 0.0)
+
+
+def keep_mask(ids: Tensor, num_columns: int, p: float, *, seed: int, call: int) -> Tensor:
+    """Which elements are kept: (rows, num_columns) bool, each True with probability 1 - p.
+
+    Args:
+        ids: (rows,) int64 global vertex ids.
+        num_columns: elements in each row.
+        p: the probability of False, exact to 2**-32.
+        seed: any integer.
+        call: any integer.
+    """
+    words_per_row = -(-num_columns // 2)
+    keys = _row_keys(ids, seed, call).unsqueeze(1)
+    columns = torch.arange(words_per_row, device=ids.device) * GOLDEN
+    threshold = round(p * 2**32)
+    kept = torch.empty(len(ids), words_per_row, 2, dtype=torch.bool, device=ids.device)
+    rows_per_block = max(1, BLOCK // max(1, words_per_row)) if ids.device.type == "cpu" else max(1, len(ids))
+    for start in range(0, len(ids), rows_per_block):
+        block = slice(start, start + rows_per_block)
+        words = _mix(keys[block] + columns)
+        torch.ge(_shift_right(words, 32), threshold, out=kept[block, :, 0])
+        torch.ge(words.bitwise_and_(0xFFFFFFFF), threshold, out=kept[block, :, 1])
+    return kept.flatten(1)[:, :num_columns]
+
+
+def _row_keys(ids: Tensor, seed: int, call: int) -> Tensor:
+    """(rows,) int64: a key for each row, one stream of keys for each (seed, call)."""
+    stream = _mix(torch.full((1,), _signed(seed), dtype=torch.int64, device=ids.device))
+    stream = _mix(stream + _signed(call * GOLDEN))
+    return _mix(stream + ids * GOLDEN)
+
+
+def _mix(words: Tensor) -> Tensor:
+    """SplitMix64's output function: a bijection of 64-bit words in which every bit depends on every bit."""
+    words = _shift_right(words, 30).bitwise_xor_(words).mul_(MIX_1)
+    words = _shift_right(words, 27).bitwise_xor_(words).mul_(MIX_2)
+    return _shift_right(words, 31).bitwise_xor_(words)
+
+
+def _shift_right(words: Tensor, bits: int) -> Tensor:
+    """A shift that brings in zeros; torch's brings in the sign."""
+    return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    """An integer modulo 2**64, as torch's int64 holds it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _check_probability(p: float) -> float:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p must be a probability in [0, 1] (got {p})")
+    return p
+
+
+def _row_ids(x: Tensor, comm: Communicator) -> Tensor:
+    """The global id of each row of ``x``."""
+    if len(x) == comm.num_owned:
+        ids = comm.owned_ids
+    elif len(x) == comm.num_owned + comm.num_halo:
+        ids = torch.cat([comm.owned_ids, comm.halo_ids])
+    else:
+        raise ValueError(
+            f"x must have {comm.num_owned} rows (owned) or {comm.num_owned + comm.num_halo} (owned and halo)"
+            f" on rank {comm.rank} (got {len(x)})"
+        )
+    return ids.to(x.device)

@@ -1,0 +1,237 @@
+"""Losses over the vertices of all ranks, equal to those of one device, in value and in every gradient.
+
+A mean over a rank's own training vertices is the wrong mean: parts differ in size, and one may hold no
+training vertex at all. Here every rank divides by the weight of the training vertices of *all* ranks. Two
+things come out:
+
+* the value, on every rank the same bits, is the loss of the whole graph: what one device prints;
+* the gradient is that of the rank's own share, so *summing* parameter gradients over ranks
+  (:func:`dgcl.nn.sync_gradients`) gives those of one device. ``DistributedDataParallel`` *averages* them
+  instead: pass ``ddp=True``, and the gradient (not the value) is multiplied by the number of ranks to make up
+  for it.
+
+A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
+runs the exchanges that its peers wait for. Arguments mean what they mean in ``torch.nn.functional``; ``mask``
+selects rows. Nothing here reads a value back from the device, and what masked rows hold, be it infinite or
+NaN, changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import dgcl
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["bce_with_logits", "cross_entropy", "mse", "nll"]
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    mask: Tensor | None = None,
+    *,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    ddp: bool = False,
+    comm: Communicator | None = None,
+) -> Tensor:
+    """Cross-entropy of the whole graph, as ``torch.nn.functional.cross_entropy`` on one device.
+
+    Args:
+        logits: (num_owned, num_classes, *F), this rank's rows.
+        labels: (num_owned, *F) int64 classes, or class probabilities in the shape of ``logits``.
+        mask: (num_owned,) bool, the rows that count; default all. Other rows may have any label.
+        weight: (num_classes,) weights of the classes. A mean over labels is then weighted, as in torch.
+        reduction: "mean" or "sum", over all ranks.
+        ignore_index: labels that do not count.
+        label_smoothing: as in torch.
+        ddp: the gradients will be averaged over ranks, not summed.
+        comm: the communicator; default the current one.
+
+    Returns:
+        A scalar, the same on every rank.
+    """
+    mask = _check(logits, labels, mask, reduction)
+    logits = _keep_rows(logits, mask, 0.0)
+    if labels.is_floating_point():
+        labels = _keep_rows(labels, mask, 0.0)
+        losses = F.cross_entropy(logits, labels, weight, reduction="none", label_smoothing=label_smoothing)
+        return _reduce(*_counted(losses, mask), reduction, ddp, comm)
+    labels = _keep_rows(labels, mask, ignore_index)
+    losses = F.cross_entropy(
+        logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
+    )
+    return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm)
+
+
+def nll(
+    log_probabilities: Tensor,
+    labels: Tensor,
+    mask: Tensor | None = None,
+    *,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    ddp: bool = False,
+    comm: Communicator | None = None,
+) -> Tensor:
+    """Negative log-likelihood of the whole graph, as ``torch.nn.functional.nll_loss`` on one device.
+
+    Args:
+        log_probabilities: (num_owned, num_classes, *F), this rank's rows, for example from ``log_softmax``.
+        labels: (num_owned, *F) int64 classes.
+        mask, weight, reduction, ignore_index, ddp, comm: as in :func:`cross_entropy`.
+
+    Returns:
+        A scalar, the same on every rank.
+    """
+    mask = _check(log_probabilities, labels, mask, reduction)
+    labels = _keep_rows(labels, mask, ignore_index)
+    log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
+    losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
+    return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm)
+
+
+def bce_with_logits(
+    logits: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    *,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: str = "mean",
+    ddp: bool = False,
+    comm: Communicator | None = None,
+) -> Tensor:
+    """Binary cross-entropy of the whole graph, as torch's ``binary_cross_entropy_with_logits`` on one device.
+
+    Args:
+        logits: (num_owned, *F), this rank's rows.
+        targets: of the same shape, in [0, 1].
+        mask: (num_owned,) bool, the rows that count; default all.
+        weight: weights of the elements, in a shape that broadcasts to that of ``logits``. As in torch, a mean
+            does not divide by them.
+        pos_weight: weights of positive targets, for example (num_classes,).
+        reduction, ddp, comm: as in :func:`cross_entropy`. A mean is over all elements of the rows that count.
+
+    Returns:
+        A scalar, the same on every rank.
+    """
+    mask = _check(logits, targets, mask, reduction, same_shape="targets")
+    losses = F.binary_cross_entropy_with_logits(
+        _keep_rows(logits, mask, 0.0),
+        _keep_rows(targets.to(logits.dtype), mask, 0.0),
+        weight,
+        reduction="none",
+        pos_weight=pos_weight,
+    )
+    return _reduce(*_counted(losses, mask), reduction, ddp, comm)
+
+
+def mse(
+    outputs: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+    ddp: bool = False,
+    comm: Communicator | None = None,
+) -> Tensor:
+    """Mean squared error of the whole graph, as ``torch.nn.functional.mse_loss`` on one device.
+
+    Args:
+        outputs: (num_owned, *F), this rank's rows.
+        targets: of the same shape.
+        mask: (num_owned,) bool, the rows that count; default all.
+        reduction, ddp, comm: as in :func:`cross_entropy`. A mean is over all elements of the rows that count.
+
+    Returns:
+        A scalar, the same on every rank.
+    """
+    mask = _check(outputs, targets, mask, reduction, same_shape="targets")
+    losses = F.mse_loss(_keep_rows(outputs, mask, 0.0), _keep_rows(targets, mask, 0.0), reduction="none")
+    return _reduce(*_counted(losses, mask), reduction, ddp, comm)
+
+
+def _check(
+    outputs: Tensor, targets: Tensor, mask: Tensor | None, reduction: str, same_shape: str | None = None
+) -> Tensor | None:
+    """What torch would broadcast or misread in silence. Returns the mask on the device of the outputs."""
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction must be 'mean' or 'sum' (got {reduction!r})")
+    if same_shape and outputs.shape != targets.shape:
+        raise ValueError(
+            f"{same_shape} must have the outputs' shape {tuple(outputs.shape)} (got {tuple(targets.shape)})"
+        )
+    if len(targets) != len(outputs):
+        raise ValueError(
+            f"labels must have a row for each of the {len(outputs)} outputs (got {len(targets)}): dispatch"
+            " them with dgcl.dispatch_features as you dispatch features"
+        )
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool or mask.shape != outputs.shape[:1]:
+        raise ValueError(
+            f"mask must be bool with shape ({len(outputs)},), one for each output row"
+            f" (got {mask.dtype}, shape {tuple(mask.shape)})"
+        )
+    return mask.to(outputs.device)
+
+
+def _keep_rows(x: Tensor, mask: Tensor | None, other: float) -> Tensor:
+    """``x`` with ``other`` in the rows outside the mask; their gradient is exactly zero."""
+    if mask is None:
+        return x
+    return torch.where(
+        mask.view(-1, *[1] * (x.dim() - 1)), x, torch.full((), other, dtype=x.dtype, device=x.device)
+    )
+
+
+def _counted(losses: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The losses with zeros in the rows that do not count, and the number of elements in those that do."""
+    if mask is None:
+        return losses, torch.full((), losses.numel(), dtype=torch.float64, device=losses.device)
+    elements_per_row = losses[:1].numel() if len(losses) else 0
+    return _keep_rows(losses, mask, 0.0), mask.sum(dtype=torch.float64) * elements_per_row
+
+
+def _label_weight(losses: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """The weight of all labels that count: what torch divides a mean by. Other losses are zero already."""
+    counts = labels != ignore_index
+    if weight is None:
+        return counts.sum(dtype=torch.float64)
+    return torch.where(counts, weight.detach()[torch.where(counts, labels, 0)], 0.0).sum(dtype=torch.float64)
+
+
+def _reduce(losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator | None) -> Tensor:
+    """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
+    comm = comm if comm is not None else dgcl.current_communicator()
+    wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
+    own = losses.sum(dtype=wide)
+    # float64 counts exactly beyond the 2**24 vertices of float32.
+    total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight])).unbind()
+    share, value = (own / divisor.to(wide), total / divisor) if reduction == "mean" else (own, total)
+    out: Tensor = _WithValue.apply(share, value.to(wide), comm.world_size if ddp else 1)
+    return out.to(losses.dtype)
+
+
+class _WithValue(torch.autograd.Function):
+    """The given value, with the gradient of the share times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, share: Tensor, value: Tensor, factor: int) -> Tensor:
+        ctx.factor = factor
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return grad * ctx.factor, None, None

@@ -1,0 +1,47 @@
+"""Metrics over the vertices of all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+import dgcl
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["accuracy"]
+
+
+def accuracy(
+    logits: Tensor, labels: Tensor, mask: Tensor | None = None, *, comm: Communicator | None = None
+) -> Tensor:
+    """The fraction of the vertices of all ranks whose largest logit is that of their label.
+
+    Args:
+        logits: (num_owned, num_classes), this rank's rows.
+        labels: (num_owned,) classes.
+        mask: (num_owned,) bool, the rows that count; default all.
+        comm: the communicator; default the current one.
+
+    Returns:
+        A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
+    """
+    if logits.dim() != 2 or labels.shape != logits.shape[:1]:
+        raise ValueError(
+            "logits must be (num_owned, num_classes) and labels (num_owned,)"
+            f" (got {tuple(logits.shape)} and {tuple(labels.shape)})"
+        )
+    if mask is None:
+        mask = torch.ones_like(labels, dtype=torch.bool)
+    if mask.dtype != torch.bool or mask.shape != labels.shape:
+        raise ValueError(
+            f"mask must be bool with shape {tuple(labels.shape)}"
+            f" (got {mask.dtype}, shape {tuple(mask.shape)})"
+        )
+    right = (logits.argmax(dim=1) == labels) & mask
+    comm = comm if comm is not None else dgcl.current_communicator()
+    num_right, num_counted = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()])).unbind()
+    return num_right.double() / num_counted.double()

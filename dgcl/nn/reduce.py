@@ -1,0 +1,46 @@
+"""A sum over ranks that gradients pass through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import dgcl
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["global_sum"]
+
+
+def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
+    """The sum of ``x`` over all ranks, added in rank order, with the same bits on every rank.
+
+    Differentiable: every rank's result depends on every rank's ``x``, so the gradient of ``x`` is the sum
+        over ranks of the gradients of the results, and the backward is collective too. Where it leads into a
+        loss, let every rank take its own share of that loss (its own rows), as the losses of :mod:`dgcl.nn`
+        do, not the whole of it.
+
+    For small tensors: statistics, pooled rows. Rows of vertices travel by :func:`dgcl.graph_allgather`.
+
+    Args:
+        x: any shape, the same on every rank; 16-bit floats are summed in float32 and rounded once.
+        comm: the communicator; default the current one.
+    """
+    out: Tensor = _GlobalSum.apply(x, comm if comm is not None else dgcl.current_communicator())
+    return out
+
+
+class _GlobalSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        # A copy: ranks that are threads read each other's memory, and the caller may write to x at any time.
+        return comm.all_reduce_sum(x.to(wide, copy=True)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _GlobalSum.apply(grad, ctx.comm), None
