@@ -42,8 +42,9 @@ def covers(
     The cover is
     found by progressive filling: all crossing links carry more and more alike; a direction that fills up
     joins the cover and stops the links through it. Directions that the others make superfluous are then
-    dropped, the widest first. (Primal-dual with reverse delete; any cover gives a valid bound, a narrow one
-    a good bound.)
+    dropped, the widest first. (Primal-dual with reverse delete.) All first hops and all last hops are tried
+    too, and
+    the narrowest of the three is returned: any cover gives a valid bound, a narrow one a good bound.
 
     Args:
         label: (N, P) int32, the cuts.
@@ -69,8 +70,18 @@ def covers(
                     links[num] = link
                     num += 1
                     latency[n] = min(latency[n], link_latency[link])
-        order = _fill(links[:num], link_ptr, link_directions, bandwidth)
-        _drop(order, links[:num], link_ptr, link_directions, bandwidth, cover[n])
+        narrowest = np.inf
+        for way in range(3):
+            if way == 0:
+                order = _fill(links[:num], link_ptr, link_directions, bandwidth)
+            else:  # the senders' ports, and the receivers' ports
+                at = link_ptr[links[:num]] if way == 1 else link_ptr[links[:num] + 1] - 1
+                order = np.unique(link_directions[at]).astype(np.int64)
+            trial = _needed(order, links[:num], link_ptr, link_directions, bandwidth)
+            width = bandwidth[trial].sum()
+            if width < narrowest:
+                narrowest = width
+                cover[n] = trial
     return cover, latency
 
 
@@ -114,10 +125,11 @@ def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> An
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _drop(order: Any, links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, cover: Any) -> None:
-    """Mark in `cover` the directions of `order` that are needed to hit every link, trying to drop wide ones
+def _needed(order: Any, links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> Any:
+    """Return (num_directions,) bool: those of `order` that still hit every link after dropping wide ones
     first.
     """
+    cover = np.zeros(bandwidth.shape[0], np.bool_)
     hits = np.zeros(links.shape[0], np.int64)
     for c in order:
         cover[c] = True
@@ -135,3 +147,4 @@ def _drop(order: Any, links: Any, link_ptr: Any, link_directions: Any, bandwidth
             for i in range(links.shape[0]):
                 for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
                     hits[i] -= link_directions[h] == c
+    return cover

@@ -34,7 +34,7 @@ from dgcl.planner.relation import Relation
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-PORTIONS = 4096  # aimed at over all classes; every class has at least one
+PORTIONS = 16384  # aimed at over all classes; every class has at least one
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
