@@ -10,14 +10,13 @@ world_size - 1.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from dgcl.planner import Relation
-from dgcl.topology import Connection, Device, Topology
+from dgcl.topology import Topology
 from tests.planner.oracle import Edge, classes_of, literal_stage_seconds
 
 
@@ -221,22 +220,3 @@ def fractional_optimum(
 ) -> float:
     """Seconds of the best plan if vertices could be cut up: the linear program over all trees."""
     return milp_optimum(relation, topology, row_bytes, num_stages=num_stages, whole=False)
-
-
-def known_answer_topology() -> Topology:
-    """Devices 0, 1, 2: bandwidth 4 on 0-1 and on 1-2, 1 on 0-2, full duplex."""
-    return small_topology(3, [(0, 1, 4.0), (1, 2, 4.0), (0, 2, 1.0)])
-
-
-def small_topology(
-    num_devices: int, wires: Sequence[tuple[int, int, float]], duplex: str = "full"
-) -> Topology:
-    """Devices joined directly by (a, b, bandwidth) wires."""
-    return Topology(
-        "small",
-        tuple(Device(f"d{r}") for r in range(num_devices)),
-        tuple(
-            Connection(f"w{i}", "wire", f"d{a}", f"d{b}", bandwidth, duplex=duplex)
-            for i, (a, b, bandwidth) in enumerate(wires)
-        ),
-    )

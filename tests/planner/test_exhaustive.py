@@ -9,11 +9,10 @@ from dgcl.topology import Connection, Device, Topology
 from tests.planner.exhaustive import (
     fractional_optimum,
     integer_optimum,
-    known_answer_topology,
     milp_optimum,
-    small_topology,
     stage_trees,
 )
+from tests.planner.machines import known_answer_topology, small_topology
 
 GB = 10**9  # one vertex per GB/s and second
 
