@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph, index_dtype
 from dgcl.id_arrays import as_ids, as_num_nodes
 
-__all__ = ["graph_from_edges", "graph_from_in_csr", "graph_from_out_csr"]
+__all__ = ["graph_from_edges", "graph_from_in_csr", "graph_from_out_csr", "guess_num_nodes"]
 
 MAX_GUESSED_NODES_PER_EDGE = 64
 MIN_GUESSED_NODES = 1 << 24
@@ -36,7 +36,7 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     src, dst = as_ids(src, f"{name}: sources"), as_ids(dst, f"{name}: destinations")
     if len(src) != len(dst):
         raise ValueError(f"{name} must have as many sources as destinations (got {len(src)} and {len(dst)})")
-    num_nodes = _guess_num_nodes(src, dst, name) if num_nodes is None else as_num_nodes(num_nodes)
+    num_nodes = guess_num_nodes(src, dst, name) if num_nodes is None else as_num_nodes(num_nodes)
 
     from dgcl import csr_kernels
 
@@ -155,15 +155,21 @@ def _room(
     )
 
 
-def _guess_num_nodes(src: NDArray[Any], dst: NDArray[Any], name: str) -> int:
-    """The largest id plus one, unless that cannot be meant."""
+def guess_num_nodes(
+    src: NDArray[Any], dst: NDArray[Any], name: str, way_out: str = "number the vertices 0..n-1"
+) -> int:
+    """Return the largest id plus one, unless that cannot be meant.
+
+    Raises:
+        ValueError: there are no edges, or the ids leave by far the most vertices without any.
+    """
     if len(src) == 0:
         raise ValueError(f"{name}: there is no edge to tell the number of vertices; pass num_nodes")
     guess = max(int(src.max()), int(dst.max()), 0) + 1
     if guess > max(MIN_GUESSED_NODES, MAX_GUESSED_NODES_PER_EDGE * len(src)):
         raise ValueError(
             f"{name}: the largest id is {guess - 1}, which would make {guess} vertices of {len(src)} edges; "
-            "number the vertices 0..n-1 (np.unique(..., return_inverse=True)), or pass num_nodes"
+            f"{way_out}, or pass num_nodes"
         )
     return guess
 

@@ -49,8 +49,8 @@ class _Adjacency:
     def induced(self, members: NDArray[np.int64]) -> _Adjacency:
         from dgcl.partition_kernels import induced_adjacency
 
-        weights = None if self.weights is None else self.weights[members]
-        return _Adjacency(*induced_adjacency(self.xadj, self.adjncy, members), weights)
+        xadj, adjncy = induced_adjacency(self.xadj, self.adjncy, members)
+        return _Adjacency(xadj, adjncy, None if self.weights is None else self.weights[members])
 
 
 def device_levels(topology: Topology) -> list[NDArray[np.int64]]:

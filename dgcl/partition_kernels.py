@@ -113,10 +113,10 @@ def spread_holders(
 @njit(cache=True, nogil=True)
 def count_bits(masks: NDArray[np.uint64]) -> int:
     """Return the number of set bits of all masks."""
-    total = np.int64(0)
+    total = 0
     for mask in masks:
         x = mask - ((mask >> np.uint64(1)) & np.uint64(0x5555555555555555))
         x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
         x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-        total += np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+        total += int((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
     return total

@@ -1,0 +1,217 @@
+"""The npz graph format (docs: formats): CSR of out-neighbours, features, labels, masks. Read without
+pickle."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph
+from dgcl.graph_build import graph_from_edges, graph_from_out_csr
+from dgcl.graph_io import GraphFile
+from dgcl.id_arrays import as_ids, as_num_nodes
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["read_npz_graph", "write_npz_graph"]
+
+MASKS = ("train", "val", "test")
+SPARSE_FEATURES = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
+_UNREADABLE = (
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    zlib.error,
+    zipfile.BadZipFile,
+    MemoryError,
+)
+
+
+def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
+    """Read the npz graph format; see :func:`dgcl.graph_io.read_graph`."""
+    name = os.fspath(path)
+    arrays = _load(path)
+    for key in ("num_nodes", "directed", "indptr", "indices"):
+        if key not in arrays:
+            raise ValueError(f"{name}: array {key!r} is missing ({_what_it_is(arrays)})")
+    try:
+        num_nodes = as_num_nodes(_scalar(arrays.pop("num_nodes"), "num_nodes"))
+        directed = bool(_scalar(arrays.pop("directed"), "directed"))
+        graph = graph_from_out_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
+        if not directed:
+            _check_both_directions(graph)
+        features = _features(arrays, num_nodes)
+        labels = arrays.pop("labels", None)
+        if labels is not None:
+            labels = _labels(labels, num_nodes)
+        masks = {
+            mask: _mask(arrays.pop(f"{mask}_mask"), f"{mask}_mask", num_nodes)
+            for mask in MASKS
+            if f"{mask}_mask" in arrays
+        }
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from None
+    return GraphFile(graph, features, labels, masks, extra=arrays)
+
+
+def write_npz_graph(
+    path: str | os.PathLike[str], graph: Graph, *, features: Any, labels: Any, masks: dict[str, Any]
+) -> None:
+    """Write the npz graph format; see :func:`dgcl.graph_io.save_graph`."""
+    src, dst = graph.edges()
+    by_source = graph_from_edges(dst, src, graph.num_nodes)  # the in-edges of the reversed graph
+    arrays: dict[str, Any] = {
+        "num_nodes": np.int64(graph.num_nodes),
+        "directed": np.bool_(not _is_symmetric(graph, by_source)),
+        "indptr": by_source.indptr,
+        "indices": by_source.indices,
+    }
+    if features is not None:
+        if hasattr(features, "tocsr"):
+            matrix = features.tocsr()
+            values = (matrix.indptr, matrix.indices, matrix.data, np.array(matrix.shape, np.int64))
+            arrays.update(zip(SPARSE_FEATURES, values, strict=True))
+        else:
+            arrays["features"] = np.asarray(features)
+    if labels is not None:
+        arrays["labels"] = np.asarray(labels)
+    for key, mask in masks.items():
+        if key not in MASKS:
+            raise ValueError(f"masks must be named {', '.join(MASKS)} (got {key!r})")
+        arrays[f"{key}_mask"] = _mask(np.asarray(mask), f"{key}_mask", graph.num_nodes)
+    _features(dict(arrays), graph.num_nodes)
+    if labels is not None:
+        _labels(arrays["labels"], graph.num_nodes)
+    with open(path, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _load(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """All arrays of an npz file."""
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except _UNREADABLE as error:
+            raise ValueError(f"{name}: not an npz archive ({error})") from None
+        arrays = {}
+        for key in archive.files:
+            try:
+                arrays[key] = np.asarray(archive[key])
+            except _UNREADABLE as error:
+                raise ValueError(
+                    f"{name}: array {key!r} cannot be read ({error or type(error).__name__})"
+                ) from None
+    return arrays
+
+
+def _what_it_is(arrays: dict[str, NDArray[Any]]) -> str:
+    """A hint for files of other makers."""
+    if {"format", "shape", "indptr"} <= arrays.keys():
+        return "this looks like scipy.sparse.save_npz; pass scipy.sparse.load_npz(path) instead of the path"
+    return f"it has {', '.join(sorted(arrays)) or 'none'}"
+
+
+def _scalar(array: NDArray[Any], key: str) -> Any:
+    if array.size != 1:
+        raise ValueError(f"{key} must be one value (got shape {array.shape})")
+    return array.reshape(())[()]
+
+
+def _check_both_directions(graph: Graph) -> None:
+    """Degrees tell, cheaply, when only one direction of each edge was stored."""
+    in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
+    uneven = np.flatnonzero(in_degrees != out_degrees)
+    if len(uneven):
+        v = uneven[0]
+        raise ValueError(
+            f"directed is false, so both directions must be stored, but vertex {v} has {out_degrees[v]} "
+            f"out-edges and {in_degrees[v]} in-edges"
+        )
+
+
+def _is_symmetric(graph: Graph, by_source: Graph) -> bool:
+    """Whether each edge has its opposite, as often."""
+    if not np.array_equal(graph.indptr, by_source.indptr):
+        return False
+    # Listing by source, then by destination again, sorts every row; so equal multisets become equal arrays.
+    heads = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    rows_in = graph_from_edges(heads, graph.indices, graph.num_nodes).indices
+    rows_out = graph_from_edges(heads, by_source.indices, graph.num_nodes).indices
+    return bool(np.array_equal(rows_in, rows_out))
+
+
+def _features(arrays: dict[str, NDArray[Any]], num_nodes: int) -> NDArray[Any] | csr_array[Any] | None:
+    """Take the features out of `arrays`, and check them."""
+    sparse = {key: arrays.pop(key) for key in SPARSE_FEATURES if key in arrays}
+    dense = arrays.pop("features", None)
+    if dense is not None:
+        if sparse:
+            raise ValueError("features are given twice, dense and as CSR")
+        _check_rows(dense, "features", num_nodes)
+        if dense.ndim < 2 or dense.dtype.kind not in "biuf":
+            raise ValueError(
+                f"features must be (num_nodes, F) numbers (got {dense.dtype}, shape {dense.shape})"
+            )
+        return dense
+    if not sparse:
+        return None
+    for key in SPARSE_FEATURES:
+        if key not in sparse:
+            raise ValueError(f"array {key!r} is missing; CSR features have {', '.join(SPARSE_FEATURES)}")
+    indptr, indices, data, shape = (sparse[key] for key in SPARSE_FEATURES)
+    return _sparse_features(indptr, indices, data, shape, num_nodes)
+
+
+def _sparse_features(
+    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], shape: NDArray[Any], num_nodes: int
+) -> csr_array[Any]:
+    """Build the CSR feature matrix, which scipy would accept unchecked."""
+    from scipy.sparse import csr_array
+
+    size = as_ids(shape, "feat_shape")
+    if len(size) != 2 or size.min() < 0:
+        raise ValueError(f"feat_shape must be two sizes (got {size.tolist()})")
+    rows, columns = size.tolist()
+    if rows != num_nodes:
+        raise ValueError(f"feat_shape says {rows} rows, but the graph has {num_nodes} vertices")
+    ptr, ids = as_ids(indptr, "feat_indptr"), as_ids(indices, "feat_indices")
+    if len(ptr) != rows + 1 or ptr[0] != 0 or (np.diff(ptr) < 0).any() or ptr[-1] != len(ids):
+        raise ValueError(f"feat_indptr must rise from 0 to the {len(ids)} feat_indices in {rows + 1} entries")
+    if len(ids) and (ids.min() < 0 or ids.max() >= columns):
+        raise ValueError(f"feat_indices must be columns 0..{columns - 1} (got {ids.min()}..{ids.max()})")
+    if data.shape != ids.shape or data.dtype.kind not in "biuf":
+        raise ValueError(f"feat_data must be {len(ids)} numbers (got {data.dtype}, shape {data.shape})")
+    return csr_array((data, ids, ptr), shape=(rows, columns))
+
+
+def _labels(labels: NDArray[Any], num_nodes: int) -> NDArray[Any]:
+    """Labels of one row per vertex; integer classes as int64."""
+    _check_rows(labels, "labels", num_nodes)
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(f"labels must be numbers (got dtype {labels.dtype})")
+    return labels.astype(np.int64) if labels.ndim == 1 and labels.dtype.kind in "iu" else labels
+
+
+def _mask(mask: NDArray[Any], key: str, num_nodes: int) -> NDArray[np.bool_]:
+    """A mask as booleans; 0 and 1 are taken for them."""
+    _check_rows(mask, key, num_nodes)
+    if mask.ndim != 1:
+        raise ValueError(f"{key} must have one dimension (got shape {mask.shape})")
+    if mask.dtype.kind not in "biu" or (mask.dtype.kind != "b" and not np.isin(mask, (0, 1)).all()):
+        raise ValueError(f"{key} must be booleans (got dtype {mask.dtype}); a list of vertices is not a mask")
+    return mask.astype(np.bool_)
+
+
+def _check_rows(array: NDArray[Any], key: str, num_nodes: int) -> None:
+    rows = array.shape[0] if array.ndim else None
+    if rows != num_nodes:
+        raise ValueError(f"{key} must have one row per vertex, {num_nodes} (got shape {array.shape})")
