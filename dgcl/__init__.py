@@ -32,7 +32,7 @@ _HOMES = {
 }
 _ROOMS = ("frameworks", "nn", "planner", "topology")
 
-__all__ = [*_HOMES, *_ROOMS, "__version__"]  # noqa: PLE0604 (all are strings)
+__all__ = [*_HOMES, *_ROOMS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

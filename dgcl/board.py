@@ -1,7 +1,7 @@
 """The board: the page of shared memory on which a rank tells its peers where it stands.
 
-A rank writes only its own board and reads those of its peers. Words are int64, naturally aligned, written once per event with
-release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
+A rank writes only its own board and reads those of its peers. Words are int64, naturally aligned, written
+once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
 
     byte 0     token      random; proves to a peer that it opened the right file
          8     state      ALIVE, FAILED, CLOSED
@@ -11,10 +11,11 @@ release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
 
-A *ready* line says "call n may be written": the call number last, so that who sees it sees the rest. A *done* line counts up:
-``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up to that stage of that call. Calls are
-numbered from 1 and nothing is ever reset, so a stale flag cannot be mistaken for a fresh one. A rank publishes ready for call n + 1
-only after it has seen every done of call n, by which time its senders have read the line of call n.
+A *ready* line says "call n may be written": the call number last, so that who sees it sees the rest. A *done*
+line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
+to that stage of that call. Calls are numbered from 1 and nothing is ever reset, so a stale flag cannot be
+mistaken for a fresh one. A rank publishes ready for call n + 1 only after it has seen every done of call n,
+by which time its senders have read the line of call n.
 
 A line fills two cache lines' worth of space, because processors fetch lines in pairs.
 """
@@ -25,6 +26,7 @@ import secrets
 
 import numpy as np
 
+from dgcl.engine import read_word, write_word
 from dgcl.errors import ERROR_CODES, CommError
 from dgcl.segments import Segment, SegmentFile
 
@@ -35,8 +37,8 @@ _LINES_START = 1024
 _REASON_START = 64
 _REASON_MAX = _LINES_START - _REASON_START
 
-#: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset) of the buffer and of the
-#: relay rows.
+#: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset)
+#: of the buffer and of the relay rows.
 READY_CALL, READY_TAG, READY_BUFFER, READY_RELAY = 0, 1, 2, 5
 
 
@@ -81,21 +83,15 @@ class Board:
     @property
     def state(self) -> int:
         """ALIVE, FAILED or CLOSED."""
-        from dgcl.engine import read_word
-
         return int(read_word(self._segment.address + 8))
 
     def post_closed(self) -> None:
         """Say that this rank has left; a failure stays posted."""
-        from dgcl.engine import write_word
-
         if self.state == ALIVE:
             write_word(self._segment.address + 8, CLOSED)
 
     def post_failure(self, error: CommError) -> None:
         """Tell the peers why this rank gave up; the first reason stands."""
-        from dgcl.engine import write_word
-
         if self.state == FAILED:
             return
         text = str(error).encode()[:_REASON_MAX]

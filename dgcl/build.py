@@ -1,7 +1,8 @@
 """``build_comm_info``: from a graph to a communicator on every rank.
 
 Rank 0 has the graph and does the thinking, once: partition, relation, plan, proof, programs, local graphs
-(:func:`prepare`, a pure function that needs no ranks). The others receive their share and connect to each other's memory.
+(:func:`prepare`, a pure function that needs no ranks). The others receive their share and connect to each
+other's memory.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dgcl.control import Control
 from dgcl.graph import as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
-from dgcl.partition import partition_graph
 from dgcl.part_check import check_part
+from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions, make_plan
 from dgcl.planner.plan import Plan
 from dgcl.program import Program, compile_programs
@@ -63,7 +64,9 @@ def prepare(
     options = options or PlanOptions()
     clock = _Clock()
     checked = as_graph(graph)
-    machine = resolve_topology("host" if isinstance(topology, str) and topology == "auto" else topology, world_size)
+    machine = resolve_topology(
+        "host" if isinstance(topology, str) and topology == "auto" else topology, world_size
+    )
     clock.lap("graph and topology")
     if part is None:
         owners = partition_graph(checked, world_size, topology=machine, method=partition, seed=options.seed)
@@ -80,7 +83,8 @@ def prepare(
     locals_ = build_local_graphs(checked, [(program.owned_ids, program.halo_ids) for program in programs])
     clock.lap("local graphs")
     _log.info(
-        "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% above the bound); %s",
+        "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% "
+        "above the bound); %s",
         checked.num_nodes,
         checked.num_edges,
         world_size,
@@ -107,11 +111,13 @@ def build_comm_info(
     time_limit: float | None = None,
     timeout: float = 300.0,
 ) -> Communicator:
-    """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init` first.
+    """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init`
+    first.
 
     Args:
-        graph: On rank 0 (other ranks may pass None): a DGLGraph, a PyG ``Data`` or ``edge_index``, networkx, a scipy sparse matrix,
-            ``(indptr, indices)``, a file, or a :class:`dgcl.graph.Graph`. An edge u->v means that v reads u.
+        graph: On rank 0 (other ranks may pass None): a DGLGraph, a PyG ``Data`` or ``edge_index``, networkx,
+            a scipy sparse matrix, ``(indptr, indices)``, a file, or a :class:`dgcl.graph.Graph`. An edge u->v
+            means that v reads u.
         topology: The machine: "auto", a preset's name, a JSON file, or a :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
         partition: "metis", "random" or "range".
@@ -165,7 +171,11 @@ def build_comm_info(
 
 def _tell_all(control: Control, error: Exception) -> None:
     """Give every rank an error of the same kind; only plain kinds travel between processes."""
-    kind = next(k for k in (TypeError, ValueError, MemoryError, OSError, RuntimeError) if isinstance(error, k) or k is RuntimeError)
+    kind = next(
+        k
+        for k in (TypeError, ValueError, MemoryError, OSError, RuntimeError)
+        if isinstance(error, k) or k is RuntimeError
+    )
     control.scatter([kind(f"{error} (on rank 0)")] * control.world_size)
 
 
@@ -183,4 +193,3 @@ class _Clock:
 
     def __str__(self) -> str:
         return ", ".join(self._laps)
-

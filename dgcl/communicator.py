@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Communicator:
     """One rank's end of a planned exchange over one partitioned graph.
 
-    Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the halo, the vertices of
-    other ranks that this rank's edges read (``halo_ids``, in the plan's order).
+    Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the
+    halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order).
 
     Attributes:
         rank, world_size: This rank and the number of ranks, as in the group.
@@ -88,11 +88,12 @@ class Communicator:
         """Owned rows to owned and halo rows: what :func:`dgcl.graph_allgather` does.
 
         Args:
-            rows: ``(num_owned, *F)``, any dtype, any strides. The call is collective: every rank makes it with the same ``F`` and
-                dtype.
+            rows: ``(num_owned, *F)``, any dtype, any strides. The call is collective: every rank makes it
+                with the same ``F`` and dtype.
 
         Returns:
-            ``(num_local, *F)``, bit for bit the owners' rows. Differentiable for floating point; its gradient is :meth:`fold`.
+            ``(num_local, *F)``, bit for bit the owners' rows. Differentiable for floating point; its gradient
+            is :meth:`fold`.
 
         Raises:
             ValueError, TypeError: Wrong shape, device or dtype.
@@ -108,8 +109,8 @@ class Communicator:
             rows: ``(num_local, *F)``; floating point, complex or integer (no bool).
 
         Returns:
-            ``(num_owned, *F)``, in a fixed order of summation, so the same input gives the same bits. 16-bit floats are added in
-            float32 on each rank and rounded once per hop.
+            ``(num_owned, *F)``, in a fixed order of summation, so the same input gives the same bits. 16-bit
+            floats are added in float32 on each rank and rounded once per hop.
 
         Raises:
             ValueError, TypeError, CommError: As :meth:`expand`.
@@ -122,11 +123,13 @@ class Communicator:
         return ops.fold(rows, self._number)
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. For small tensors."""
+        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. For small
+        tensors."""
         return all_reduce_sum(self.control, tensor)
 
     def next_dropout_call(self) -> int:
-        """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks that run the same program count alike."""
+        """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks that run the same program count
+        alike."""
         self._dropout_calls += 1
         return self._dropout_calls - 1
 
@@ -136,8 +139,8 @@ class Communicator:
         """This rank's rows of a feature matrix of the whole graph.
 
         Args:
-            features: ``(num_nodes, *F)``, torch or numpy, any dtype, on rank 0 alone (others pass None) or on every rank (then
-                nothing is sent).
+            features: ``(num_nodes, *F)``, torch or numpy, any dtype, on rank 0 alone (others pass None) or on
+                every rank (then nothing is sent).
 
         Returns:
             ``(num_owned, *F)``.
@@ -152,7 +155,8 @@ class Communicator:
         """This rank's rows of per-edge data, one per edge of the local graph.
 
         Args:
-            values: ``(num_edges, *F)`` in the order in which the graph's edges were given; on rank 0 alone or on every rank.
+            values: ``(num_edges, *F)`` in the order in which the graph's edges were given; on rank 0 alone or
+                on every rank.
 
         Returns:
             ``(num_local_edges, *F)``, row ``k`` for the edge with global id ``local.edge_ids[k]``.
@@ -178,7 +182,8 @@ class Communicator:
         return collect_rows(self.control, rows, self._program.owned_ids, self.num_nodes, dst, file)
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:
-        """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (plain torch).
+        """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (plain
+        torch).
 
         See :func:`dgcl.frameworks.local_graph` and the page on frameworks.
         """
@@ -209,7 +214,8 @@ class Communicator:
 
     def __repr__(self) -> str:
         return (
-            f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {self.num_owned} owned and {self.num_halo} halo rows, "
+            f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {self.num_owned} owned and "
+            f"{self.num_halo} halo rows, "
             f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)>"
         )
 
@@ -242,11 +248,13 @@ class Communicator:
             raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
         if rows.dim() == 0 or rows.shape[0] != expected:
             raise ValueError(
-                f"rows must have {words} = {expected} rows on rank {self.rank} (got shape {tuple(rows.shape)})"
+                f"rows must have {words} = {expected} rows on rank {self.rank} (got shape "
+                f"{tuple(rows.shape)})"
             )
         if rows.layout != torch.strided:
             raise ValueError(f"rows must be a dense tensor (got {rows.layout}); call .to_dense()")
         if rows.device.type != "cpu" and not any_device:
             raise ValueError(
-                f"rows must be on the CPU, where this communicator's ranks exchange rows (got {rows.device}); move them"
+                f"rows must be on the CPU, where this communicator's ranks exchange rows (got "
+                f"{rows.device}); move them"
             )

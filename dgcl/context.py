@@ -1,7 +1,7 @@
 """Who this thread is: its control plane and its current communicator.
 
-Ranks may be threads of one process, so this is thread-local. Operators do not ask here: autograd may run a backward in another thread,
-and carries the communicator's number with it.
+Ranks may be threads of one process, so this is thread-local. Operators do not ask here: autograd may run a
+backward in another thread, and carries the communicator's number with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class _Context(threading.local):
     def require_communicator(self) -> Communicator:
         """The current communicator; an error before :func:`dgcl.build_comm_info`."""
         if self.communicator is None:
-            raise ValueError("call dgcl.build_comm_info(graph) first (in every rank, in the thread that trains)")
+            raise ValueError(
+                "call dgcl.build_comm_info(graph) first (in every rank, in the thread that trains)"
+            )
         return self.communicator
 
 

@@ -1,7 +1,8 @@
 """The control plane: how ranks exchange small Python objects and meet, outside the data path.
 
-Set-up, dispatch and collection of rows go through here; rows inside a layer never do. One interface, three kinds of ranks:
-processes of a ``torch.distributed`` group, threads of one process, and a single rank that needs neither.
+Set-up, dispatch and collection of rows go through here; rows inside a layer never do. One interface, three
+kinds of ranks: processes of a ``torch.distributed`` group, threads of one process, and a single rank that
+needs neither.
 
 Objects travel pickled between the processes of one job; nothing is ever unpickled that comes from elsewhere.
 """
@@ -42,7 +43,8 @@ class Control(Protocol):
 
 
 def all_reduce_sum(control: Control, tensor: Tensor) -> Tensor:
-    """The sum of a tensor over the ranks, added in rank order: bitwise the same on every rank and in every run."""
+    """The sum of a tensor over the ranks, added in rank order: bitwise the same on every rank and in every
+    run."""
     import torch
 
     parts = control.exchange(tensor.detach().cpu().contiguous())
@@ -50,7 +52,8 @@ def all_reduce_sum(control: Control, tensor: Tensor) -> Tensor:
     for part in parts[1:]:
         if part.shape != total.shape or part.dtype != total.dtype:
             raise CommError(
-                f"tensor: ranks disagree: {tuple(total.shape)} {total.dtype} on rank 0, {tuple(part.shape)} {part.dtype}"
+                f"tensor: ranks disagree: {tuple(total.shape)} {total.dtype} on rank 0, {tuple(part.shape)} "
+                f"{part.dtype}"
             )
         total += part
     return total.to(tensor.device) if tensor.device.type != "cpu" else torch.as_tensor(total)
@@ -107,7 +110,8 @@ class ThreadControl:
             self._meeting.barrier.wait(self._meeting.timeout)
         except threading.BrokenBarrierError:
             raise CommTimeoutError(
-                f"rank {self.rank}: the ranks did not meet: one has stopped, or {self._meeting.timeout} s have passed"
+                f"rank {self.rank}: the ranks did not meet: one has stopped, or {self._meeting.timeout} s "
+                f"have passed"
             ) from None
 
     def exchange(self, value: Any) -> list[Any]:
@@ -142,8 +146,8 @@ class ThreadControl:
 class GroupControl:
     """The ranks of a ``torch.distributed`` process group.
 
-    Makes a Gloo subgroup of its own with the same ranks, so that the user's group never carries our traffic and may have any
-    backend. Collective over the group.
+    Makes a Gloo subgroup of its own with the same ranks, so that the user's group never carries our traffic
+    and may have any backend. Collective over the group.
     """
 
     def __init__(self, group: ProcessGroup | None, timeout: float) -> None:

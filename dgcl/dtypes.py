@@ -12,9 +12,7 @@ from dgcl.runtime import RowType
 
 @functools.cache
 def _dtypes() -> tuple[torch.dtype, ...]:
-    return tuple(
-        sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-    )
+    return tuple(sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str))
 
 
 @functools.cache

@@ -1,13 +1,14 @@
 """The engine: carries out one rank's part of one call, as far as it can without waiting for long.
 
-It is one compiled function over plain arrays. It keeps passing over what is still to be received and to be sent; a send runs
-as soon as the rows it reads have arrived and its receiver is ready, in whatever order that happens, so one slow peer delays
-nobody else. Sends to one peer keep their order, because the peer reads them off one counter (:mod:`dgcl.board`). When nothing can
-be done it spins briefly, then yields, then sleeps; ranks may well outnumber cores. It returns when all is done, or to let Python
-look after signals, deadlines and peers.
+It is one compiled function over plain arrays. It keeps passing over what is still to be received and to be
+sent; a send runs as soon as the rows it reads have arrived and its receiver is ready, in whatever order that
+happens, so one slow peer delays nobody else. Sends to one peer keep their order, because the peer reads them
+off one counter (:mod:`dgcl.board`). When nothing can be done it spins briefly, then yields, then sleeps;
+ranks may well outnumber cores. It returns when all is done, or to let Python look after signals, deadlines
+and peers.
 
-No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call, so the waiting
-graph of a call has no cycle.
+No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call,
+so the waiting graph of a call has no cycle.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from numba import njit
 from dgcl.kernels.memory import load_acquire, load_word, sleep_microseconds, store_release, yield_cpu
 from dgcl.kernels.rows import gather_rows, sum_rows
 
-#: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer made another call.
+#: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
+#: made another call.
 DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3
 
 EXPAND: Final = 0
@@ -55,7 +57,8 @@ def publish_ready(lines: np.ndarray, call: int, words: np.ndarray) -> None:
 
 @njit(nogil=True, inline="never")
 def _mapped(bases: np.ndarray, sizes: np.ndarray, addresses: np.ndarray, line: int, num_bytes: int) -> int:
-    """This process's address of the buffer that a ready line names at ``line``; 0 when its segment is not mapped here.
+    """This process's address of the buffer that a ready line names at ``line``; 0 when its segment is not
+    mapped here.
 
     Returns -1 when the buffer does not lie inside the segment.
     """
@@ -64,7 +67,7 @@ def _mapped(bases: np.ndarray, sizes: np.ndarray, addresses: np.ndarray, line: i
     base, offset = load_word(line), load_word(line + 16)
     for i in range(len(bases)):
         if addresses[i] != 0 and bases[i] == base:
-            return addresses[i] + offset if 0 <= offset and offset + num_bytes <= sizes[i] else -1
+            return addresses[i] + offset if offset >= 0 and offset + num_bytes <= sizes[i] else -1
     return 0
 
 
@@ -93,12 +96,16 @@ def advance(
         verb: EXPAND or FOLD.
         call, num_stages, tag: Number of the call, stages of the plan, what all ranks must agree on.
         row_bytes, sum_code: Size of a row; element type (:data:`dgcl.kernels.rows.SUMMABLE`).
-        buffers: What is read: (address of the local rows, how many they are, address of the relay rows (expand) or arrivals (fold)).
-        sends: peer, stage, count, from, to, dep_ptr, deps of a Schedule, and for a fold the first arrival of each portion.
+        buffers: What is read: (address of the local rows, how many they are, address of the relay rows
+            (expand) or arrivals (fold)).
+        sends: peer, stage, count, from, to, dep_ptr, deps of a Schedule, and for a fold the first arrival of
+            each portion.
         receives: peer, stage.
         tables: send_rows, arrival_rows, arrival_slots.
-        lines: Per peer the addresses of: its ready line for this rank, its done line for this rank, this rank's done line for it.
-        maps: ``(P, M)`` segment bases, sizes, addresses of what is mapped of each peer (address 0: free place).
+        lines: Per peer the addresses of: its ready line for this rank, its done line for this rank, this
+            rank's done line for it.
+        maps: ``(P, M)`` segment bases, sizes, addresses of what is mapped of each peer (address 0: free
+            place).
         sent, received: ``(S,)`` and ``(R,)`` uint8, what is done so far; updated.
         moved: ``(P,)`` int64, bytes written to each peer; added to.
         where: ``(2,)`` int64, out: the send, and the portion, that an UNMAPPED or DISAGREES is about.

@@ -1,8 +1,8 @@
 """What can go wrong between ranks.
 
-Mistakes of the caller are ``ValueError`` and ``TypeError``. Everything here is about peers: one of them is gone, late, or does
-something else than this rank. After a :class:`CommError` the communicator is *poisoned*: every later call on it raises, its
-buffers are never used again; close it and build a new one.
+Mistakes of the caller are ``ValueError`` and ``TypeError``. Everything here is about peers: one of them is
+gone, late, or does something else than this rank. After a :class:`CommError` the communicator is *poisoned*:
+every later call on it raises, its buffers are never used again; close it and build a new one.
 """
 
 from __future__ import annotations

@@ -27,18 +27,21 @@ def launch(
 ) -> list[Any]:
     """Run ``function(*args)`` on ``num_ranks`` ranks and return their results in rank order.
 
-    Every rank is initialised (:func:`dgcl.init` has been called) and closes its communicators when the function returns or raises.
+    Every rank is initialised (:func:`dgcl.init` has been called) and closes its communicators when the
+    function returns or raises.
 
     Args:
-        function: What each rank runs. For processes it must be importable (defined at the top level of a module).
+        function: What each rank runs. For processes it must be importable (defined at the top level of a
+            module).
         num_ranks: How many ranks.
         args: Its arguments, the same on every rank; threads share them, processes get copies.
-        ranks: "threads" of this process (quick to start, good for tests and notebooks; Python code of ranks takes turns), or "processes"
-            (freshly spawned, joined by a Gloo group).
+        ranks: "threads" of this process (quick to start, good for tests and notebooks; Python code of ranks
+            takes turns), or "processes" (freshly spawned, joined by a Gloo group).
         timeout: Seconds that ranks wait for each other during set-up.
 
     Raises:
-        Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told and stop.
+        Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told
+            and stop.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
@@ -120,7 +123,10 @@ def _launch_processes(
                         good, value = pipe.recv()
                     except EOFError:
                         processes[rank].join()
-                        good, value = False, CommError(f"rank {rank} died (exit code {processes[rank].exitcode})")
+                        good, value = (
+                            False,
+                            CommError(f"rank {rank} died (exit code {processes[rank].exitcode})"),
+                        )
                     if good:
                         results[rank] = value
                     else:

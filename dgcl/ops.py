@@ -1,9 +1,9 @@
 """``graph_allgather`` for autograd and the compiler: two custom operators, each the other's backward.
 
-``dgcl::expand`` and ``dgcl::fold`` take rows and the number of a communicator. They are functional to autograd, and *effectful*,
-in order, to the compiler: peers depend on every call being made, once each, in program order, so none may be dropped, merged or
-moved past another, even where its result is unused on this rank. Double backward works because expand's backward is fold and
-fold's is expand.
+``dgcl::expand`` and ``dgcl::fold`` take rows and the number of a communicator. They are functional to
+autograd, and *effectful*, in order, to the compiler: peers depend on every call being made, once each, in
+program order, so none may be dropped, merged or moved past another, even where its result is unused on this
+rank. Double backward works because expand's backward is fold and fold's is expand.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _find(number: int) -> Communicator:
     comm = _communicators.get(number)
     if comm is None:
         raise ValueError(
-            f"comm: communicator {number} no longer exists; keep a reference to it until the last backward has run"
+            f"comm: communicator {number} no longer exists; keep a reference to it until the last backward "
+            f"has run"
         )
     return comm
 

@@ -1,7 +1,7 @@
 """The other ranks of the host: their memory, their boards, and whether they still live.
 
-A peer's file is opened through its process entry and proved to be the right one by the random number on its board. Its
-segments are mapped when a ready line first names them, so growth needs no collective.
+A peer's file is opened through its process entry and proved to be the right one by the random number on its
+board. Its segments are mapped when a ready line first names them, so growth needs no collective.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class Peers:
             self._watch.append(-1 if process == os.getpid() else os.pidfd_open(process))
         except (OSError, ValueError) as error:
             raise CommError(
-                f"rank {self.rank} on {socket.gethostname()} and rank {peer} on {host} share no memory: process {process} "
-                f"cannot be opened from here ({error}). Ranks must be processes of one user on one host that see each other's "
+                f"rank {self.rank} on {socket.gethostname()} and rank {peer} on {host} share no memory: "
+                f"process {process} "
+                f"cannot be opened from here ({error}). Ranks must be processes of one user on one host "
+                f"that see each other's "
                 f"process ids (containers: share the PID namespace), or threads of one process"
             ) from None
         self.boards.append(board)
@@ -88,7 +90,8 @@ class Peers:
             table[peer, len(known) - 1] = value
 
     def buffer_line(self, peer: int, relay: bool) -> int:
-        """Address of the entry in ``peer``'s ready line for this rank that names its buffer, or its relay rows."""
+        """Address of the entry in ``peer``'s ready line for this rank that names its buffer, or its relay
+        rows."""
         return self.boards[peer].ready_address(self.rank) + 8 * (READY_BUFFER + (3 if relay else 0))
 
     def reported_failure(self) -> tuple[int, CommError] | None:

@@ -1,9 +1,11 @@
 """Buffers out of a rank's segments: handed out, and back again when nobody can see them any more.
 
-A result of a call lives in a block of shared memory that peers wrote into. The block is free when the *storage* behind the result
-dies: views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that somebody can still read is
-ever overwritten. New memory is several times slower at its first touch than at its second; blocks are therefore reused,
-best fit first, and memory that was once allocated stays allocated until the communicator is closed.
+A result of a call lives in a block of shared memory that peers wrote into. The block is free when the
+*storage* behind the result
+dies: views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that somebody can
+still read is ever overwritten. New memory is several times slower at its first touch than at its second;
+blocks are therefore reused, best fit first, and memory that was once allocated stays allocated until the
+communicator is closed.
 """
 
 from __future__ import annotations
@@ -36,12 +38,15 @@ class Block:
 
 
 class BufferPool:
-    """Blocks of one rank's segment file. Used by one thread; only :meth:`release` may be called from others."""
+    """Blocks of one rank's segment file. Used by one thread; only :meth:`release` may be called from
+    others."""
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
         self._segments: dict[int, Segment] = {}
-        self._free: list[tuple[int, int]] = []  # (absolute offset in the file, size), sorted, coalesced within segments
+        self._free: list[
+            tuple[int, int]
+        ] = []  # (absolute offset in the file, size), sorted, coalesced within segments
         self._returned: deque[Block] = deque()  # appended to by finalisers, in whatever thread they run
         self._lent: dict[int, weakref.ref[np.ndarray]] = {}
         self.bytes_in_use = 0

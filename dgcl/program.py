@@ -6,15 +6,17 @@ Local rows of a rank are numbered by the plan::
     [num_owned, num_local)                halo rows, by (arrival stage, sending rank, global id)
     [num_local, num_local + num_relay)    relay rows, likewise; they live apart from the result
 
-So what one sender brings in one stage is at most two contiguous slices, and the sender writes them in place. A *transfer* is
-(stage, sender, receiver, rows): first the rows that the receiver needs, then those that it only passes on, each in ascending
-global id.
+So what one sender brings in one stage is at most two contiguous slices, and the sender writes them in place.
+A *transfer* is (stage, sender, receiver, rows): first the rows that the receiver needs, then those that it
+only passes on, each in ascending global id.
 
-The fold is the same transfers backwards: stage ``K - 1 - k``, sender and receiver swapped. What arrives at a rank lies in an
-arrival buffer, one slice per transfer, by (fold stage, sending rank); ``arrival_rows`` and ``arrival_slots`` say which local row
-each arrival is added to, sorted by row, then slot. A rank sends on, or keeps, its own row plus the arrivals, in that order.
+The fold is the same transfers backwards: stage ``K - 1 - k``, sender and receiver swapped. What arrives at a
+rank lies in an arrival buffer, one slice per transfer, by (fold stage, sending rank); ``arrival_rows`` and
+``arrival_slots`` say which local row each arrival is added to, sorted by row, then slot. A rank sends on, or
+keeps, its own row plus the arrivals, in that order.
 
-A :class:`Program` is plain arrays: :mod:`dgcl.verify_program` proves it on symbols, :mod:`dgcl.runtime` executes it.
+A :class:`Program` is plain arrays: :mod:`dgcl.verify_program` proves it on symbols, :mod:`dgcl.runtime`
+executes it.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ class Schedule:
     Attributes:
         send_peer, send_stage: ``(S,)`` int32.
         send_count: ``(S, 2)`` int64 rows.
-        send_from: ``(S, 2)`` int64. Expand: where the portion starts in ``Program.send_rows``. Fold: its first local row.
-        send_to: ``(S, 2)`` int64. Expand: the first local row at the receiver, and the first of its relay rows (from 0). Fold: the first
-            slots in the receiver's arrival buffer.
-        send_dep_ptr, send_deps: A send waits for the receives ``send_deps[send_dep_ptr[i]:send_dep_ptr[i + 1]]`` of this rank.
+        send_from: ``(S, 2)`` int64. Expand: where the portion starts in ``Program.send_rows``. Fold: its
+            first local row.
+        send_to: ``(S, 2)`` int64. Expand: the first local row at the receiver, and the first of its relay
+            rows (from 0). Fold: the first slots in the receiver's arrival buffer.
+        send_dep_ptr, send_deps: A send waits for the receives ``send_deps[send_dep_ptr[i]:send_dep_ptr[i +
+            1]]`` of this rank.
         recv_peer, recv_stage: ``(R,)`` int32.
         recv_count, recv_to: ``(R, 2)`` int64, as ``send_count`` and ``send_to`` of the peer that sends it.
     """
@@ -112,8 +116,8 @@ class Program:
 class _Transfers:
     """All (stage, sender, receiver) of a plan, sorted by (receiver, stage, sender).
 
-    ``num_rows[:, 0]`` are needed at the receiver, ``num_rows[:, 1]`` only passed on; ``edge_transfer[e]`` is the transfer of tree
-    edge e, ``edge_relay[e]`` whether its head only passes the row on.
+    ``num_rows[:, 0]`` are needed at the receiver, ``num_rows[:, 1]`` only passed on; ``edge_transfer[e]`` is
+    the transfer of tree edge e, ``edge_relay[e]`` whether its head only passes the row on.
     """
 
     stage: np.ndarray
@@ -146,7 +150,9 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     transfers = _find_transfers(plan)
     num_owned = np.bincount(part, minlength=world_size).astype(np.int64)
     num_halo, num_relay = (
-        np.bincount(transfers.receiver, weights=transfers.num_rows[:, kind], minlength=world_size).astype(np.int64)
+        np.bincount(transfers.receiver, weights=transfers.num_rows[:, kind], minlength=world_size).astype(
+            np.int64
+        )
         for kind in (0, 1)
     )
     if int((num_owned + num_halo + num_relay).max(initial=0)) > _MAX_ROWS:
@@ -155,7 +161,8 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     # Where each transfer's rows land at the receiver, among its halo rows and among its relay rows...
     halo_start = _starts_within(transfers.receiver, transfers.num_rows[:, 0])
     relay_start = _starts_within(transfers.receiver, transfers.num_rows[:, 1])
-    # ... where they lie among all that its sender sends, and, when they come back, among the sender's arrivals.
+    # ... where they lie among all that its sender sends, and, when they come back, among the sender's
+    # arrivals.
     total = transfers.num_rows.sum(axis=1)
     send_start = _ordered_starts(transfers.sender, transfers.stage, transfers.receiver, total)
     slot_start = _ordered_starts(transfers.sender, -transfers.stage, transfers.receiver, total)
@@ -188,7 +195,8 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     def schedule(rank: int, fold: bool) -> Schedule:
         sign = -1 if fold else 1
         outgoing, incoming = (
-            np.flatnonzero(end == rank) for end in (transfers.sender, transfers.receiver)[:: -1 if fold else 1]
+            np.flatnonzero(end == rank)
+            for end in (transfers.sender, transfers.receiver)[:: -1 if fold else 1]
         )
         to_peer, from_peer = (transfers.receiver, transfers.sender)[::sign]
         outgoing = outgoing[np.lexsort((to_peer[outgoing], sign * transfers.stage[outgoing]))]

@@ -1,7 +1,7 @@
 """The linear passes of :mod:`dgcl.program`, compiled: one walk over the vertices in ascending global id.
 
-Walking in ascending id makes every transfer's rows ascend by id without a sort; a tree's edges are listed parents first, so
-a vertex's local row at a sender is known when an edge that leaves it is reached.
+Walking in ascending id makes every transfer's rows ascend by id without a sort; a tree's edges are listed
+parents first, so a vertex's local row at a sender is known when an edge that leaves it is reached.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def deal_vertices(
-    num_nodes: int, class_ptr: np.ndarray, vertices: np.ndarray, tree_class: np.ndarray, tree_count: np.ndarray
+    num_nodes: int,
+    class_ptr: np.ndarray,
+    vertices: np.ndarray,
+    tree_class: np.ndarray,
+    tree_count: np.ndarray,
 ) -> np.ndarray:
     """``(N,)`` int32: the tree that carries each vertex's row, -1 where nobody needs it.
 
@@ -55,19 +59,25 @@ def fill_tables(
     """Fill the tables of all ranks, one behind the other.
 
     Args:
-        part, owned_index, tree_of_vertex: Per vertex: its owner, its place among the owner's rows, its tree or -1.
-        edges: Of the trees: ptr, src, dst; per edge its transfer, and whether its head only passes the row on.
-        transfers: Per transfer: rows needed at the receiver; first place in the concatenated ``send_rows``; first slot in the sender's
-            arrival buffer; first place in the concatenated ``halo_ids``; first halo and first relay row at the receiver.
+        part, owned_index, tree_of_vertex: Per vertex: its owner, its place among the owner's rows, its tree
+            or -1.
+        edges: Of the trees: ptr, src, dst; per edge its transfer, and whether its head only passes the row
+            on.
+        transfers: Per transfer: rows needed at the receiver; first place in the concatenated ``send_rows``;
+            first slot in the sender's arrival buffer; first place in the concatenated ``halo_ids``; first
+            halo and first relay row at the receiver.
         num_owned, num_received: Per rank.
         sent_base: ``(P + 1,)`` where each rank's sends start.
 
     Returns:
-        ``send_rows`` (all sends), ``halo_ids`` (all halo rows), ``arrival_rows`` and ``arrival_slots`` (all fold arrivals, as many as
-        rows sent; those of a rank start at ``sent_base[rank]``, sorted by local row, then slot).
+        ``send_rows`` (all sends), ``halo_ids`` (all halo rows), ``arrival_rows`` and ``arrival_slots`` (all
+        fold arrivals, as many as rows sent; those of a rank start at ``sent_base[rank]``, sorted by local
+        row, then slot).
     """
     edge_ptr, edge_src, edge_dst, edge_transfer, edge_relay = edges
-    transfer_halo, transfer_send, transfer_slot, transfer_halo_id, transfer_halo_row, transfer_relay_row = transfers
+    transfer_halo, transfer_send, transfer_slot, transfer_halo_id, transfer_halo_row, transfer_relay_row = (
+        transfers
+    )
     num_sent = sent_base[-1]
     send_rows = np.empty(num_sent, np.int32)
     num_halo_rows = 0
@@ -122,7 +132,9 @@ def fill_tables(
             place = start[row]
             start[row] = place + 1
             # Few arrivals per row: insert in order of slots.
-            while place > sent_base[rank] and arrival_rows[place - 1] == row and arrival_slots[place - 1] > slot:
+            while (
+                place > sent_base[rank] and arrival_rows[place - 1] == row and arrival_slots[place - 1] > slot
+            ):
                 arrival_rows[place] = arrival_rows[place - 1]
                 arrival_slots[place] = arrival_slots[place - 1]
                 place -= 1

@@ -16,7 +16,9 @@ from torch import Tensor
 from dgcl.control import Control
 
 
-def dispatch_rows(control: Control, given: Any, expected: int, ids: np.ndarray, name: str, what: str) -> Tensor:
+def dispatch_rows(
+    control: Control, given: Any, expected: int, ids: np.ndarray, name: str, what: str
+) -> Tensor:
     """This rank's rows of ``given``, which rank 0 has, or every rank.
 
     Args:
@@ -31,7 +33,9 @@ def dispatch_rows(control: Control, given: Any, expected: int, ids: np.ndarray, 
     """
     tensor, problem = _as_rows(given, name)
     if problem is None and tensor is not None and tensor.shape[0] != expected:
-        problem = f"{name} must have one row for each of the {expected} {what} (got shape {tuple(tensor.shape)})"
+        problem = (
+            f"{name} must have one row for each of the {expected} {what} (got shape {tuple(tensor.shape)})"
+        )
     cards = control.exchange((problem, None if tensor is None else (tuple(tensor.shape), tensor.dtype)))
     for rank, (text, _) in enumerate(cards):
         if text is not None:
@@ -61,7 +65,8 @@ def collect_rows(
     dst: int | None,
     file: str | PathLike[str] | None,
 ) -> Tensor | None:
-    """Every rank's ``rows``, with global ids ``ids``, as one ``(num_rows, *F)`` tensor on ``dst`` (None: everywhere).
+    """Every rank's ``rows``, with global ids ``ids``, as one ``(num_rows, *F)`` tensor on ``dst`` (None:
+    everywhere).
 
     With ``file``, rank ``dst`` (rank 0 for None) writes it there as ``.npy`` and nobody gets it.
 

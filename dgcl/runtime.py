@@ -1,13 +1,14 @@
 """Executes a rank's program: expand and fold on addresses, with deadlines, and with peers that may fail.
 
-One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until all is sent and all
-has arrived. Nobody waits for a peer to *finish*: a call is over for a rank when its own part is, and its buffers are safe from
-then on, because everything that was to be written into them has been.
+One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until
+all is sent and all has arrived. Nobody waits for a peer to *finish*: a call is over for a rank when its own
+part is, and its buffers are safe from then on, because everything that was to be written into them has been.
 
-Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction and rows. The engine
-comes back to Python every few milliseconds, where Ctrl-C is heard, peers' boards are read for errors, dead processes are noticed,
-and the deadline is kept. The first rank to give up posts the reason; the others raise it, too. After that the communicator
-is poisoned, and its buffers are never reused, because a stopped process may wake up and write.
+Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction
+and rows. The engine comes back to Python every few milliseconds, where Ctrl-C is heard, peers' boards are
+read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
+reason; the others raise it, too. After that the communicator is poisoned, and its buffers are never reused,
+because a stopped process may wake up and write.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Task:
             np.array([board.done_address(peer) for peer in ranks], np.int64),
         )
         self.own_ready = np.array(
-            [board.ready_address(peer) for peer in np.unique(schedule.recv_peer)], np.int64
+            [board.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
         )
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)
@@ -92,7 +93,8 @@ class _Task:
 
 
 class Runtime:
-    """One rank's side of a communicator. Construction is collective; calls are not collective beyond their data.
+    """One rank's side of a communicator. Construction is collective; calls are not collective beyond their
+    data.
 
     Args:
         program: This rank's program.
@@ -118,7 +120,8 @@ class Runtime:
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
 
     def expand_buffer(self, row_type: RowType) -> Block:
-        """A block for the result of an expand; fill the first ``num_owned`` rows, then call :meth:`expand`."""
+        """A block for the result of an expand; fill the first ``num_owned`` rows, then call
+        :meth:`expand`."""
         self._check_usable()
         return self.pool.allocate(self._program.num_local * row_type.row_bytes)
 
@@ -178,10 +181,13 @@ class Runtime:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise ValueError(f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info")
+            raise ValueError(
+                f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info"
+            )
         if self._failure is not None:
             raise type(self._failure)(
-                f"rank {self.rank}: this communicator is unusable since an earlier call failed ({self._failure}); close it and "
+                f"rank {self.rank}: this communicator is unusable since an earlier call failed "
+                f"({self._failure}); close it and "
                 f"build a new one"
             )
 
@@ -266,7 +272,8 @@ class Runtime:
         if late:
             waits = [f"{needed} (rank {peer})" for peer, needed in self._awaited(task)]
             raise CommTimeoutError(
-                f"{self._place(task)}: waited {self._timeout:g} s in vain: {'; '.join(waits)}. If ranks may be that late, give "
+                f"{self._place(task)}: waited {self._timeout:g} s in vain: {'; '.join(waits)}. If ranks may "
+                f"be that late, give "
                 f"build_comm_info a longer timeout"
             )
 
@@ -308,7 +315,8 @@ class Runtime:
         else:
             what = f"call {call}: {_unpack_tag(theirs)}"
         return DisagreementError(
-            f"ranks make different calls: rank {self.rank} is in call {self._call}: {_unpack_tag(tag)}; rank {peer} is in {what}. "
+            f"ranks make different calls: rank {self.rank} is in call {self._call}: {_unpack_tag(tag)}; "
+            f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )
 
@@ -327,4 +335,5 @@ def _unpack_tag(tag: int) -> str:
     from dgcl.dtypes import dtype_name
 
     row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
-    return f"{_VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)}"
+    element = dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)
+    return f"{_VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {element}"

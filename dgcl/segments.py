@@ -1,15 +1,16 @@
 """Shared memory between the ranks of one host: anonymous files that nobody can forget to delete.
 
-Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*; peers open it through the
-owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. It is ordinary POSIX shared memory with
-three differences that matter here:
+Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*; peers
+open it through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. It
+is ordinary POSIX shared memory with three differences that matter here:
 
 - it has no name, so killing every rank at any moment leaves nothing behind, and nobody can guess it;
 - it is not counted against ``/dev/shm``, which many containers limit to 64 MB;
-- only processes of the same user may open it, and it is sealed against shrinking, so a mapping never turns into a SIGBUS.
+- only processes of the same user may open it, and it is sealed against shrinking, so a mapping never turns
+  into a SIGBUS.
 
-A segment's memory is allocated when it is created: too little memory is an error at that point, with the sizes, not a crash later.
-File offsets are never reused, so a mapping of a segment stays what it was.
+A segment's memory is allocated when it is created: too little memory is an error at that point, with the
+sizes, not a crash later. File offsets are never reused, so a mapping of a segment stays what it was.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ class SegmentFile:
             segment = _map(self._descriptor, self._size, size)
         except OSError as error:
             raise MemoryError(
-                f"cannot allocate {size / 1e6:.1f} MB of shared memory for rows ({self._size / 1e6:.1f} MB are already in "
-                f"use by this rank): {error.strerror}; use narrower layers, more ranks, or free results that are kept alive"
+                f"cannot allocate {size / 1e6:.1f} MB of shared memory for rows ({self._size / 1e6:.1f} MB "
+                f"are already in "
+                f"use by this rank): {error.strerror}; use narrower layers, more ranks, or free results "
+                f"that are kept alive"
             ) from None
         self._size += size
         return segment

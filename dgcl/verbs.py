@@ -23,10 +23,11 @@ _SETUP_TIMEOUT = 1800.0
 def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) -> None:
     """Join the ranks. Collective over the group; once per thread that trains.
 
-    Over time: with a ``group``, or where a default process group exists, it is joined, and a Gloo subgroup of our own is made for
-    control messages. Without one, and under torchrun (``RANK`` and ``WORLD_SIZE`` are set), a Gloo default group is made and
-    destroyed at exit. Otherwise this process is a single rank and needs no group. A rank of :func:`dgcl.launch` is initialised
-    already, and a second call without a group changes nothing.
+    Over time: with a ``group``, or where a default process group exists, it is joined, and a Gloo subgroup of
+    our own is made for control messages. Without one, and under torchrun (``RANK`` and ``WORLD_SIZE`` are
+    set), a Gloo default group is made and destroyed at exit. Otherwise this process is a single rank and
+    needs no group. A rank of :func:`dgcl.launch` is initialised already, and a second call without a group
+    changes nothing.
 
     Args:
         group: The ranks that share the graph; None for the default group.
@@ -58,7 +59,8 @@ def current_communicator() -> Communicator:
 
 
 def dispatch_features(features: Tensor | ArrayLike | None, comm: Communicator | None = None) -> Tensor:
-    """This rank's ``(num_owned, *F)`` rows of the graph's features; see :meth:`Communicator.dispatch_features`."""
+    """This rank's ``(num_owned, *F)`` rows of the graph's features; see
+    :meth:`Communicator.dispatch_features`."""
     return (comm or current_communicator()).dispatch_features(features)
 
 
@@ -68,8 +70,9 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
         >>> h = dgcl.graph_allgather(h)      # (num_owned, F) -> (num_owned + num_halo, F)
         >>> h = conv(block, (h, h[:num_owned]))
 
-    Differentiable as often as needed; the backward sends gradients back along the same trees. Works under ``torch.compile``,
-    activation checkpointing and ``torch.no_grad``. Collective: every rank calls it with the same trailing shape and dtype.
+    Differentiable as often as needed; the backward sends gradients back along the same trees. Works under
+    ``torch.compile``, activation checkpointing and ``torch.no_grad``. Collective: every rank calls it with
+    the same trailing shape and dtype.
 
     Args:
         rows: ``(num_owned, *F)``, any dtype.

@@ -1,14 +1,16 @@
 """Proof, on symbols, that compiled programs do what their plan says.
 
-The programs of all ranks are executed with global ids in place of rows, stage by stage, using nothing of how they were
-compiled. What is shown:
+The programs of all ranks are executed with global ids in place of rows, stage by stage, using nothing of how
+they were compiled. What is shown:
 
 - every send reads only rows that are there, and lists every receive that it depends on;
 - every place is written exactly once, by the transfer that the receiver expects there;
-- every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids`` states;
+- every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
+  states;
 - each (stage, sender, receiver) moves as many rows as the plan says;
-- the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over all ranks that hold
-  its vertex (a slot added twice, left out, or added to the wrong row escapes with a chance of 2**-64).
+- the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
+  all ranks that hold its vertex (a slot added twice, left out, or added to the wrong row escapes with a
+  chance of 2**-64).
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def _check_numbering(programs: list[Program], part: np.ndarray) -> None:
 
 
 def _check_matching(programs: list[Program], verb: str) -> None:
-    """Each send has its receive, with the same rows in the same place, and both are in the order that flags need."""
+    """Each send has its receive, with the same rows in the same place, and both are in the order that flags
+    need."""
     for program in programs:
         mine: Schedule = getattr(program, verb)
         for peers, stages, words in (
@@ -62,8 +65,10 @@ def _check_matching(programs: list[Program], verb: str) -> None:
             order = np.stack((stages, peers), axis=1).tolist()
             if order != sorted(order) or len(set(map(tuple, order))) != len(order):
                 raise _fail(program, f"{verb}: {words} are not ordered by (stage, peer)")
-            if len(order) and not (0 <= min(order)[0] and max(order)[0] < program.num_stages):
-                raise _fail(program, f"{verb}: a stage of the {words} is outside the plan's {program.num_stages}")
+            if len(order) and not (min(order)[0] >= 0 and max(order)[0] < program.num_stages):
+                raise _fail(
+                    program, f"{verb}: a stage of the {words} is outside the plan's {program.num_stages}"
+                )
         sends = zip(mine.send_stage, mine.send_peer, mine.send_count, mine.send_to, strict=True)
         for stage, peer, count, to in sends:
             theirs: Schedule = getattr(programs[peer], verb)
@@ -73,7 +78,9 @@ def _check_matching(programs: list[Program], verb: str) -> None:
                 or (theirs.recv_count[match[0]] != count).any()
                 or (theirs.recv_to[match[0]] != to)[count > 0].any()
             ):
-                raise _fail(program, f"{verb}: the send to rank {peer} in stage {stage} is not what that rank expects")
+                raise _fail(
+                    program, f"{verb}: the send to rank {peer} in stage {stage} is not what that rank expects"
+                )
     sends = sum(len(getattr(program, verb).send_peer) for program in programs)
     receives = sum(len(getattr(program, verb).recv_peer) for program in programs)
     if sends != receives:
@@ -98,7 +105,10 @@ def _check_counts(programs: list[Program], plan: Plan) -> None:
         for program in programs:
             schedule: Schedule = getattr(program, verb)
             for peer, stage, count in zip(
-                schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1).tolist(), strict=True
+                schedule.send_peer.tolist(),
+                schedule.send_stage.tolist(),
+                schedule.send_count.sum(1).tolist(),
+                strict=True,
             ):
                 if verb == "expand":
                     moved[stage, program.rank, peer] = count
@@ -118,7 +128,8 @@ def _waited_for(schedule: Schedule, send: int) -> np.ndarray:
 
 
 def _run_expand(programs: list[Program]) -> None:
-    """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1: owned)."""
+    """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1:
+    owned)."""
     holds, came = [], []
     for program in programs:
         size = program.num_local + program.num_relay
@@ -138,15 +149,29 @@ def _run_expand(programs: list[Program]) -> None:
                     count = schedule.send_count[send, portion]
                     start = schedule.send_from[send, portion]
                     rows = program.send_rows[start : start + count]
-                    if len(rows) != count or (count and not 0 <= rows.min() <= rows.max() < len(holds[program.rank])):
-                        raise _fail(program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range")
+                    if len(rows) != count or (
+                        count and not 0 <= rows.min() <= rows.max() < len(holds[program.rank])
+                    ):
+                        raise _fail(
+                            program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range"
+                        )
                     if (holds[program.rank][rows] < 0).any():
-                        raise _fail(program, f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived")
+                        raise _fail(
+                            program,
+                            f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
+                        )
                     needed = np.unique(came[program.rank][rows])
                     if not np.isin(needed[needed >= 0], _waited_for(schedule, send)).all():
-                        raise _fail(program, f"expand: stage {stage}: does not wait for what it sends rank {peer.rank}")
+                        raise _fail(
+                            program,
+                            f"expand: stage {stage}: does not wait for what it sends rank {peer.rank}",
+                        )
                     first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
-                    low, high = (peer.num_local, peer.num_local + peer.num_relay) if portion else (peer.num_owned, peer.num_local)
+                    low, high = (
+                        (peer.num_local, peer.num_local + peer.num_relay)
+                        if portion
+                        else (peer.num_owned, peer.num_local)
+                    )
                     if count and not low <= first <= first + count <= high:
                         raise _fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
                     writes.append((peer.rank, first, holds[program.rank][rows], recv))
@@ -177,10 +202,12 @@ def _check_relation(programs: list[Program], plan: Plan, classes: VertexClasses)
 
 
 def _run_fold(programs: list[Program]) -> None:
-    """Sum random numbers, wrapping; compare each owner's with the sum over the ranks that hold its vertices."""
+    """Sum random numbers, wrapping; compare each owner's with the sum over the ranks that hold its
+    vertices."""
     generator = np.random.default_rng(0x0DE1)
     values = [
-        generator.integers(0, 2**64, program.num_local, dtype=np.uint64, endpoint=False) for program in programs
+        generator.integers(0, 2**64, program.num_local, dtype=np.uint64, endpoint=False)
+        for program in programs
     ]
     num_nodes = 1 + max((int(p.owned_ids.max(initial=-1)) for p in programs), default=-1)
     expected = np.zeros(num_nodes, np.uint64)
@@ -211,19 +238,25 @@ def _run_fold(programs: list[Program]) -> None:
             schedule = program.fold
             for send in np.flatnonzero(schedule.send_stage == stage):
                 peer = programs[schedule.send_peer[send]]
-                recv = np.flatnonzero((peer.fold.recv_stage == stage) & (peer.fold.recv_peer == program.rank))[0]
+                recv = np.flatnonzero(
+                    (peer.fold.recv_stage == stage) & (peer.fold.recv_peer == program.rank)
+                )[0]
                 for portion in (0, 1):
                     count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
                     if count == 0:
                         continue
                     sums, needed = total(program, begin, begin + count, with_own=portion == 0)
                     if (needed < 0).any() or not np.isin(needed, _waited_for(schedule, send)).all():
-                        raise _fail(program, f"fold: stage {stage}: does not wait for what it sends rank {peer.rank}")
+                        raise _fail(
+                            program, f"fold: stage {stage}: does not wait for what it sends rank {peer.rank}"
+                        )
                     writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
         for rank, first, sums, recv in writes:
             place = slice(first, first + len(sums))
             if len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():
-                raise ProgramError(f"fold: stage {stage}: arrivals of rank {rank} are written twice or out of range")
+                raise ProgramError(
+                    f"fold: stage {stage}: arrivals of rank {rank} are written twice or out of range"
+                )
             arrivals[rank][place] = sums
             came[rank][place] = recv
     for program in programs:

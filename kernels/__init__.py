@@ -1,7 +1,7 @@
 """Move and add rows: the innermost loops, on raw memory addresses.
 
-Imports nothing of ours. The CPU kernels are numba functions that take addresses (``intp``), because the memory they
-touch belongs to other processes and has no array behind it on this side:
+Imports nothing of ours. The CPU kernels are numba functions that take addresses (``intp``), because the
+memory they touch belongs to other processes and has no array behind it on this side:
 
 - :mod:`dgcl.kernels.memory`: loads and stores with an order, copies, and how a waiting thread gives way;
 - :mod:`dgcl.kernels.half`: float16 and bfloat16 to float32 and back, in integer arithmetic;

@@ -1,8 +1,9 @@
 """float16 and bfloat16 to float32 and back, in integer arithmetic.
 
-Numba has no 16-bit floats on the CPU, and LLVM's own conversions need a helper library on processors without F16C. These
-are a few integer operations that every processor vectorises. Rounding is to nearest, ties to even, as IEEE 754 and torch do;
-NaN stays NaN (the payload may change), overflow gives infinity, float16 subnormals are exact.
+Numba has no 16-bit floats on the CPU, and LLVM's own conversions need a helper library on processors without
+F16C. These are a few integer operations that every processor vectorises. Rounding is to nearest, ties to
+even, as IEEE 754 and torch do; NaN stays NaN (the payload may change), overflow gives infinity, float16
+subnormals are exact.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from numba import njit, uint16, uint32
 
 from dgcl.kernels.memory import bits_to_float, float_to_bits
 
-# Scaling by 2**112 moves a float16 exponent (bias 15), placed in a float32's field (bias 127), to where it belongs, and
-# turns float16 subnormals into normal numbers on the way.
+# Scaling by 2**112 moves a float16 exponent (bias 15), placed in a float32's field (bias 127), to where it
+# belongs, and turns float16 subnormals into normal numbers on the way.
 _TO_SINGLE = uint32(0x77800000)  # 2.0**112
 
 
@@ -37,7 +38,8 @@ def single_to_half(single: float) -> int:
     if magnitude >= uint32(0x477FF000):  # 65520 and above round to infinity
         return uint16(sign | uint32(0x7C00))
     if magnitude < uint32(0x38800000):
-        # Below 2**-14 the result is subnormal: adding 0.5 puts its last bit (2**-24) at the last bit of the sum.
+        # Below 2**-14 the result is subnormal: adding 0.5 puts its last bit (2**-24) at the last bit of the
+        # sum.
         shifted = float_to_bits(bits_to_float(magnitude) + bits_to_float(uint32(0x3F000000)))
         return uint16(sign | uint32(shifted - uint32(0x3F000000)))
     odd = uint32(magnitude >> uint32(13)) & uint32(1)

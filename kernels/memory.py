@@ -1,10 +1,11 @@
 """Ordered loads and stores on shared memory, raw copies, and ways to wait; for use inside numba functions.
 
-Memory order. A writer fills rows with plain stores and then publishes a flag with :func:`store_release`; a reader polls the
-flag with :func:`load_acquire` and then reads the rows. Release forbids the row stores to move below the flag store, acquire
-forbids the row loads to move above the flag load, so a reader that sees the flag sees the rows. On x86 both are plain
-``mov`` (the hardware keeps this order; the annotation stops the compiler); on Arm they become ``stlr`` and ``ldar``.
-Flags are naturally aligned 8-byte words, which both architectures read and write in one piece.
+Memory order. A writer fills rows with plain stores and then publishes a flag with :func:`store_release`; a
+reader polls the flag with :func:`load_acquire` and then reads the rows. Release forbids the row stores to
+move below the flag store, acquire forbids the row loads to move above the flag load, so a reader that sees
+the flag sees the rows. On x86 both are plain ``mov`` (the hardware keeps this order; the annotation stops the
+compiler); on Arm they become ``stlr`` and ``ldar``. Flags are naturally aligned 8-byte words, which both
+architectures read and write in one piece.
 """
 
 from __future__ import annotations

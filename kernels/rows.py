@@ -1,10 +1,11 @@
 """Gather rows, and add rows in a fixed order; on raw addresses, for any row width.
 
-Both kernels read every row once and write every row once. Index tables are int32 (a rank holds fewer than 2**31 rows);
-every product of an index and a row size is formed in 64 bits.
+Both kernels read every row once and write every row once. Index tables are int32 (a rank holds fewer than
+2**31 rows); every product of an index and a row size is formed in 64 bits.
 
-:func:`sum_rows` is the whole arithmetic of a fold: the sum of a rank's own row and of what arrived for it, in the order of the
-arrival slots. No atomics, so the same input gives the same bits. 16-bit floats are added in float32 and rounded once.
+:func:`sum_rows` is the whole arithmetic of a fold: the sum of a rank's own row and of what arrived for it, in
+the order of the arrival slots. No atomics, so the same input gives the same bits. 16-bit floats are added in
+float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def gather_rows(
 ) -> None:
     """Copy rows ``rows[begin:end]`` to ``destination``, one behind the other.
 
-    A row index below ``num_source_rows`` counts from address ``source``; one at or above it counts from ``overflow``
-    (a rank's relay rows, which live apart from its result).
+    A row index below ``num_source_rows`` counts from address ``source``; one at or above it counts from
+    ``overflow`` (a rank's relay rows, which live apart from its result).
     """
     if row_bytes == 4:
         narrow = carray(pointer_to(destination, int32(0)), (end - begin,))
@@ -89,7 +90,9 @@ def _sum_exact(
     while row < end:
         stop = min(int64(arrival_rows[p]), end) if p < last else end
         if stop > row:  # a run of rows for which nothing arrived
-            copy_bytes(destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes)
+            copy_bytes(
+                destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes
+            )
             row = stop
             continue
         target = destination + (row - begin) * row_bytes
@@ -133,7 +136,9 @@ def _sum_16bit(
     while row < end:
         stop = min(int64(arrival_rows[p]), end) if p < last else end
         if stop > row:
-            copy_bytes(destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes)
+            copy_bytes(
+                destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes
+            )
             row = stop
             continue
         past = p
@@ -179,10 +184,10 @@ def sum_rows(
 ) -> None:
     """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other.
 
-    The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for every ``p`` with
-    ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the first ``p`` with
-    ``arrival_rows[p] >= begin``. Without own rows every row of the range has at least one arrival. ``code`` is the element type's
-    place in :data:`SUMMABLE`.
+    The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for
+    every ``p`` with ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the
+    first ``p`` with ``arrival_rows[p] >= begin``. Without own rows every row of the range has at least one
+    arrival. ``code`` is the element type's place in :data:`SUMMABLE`.
     """
     task = (destination, own, begin, end, arrival_rows, arrival_slots, first, arrivals, row_bytes)
     if code == 0:
