@@ -47,7 +47,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 docs: $(DOCS_READY)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # A virtual environment whose interpreter is gone (moved folder, upgraded Python) is made anew.
 $(READY): pyproject.toml constraints.txt

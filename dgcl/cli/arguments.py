@@ -1,0 +1,53 @@
+"""The argument parser of the command, and the kinds of value its options take."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+from dgcl.cli.errors import CliError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one line per mistake, no abbreviations, and ``args.prog`` naming the command."""
+
+    def __init__(self, **kwargs: object):
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(**kwargs)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing a usage text and exiting."""
+        raise CliError(f"{message} (see {self.prog} --help)", prog=self.prog)
+
+    def runs(self, command: Callable[[argparse.Namespace], int]) -> None:
+        """Make ``command`` what this parser's arguments are for."""
+        self.set_defaults(run=command, prog=self.prog)
+        self.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An option type: a whole number of at least ``least``."""
+
+    def whole_number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or value >= 2**63:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least} (got {text!r})")
+        return value
+
+    return whole_number
+
+
+def positive_seconds(text: str) -> float:
+    """An option type: a finite number of seconds above zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 (got {text!r})")
+    return value

@@ -1,0 +1,54 @@
+"""``dgcl check``: prove a plan file, trusting nothing but the file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dgcl.cli.errors import CliError, one_line, reading
+from dgcl.cli.output import print_fields, print_json, seconds, size, step
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command."""
+    parser = verbs.add_parser(
+        name,
+        help="prove that a plan file delivers every row once, at the cost it states",
+        description="Prove that a plan delivers every row to each destination exactly once over links that"
+        " exist, in stages that never wait in a circle, and that its cost and fingerprint are what it states."
+        " Exit status 1 and the reason when it is rejected.",
+    )
+    parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
+    parser.runs(check)
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print what was proved, or why the plan is rejected (status 1)."""
+    from dgcl.planner import PlanError
+    from dgcl.planner.verify import check_plan_file
+
+    try:
+        with step(f"checking {args.plan}"), reading(args.plan, "plan", passing=PlanError):
+            report = check_plan_file(args.plan)
+    except PlanError as error:
+        if args.json:
+            print_json({"path": args.plan, "ok": False, "reason": one_line(error)})
+        raise CliError(f"{args.plan}: rejected: {one_line(error)}", status=1) from error
+    if args.json:
+        print_json({"ok": True, **report.to_json()})
+        return 0
+    direct = report.direct_seconds
+    print_fields(
+        [
+            ("plan", f"{args.plan}: accepted"),
+            ("made by", f"{report.method}, for {report.world_size} ranks, rows of {size(report.row_bytes)}"),
+            ("delivers", f"{report.boundary_vertices} vertices, {report.deliveries} rows, each exactly once"),
+            ("by", f"{report.num_trees} trees for {report.num_classes} classes, {report.num_stages} stages"),
+            ("sends", f"{size(report.bytes_sent)} ({size(report.bytes_needed)} needed)"),
+            ("takes", seconds(report.predicted_seconds)),
+            ("bound", f"{seconds(report.lower_bound_seconds)}; the plan is {report.gap:.2%} above it"),
+            ("direct", "not possible: some pair has no link" if direct is None else seconds(direct)),
+            ("fingerprint", report.fingerprint),
+        ]
+    )
+    return 0

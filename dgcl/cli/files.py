@@ -1,0 +1,58 @@
+"""Writing result files so that a failure leaves nothing behind and never half a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dgcl.cli.errors import CliError, one_line
+
+
+def check_output(option: str, path: str | None, inputs: dict[str, str | None]) -> None:
+    """Refuse an output that cannot work before anything is computed: a folder, no folder, an input."""
+    if path is None:
+        return
+    target = Path(os.path.realpath(path))
+    if target.is_dir() or path.endswith(os.sep):
+        raise CliError(f"{option} {path}: is a folder, name a file")
+    if not target.parent.is_dir():
+        raise CliError(f"{option} {path}: there is no folder {target.parent}")
+    if not os.access(target if _is_special(target) else target.parent, os.W_OK):
+        raise CliError(f"{option} {path}: no permission to write there")
+    for name, other in inputs.items():
+        if other is not None and os.path.realpath(other) == str(target):
+            raise CliError(f"{option} {path}: is also {name}, name another file")
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[Path]:
+    """Give a temporary file beside ``path`` that becomes ``path`` if the block succeeds, and else vanishes.
+
+    A device or pipe (``/dev/null``, ``/dev/stdout``) is not replaced: it is given itself.
+    """
+    target = Path(os.path.realpath(path))  # through a symlink: its target is replaced, not the link
+    if _is_special(target):
+        yield target
+        return
+    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the user's umask decides
+        yield temporary
+        os.replace(temporary, target)
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror or one_line(error)}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

@@ -1,0 +1,101 @@
+"""``dgcl partition``: which rank owns which vertex, and what that split costs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dgcl.cli.arguments import at_least
+from dgcl.cli.errors import CliError, reading
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_fields, print_json, print_table, step
+from dgcl.cli.topo import HELP as TOPOLOGY_HELP
+from dgcl.cli.topo import resolve
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dgcl.graph import Graph
+    from dgcl.part_report import PartitionReport
+
+GRAPH_HELP = "graph file: npz, text edge list (also .gz) or Matrix Market"
+HOPS = 3  # the replication factors of the paper's Figure 4
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command."""
+    parser = verbs.add_parser(
+        name,
+        help="split a graph over ranks",
+        description="Split a graph over ranks and report balance, cut, boundary and the replication factor:"
+        " how many ranks hold a vertex on average if each holds its own and all up to 1, 2 or 3 hops away.",
+    )
+    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
+    parser.add_argument("--parts", metavar="P", type=at_least(1), required=True, help="number of parts")
+    parser.add_argument(
+        "--topology", metavar="T", help=f"split along its machines and sockets: {TOPOLOGY_HELP}"
+    )
+    parser.add_argument("--method", metavar="M", default="metis", help="metis (default), random or range")
+    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+    parser.add_argument("--out", metavar="part.npy", required=True, help="the owner of each vertex, int32")
+    parser.runs(partition)
+
+
+def load_graph(path: str) -> Graph:
+    """Read a graph file of any kind that dgcl reads."""
+    from dgcl.graph_io import read_graph
+
+    with step(f"reading {path}"), reading(path, "graph"):
+        return read_graph(path).graph
+
+
+def partition(args: argparse.Namespace) -> int:
+    """Write the part vector and print what it costs."""
+    from dgcl.metrics import replication_factors
+    from dgcl.partition import METHODS, partition_graph, partition_report
+
+    if args.method not in METHODS:
+        raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
+    check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
+    topology = resolve(args.topology, args.parts) if args.topology else None
+    graph = load_graph(args.graph)
+    with step(f"partitioning {graph.num_nodes} vertices into {args.parts} parts"):
+        part = partition_graph(graph, args.parts, topology=topology, method=args.method, seed=args.seed)
+    with step("counting copies"):
+        report = partition_report(graph, part, args.parts)
+        replication = replication_factors(graph, part, args.parts, HOPS)
+    with replacing(args.out) as temporary, temporary.open("wb") as file:
+        np.save(file, part, allow_pickle=False)
+    if args.json:
+        sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+        print_json({"out": args.out, **sizes, **report.to_json(), "replication": replication})
+    else:
+        _print(args.out, graph, report, replication)
+    return 0
+
+
+def _print(out: str, graph: Graph, report: PartitionReport, replication: NDArray[np.float64]) -> None:
+    edges = max(graph.num_edges, 1)
+    print_fields(
+        [
+            ("graph", f"{graph.num_nodes} vertices, {graph.num_edges} edges"),
+            ("parts", f"{report.num_parts}, written to {out}"),
+            ("balance", f"{report.balance:.3f} in vertices, {report.edge_balance:.3f} in edges (1: even)"),
+            ("cut", f"{report.cut_edges} edges ({report.cut_edges / edges:.1%})"),
+            (
+                "boundary",
+                f"{report.boundary_vertices} vertices ({report.boundary_vertices / graph.num_nodes:.1%})",
+            ),
+            ("exchange", f"{report.deliveries} rows per layer"),
+        ]
+        + [
+            (f"{hops} hop{'s' * (hops > 1)}", f"{factor:.3f} copies of each vertex, without communication")
+            for hops, factor in enumerate(replication, 1)
+        ]
+    )
+    print()
+    columns = (report.sizes, report.edges, report.cut, report.boundary_sizes, report.halo_sizes)
+    rows = [[str(rank), *map(str, row)] for rank, row in enumerate(zip(*columns, strict=True))]
+    print_table(("part", "vertices", "edges", "cut", "boundary", "halo"), rows)

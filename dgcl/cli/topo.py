@@ -1,0 +1,49 @@
+"""``dgcl topo show T``: the devices, connections and links of a machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from dgcl.cli.errors import reading
+from dgcl.cli.output import print_json, step
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+HELP = (
+    "preset name (dgx1, pcie8, dgx1x2, dgx_a100, hgx_h100, summit, host:N, uniform:N) or topology JSON file"
+)
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command and its actions."""
+    parser = verbs.add_parser(name, help="look at a machine's topology", description=__doc__)
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    show_parser = actions.add_parser(
+        "show",
+        help="print a topology",
+        description="Print devices, connections and routes; with --json the topology file, links included.",
+    )
+    show_parser.add_argument("topology", metavar="T", help=HELP)
+    show_parser.runs(show)
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print a topology as text or as its file format."""
+    topology = resolve(args.topology)
+    if args.json:
+        print_json(topology.to_json())
+    else:
+        from dgcl.topology import render_topology
+
+        print(render_topology(topology), end="")
+    return 0
+
+
+def resolve(spec: str, num_devices: int | None = None) -> Topology:
+    """Return the topology that ``T`` names, of ``num_devices`` devices where that is given."""
+    from dgcl.topology import resolve_topology
+
+    with step(f"reading topology {spec}"), reading(spec, "topology"):
+        return resolve_topology(spec, num_devices)

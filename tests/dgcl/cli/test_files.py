@@ -1,0 +1,104 @@
+"""Output files appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dgcl.cli.errors import CliError
+from dgcl.cli.files import check_output, replacing
+
+
+def write(path: Path, text: str) -> None:
+    with replacing(str(path)) as temporary:
+        temporary.write_text(text)
+
+
+def test_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
+    write(tmp_path / "a.npz", "new")
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert (tmp_path / "a.npz").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "a.npz").stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
+
+
+def test_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_text("old")
+    with replacing(str(path)) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.suffix == ".npz"  # writers that add a missing ending find it there
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError(28, "No space left on device"), KeyboardInterrupt])
+def test_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type | OSError) -> None:
+    path = tmp_path / "a.npz"
+    path.write_text("old")
+
+    def write_half() -> None:
+        with replacing(str(path)) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises((ValueError, CliError, KeyboardInterrupt)):
+        write_half()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+def test_system_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CliError, match=r"cannot write .*a\.npz: No space left on device"),
+        replacing(str(tmp_path / "a.npz")),
+    ):
+        raise OSError(28, "No space left on device")
+
+
+def test_symlink_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/a.npz")
+    write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "a.npz").read_text() == "new"
+
+
+def test_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    check_output("--out", str(pipe), {})
+    write(pipe, "new")
+    assert os.read(reader, 10) == b"new"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (".", "is a folder"),
+        ("new/", "is a folder"),
+        ("nowhere/a.npz", "there is no folder .*nowhere"),
+        ("file/a.npz", "there is no folder .*file"),
+        ("input", "is also GRAPH"),
+        ("link-to-input", "is also GRAPH"),
+    ],
+)
+def test_output_that_cannot_work_is_refused_at_once(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "input").touch()
+    (tmp_path / "link-to-input").symlink_to("input")
+    with pytest.raises(CliError, match=message):
+        check_output("--out", f"{tmp_path}/{path}", {"GRAPH": str(tmp_path / "input"), "--relation": None})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_closed_folder_is_refused_at_once(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(CliError, match="no permission"):
+        check_output("--out", str(tmp_path / "a.npz"), {})

@@ -1,0 +1,238 @@
+"""The house stands as drawn: who may import whom, what may not be loaded, and habits.
+
+Rules are functions from a parsed file to the lines that break them; each is first shown a file that does.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("topology", "planner", "kernels", "dgcl")
+# What of ours each folder may import, besides itself.
+ARROWS = {"topology": (), "planner": ("topology",), "kernels": (), "dgcl": ("topology", "planner", "kernels")}
+LINKED = ("topology", "planner", "kernels")
+HEAVY = ("torch", "numba", "scipy", "matplotlib")
+MOST_LINES = 400
+USUAL_LINES = 250
+
+
+def sources(folder: str) -> list[Path]:
+    """The files of one folder; for dgcl those that are its own, not those behind its symlinks."""
+    own = [
+        Path(where) / name
+        for where, _, names in os.walk(ROOT / folder)
+        for name in names
+        if name.endswith(".py")
+    ]
+    return sorted(own)
+
+
+ALL_FILES = [pytest.param(path, id=str(path.relative_to(ROOT))) for f in FOLDERS for path in sources(f)]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Each import statement's line and dotted names, wherever it stands (also in functions)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield node.lineno, module
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def room(module: str) -> str | None:
+    """Which of our folders a dotted name belongs to; None for other people's packages."""
+    parts = module.split(".")
+    if parts[0] != "dgcl":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in LINKED else "dgcl"
+
+
+def wrong_arrows(tree: ast.Module, folder: str) -> list[str]:
+    allowed = {None, folder, *ARROWS[folder]}
+    # `from dgcl import topology` names dgcl itself first, which every import of ours runs through anyway.
+    return [
+        f"{line}: {name}" for line, name in imported(tree) if name != "dgcl" and room(name) not in allowed
+    ]
+
+
+def bare_names(tree: ast.Module) -> list[str]:
+    """Imports of a folder by its top-level name, or relative ones, which hide where they lead."""
+    return [f"{line}: {name}" for line, name in imported(tree) if name.split(".")[0] in ("", *LINKED)]
+
+
+def torch_imports(tree: ast.Module) -> list[str]:
+    return [f"{line}: {name}" for line, name in imported(tree) if name.split(".")[0] == "torch"]
+
+
+def bare_excepts(tree: ast.Module) -> list[str]:
+    return [str(n.lineno) for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler) and n.type is None]
+
+
+def globals_used(tree: ast.Module) -> list[str]:
+    return [f"{n.lineno}: {n.names}" for n in ast.walk(tree) if isinstance(n, ast.Global)]
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def unpicklings(tree: ast.Module) -> list[str]:
+    """Anything that runs code found in a file: pickle.load, and numpy or torch told to do it."""
+    found = [
+        f"{call.lineno}: {name}"
+        for call, name in calls(tree)
+        if name.split(".")[-1] in ("Unpickler", "load") and "pickle" in name.lower()
+    ]
+    for call, name in calls(tree):
+        for keyword in call.keywords:
+            risky = {"allow_pickle": True, "weights_only": False}.get(keyword.arg or "")
+            if risky is not None and isinstance(keyword.value, ast.Constant) and keyword.value.value is risky:
+                found.append(f"{call.lineno}: {name}({keyword.arg}={risky})")
+    return found
+
+
+def prints(tree: ast.Module) -> list[str]:
+    return [str(call.lineno) for call, name in calls(tree) if name == "print"]
+
+
+def shells(tree: ast.Module) -> list[str]:
+    found = [str(call.lineno) for call, name in calls(tree) if name in ("os.system", "os.popen")]
+    return found + [str(c.lineno) for c, _ in calls(tree) for k in c.keywords if k.arg == "shell"]
+
+
+def environment_writes(tree: ast.Module) -> list[str]:
+    found = []
+    for node in ast.walk(tree):
+        targets = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        found += [str(t.lineno) for t in targets if ast.unparse(t).startswith(("os.environ", "environ["))]
+    changers = ("update", "setdefault", "pop", "clear", "popitem")
+    found += [
+        str(call.lineno)
+        for call, name in calls(tree)
+        if name in ("os.putenv", "os.unsetenv")
+        or name.rpartition(".")[::2] in {("os.environ", c) for c in changers}
+    ]
+    return found
+
+
+HABITS = {
+    "no bare top-level names": bare_names,
+    "no bare except": bare_excepts,
+    "no global statement": globals_used,
+    "no unpickling": unpicklings,
+    "no shell": shells,
+    "no change of the environment": environment_writes,
+}
+
+BAD = [
+    ("no bare top-level names", "import planner.plan"),
+    ("no bare top-level names", "from topology import Topology"),
+    ("no bare top-level names", "from . import plan"),
+    ("no bare except", "try:\n    pass\nexcept:\n    pass"),
+    ("no global statement", "def f():\n    global x"),
+    ("no unpickling", "pickle.load(f)"),
+    ("no unpickling", "np.load(f, allow_pickle=True)"),
+    ("no unpickling", "torch.load(f, weights_only=False)"),
+    ("no shell", "subprocess.run(c, shell=True)"),
+    ("no shell", "os.system(c)"),
+    ("no change of the environment", "os.environ['A'] = 'b'"),
+    ("no change of the environment", "os.environ.setdefault('A', 'b')"),
+    ("no change of the environment", "del os.environ['A']"),
+]
+
+
+@pytest.mark.parametrize(("habit", "code"), BAD)
+def test_rule_sees_an_offence(habit: str, code: str) -> None:
+    assert HABITS[habit](ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    ("folder", "code", "offends"),
+    [
+        ("topology", "from dgcl.planner import Plan", True),
+        ("topology", "from dgcl import planner", True),
+        ("topology", "import dgcl.errors", True),
+        ("topology", "from dgcl.topology.model import Topology", False),
+        ("planner", "def f():\n    from dgcl.kernels import rows", True),
+        ("planner", "from dgcl.topology import Topology", False),
+        ("kernels", "from dgcl.topology import Topology", True),
+        ("dgcl", "from dgcl.planner import Plan\nfrom dgcl.kernels import rows\nimport numpy", False),
+    ],
+)
+def test_arrow_rule_sees_an_offence(folder: str, code: str, offends: bool) -> None:
+    assert bool(wrong_arrows(ast.parse(code), folder)) == offends
+
+
+@pytest.mark.parametrize("path", ALL_FILES)
+def test_imports_follow_the_arrows(path: Path) -> None:
+    tree, folder = parse(path), path.relative_to(ROOT).parts[0]
+    assert not wrong_arrows(tree, folder)
+    if folder in ("topology", "planner"):
+        assert not torch_imports(tree)
+
+
+@pytest.mark.parametrize("path", ALL_FILES)
+def test_habits(path: Path) -> None:
+    tree = parse(path)
+    broken = {habit: lines for habit, rule in HABITS.items() if (lines := rule(tree))}
+    if ROOT / "dgcl" / "cli" not in path.parents and (lines := prints(tree)):
+        broken["no print outside the command"] = lines
+    assert not broken
+
+
+def test_files_fit_in_the_head() -> None:
+    lines = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for f in FOLDERS for p in sources(f)}
+    long = {name: count for name, count in lines.items() if count > USUAL_LINES}
+    assert not {name: count for name, count in long.items() if count > MOST_LINES}
+    assert len(long) <= 0.2 * len(lines), f"more than a fifth is longer than {USUAL_LINES} lines: {long}"
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_symlink_is_relative_and_committed(name: str) -> None:
+    link = ROOT / "dgcl" / name
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{name}"
+    if (ROOT / ".git").exists():
+        entry = subprocess.run(
+            ["git", "ls-files", "-s", f"dgcl/{name}"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert entry.stdout.startswith("120000 "), "not committed as a symlink"
+
+
+def test_no_public_verb_has_the_name_of_a_module() -> None:
+    import dgcl
+
+    modules = {module.name for module in pkgutil.iter_modules(dgcl.__path__)}
+    assert {"topology", "planner", "cli"} <= modules
+    # The subpackages are public under their own names; a function of such a name would be overwritten.
+    verbs = {name for name in dgcl.__all__ if name not in LINKED}
+    assert verbs
+    assert not verbs & modules
+
+
+@pytest.mark.parametrize("module", ["dgcl", "dgcl.topology", "dgcl.planner", "dgcl.cli"])
+def test_import_is_light(module: str) -> None:
+    code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""
