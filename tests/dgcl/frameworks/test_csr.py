@@ -1,0 +1,196 @@
+"""dgcl.frameworks.csr: sums, means and softmaxes over edges, against a loop over the whole graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dgcl.frameworks import local_graph
+from dgcl.frameworks.csr import CSRLocalGraph
+from tests.dgcl.awkward import CASES, Case
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    chosen: Case = request.param
+    return chosen
+
+
+def rows(case: Case, *trailing: int) -> Tensor:
+    return torch.randn(
+        case.num_nodes, *trailing, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+
+
+def edge_values(case: Case, *trailing: int) -> Tensor:
+    shape = (case.edges.shape[1], *trailing)
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def loop_sum(case: Case, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    out = torch.zeros_like(x)
+    for edge, (source, head) in enumerate(case.edges.T.tolist()):
+        out[head] += x[source] if weight is None else weight[edge].view(-1, *[1] * (x.dim() - 2)) * x[source]
+    return out
+
+
+def each_rank(case: Case, world_size: int = 3) -> list[tuple[CSRLocalGraph, Tensor, Tensor, Tensor]]:
+    """Each rank's graph with its local ids, owned ids and edge ids."""
+    return [
+        (
+            local_graph("csr", local),
+            *map(torch.from_numpy, (local.local_ids, local.owned_ids, local.edge_ids)),
+        )
+        for local in case.local_graphs(world_size)
+    ]
+
+
+@pytest.mark.parametrize("trailing", [(), (4,), (2, 3), (0,)], ids=str)
+def test_sum(case, trailing) -> None:
+    x = rows(case, *trailing)
+    expected = loop_sum(case, x)
+    for graph, local, owned, _ in each_rank(case):
+        torch.testing.assert_close(graph.sum(x[local]), expected[owned])
+
+
+@pytest.mark.parametrize("heads", [None, 1, 2], ids=["one-weight", "one-head", "two-heads"])
+def test_weighted_sum(case, heads) -> None:
+    x = rows(case, heads or 2, 3)
+    weight = edge_values(case, *(() if heads is None else (heads,)))
+    expected = loop_sum(case, x, weight)
+    for graph, local, owned, edges in each_rank(case):
+        torch.testing.assert_close(graph.sum(x[local], weight[edges]), expected[owned])
+
+
+def test_mean_is_zero_where_there_is_no_neighbour(case) -> None:
+    x = rows(case, 3)
+    degrees = torch.bincount(torch.from_numpy(case.edges[1]), minlength=case.num_nodes)
+    expected = loop_sum(case, x) / degrees.clamp(min=1)[:, None]
+    for graph, local, owned, _ in each_rank(case):
+        torch.testing.assert_close(graph.mean(x[local]), expected[owned])
+
+
+@pytest.mark.parametrize("trailing", [(), (2,)], ids=str)
+def test_softmax_over_the_in_edges(case, trailing) -> None:
+    scores = edge_values(case, *trailing)
+    expected = torch.empty_like(scores)
+    heads = torch.from_numpy(case.edges[1])
+    for head in range(case.num_nodes):
+        expected[heads == head] = scores[heads == head].softmax(0)
+    for graph, _, _, edges in each_rank(case):
+        torch.testing.assert_close(graph.softmax(scores[edges]), expected[edges])
+
+
+def test_softmax_of_large_scores_is_finite() -> None:
+    graph, *_ = each_rank(CASES[0])[0]
+    scores = torch.linspace(-2000, 2000, graph.num_edges)
+    assert graph.softmax(scores).isfinite().all()
+
+
+def test_edges_and_their_ends(case) -> None:
+    x = rows(case, 2)
+    for graph, local, owned, edges in each_rank(case):
+        tails, heads = torch.from_numpy(case.edges[:, edges.numpy()].reshape(2, -1))
+        assert graph.at_sources(x[local]).equal(x[tails])
+        assert graph.at_heads(x[owned]).equal(x[heads])
+        assert local[graph.sources].equal(tails)
+        assert owned[graph.heads].equal(heads)
+        assert graph.indptr.tolist() == [
+            0,
+            *torch.bincount(graph.heads, minlength=graph.num_owned).cumsum(0).tolist(),
+        ]
+
+
+def test_adjacency_is_a_sparse_matrix(case) -> None:
+    weight = edge_values(case)
+    for graph, _, _, edges in each_rank(case):
+        dense = torch.zeros(graph.num_owned, graph.num_local, dtype=torch.float64)
+        dense.index_put_((graph.heads.long(), graph.sources.long()), weight[edges], accumulate=True)
+        matrix = graph.adjacency(weight[edges])
+        torch.testing.assert_close(matrix @ torch.eye(graph.num_local, dtype=torch.float64), dense)
+        assert graph.adjacency().dtype == torch.get_default_dtype()
+
+
+GRADIENTS = {
+    "sum": lambda graph, x, w, scores: graph.sum(x),
+    "weighted-sum": lambda graph, x, w, scores: graph.sum(x, w),
+    "weighted-heads": lambda graph, x, w, scores: graph.sum(x, scores),
+    "mean": lambda graph, x, w, scores: graph.mean(x),
+    "softmax": lambda graph, x, w, scores: graph.softmax(scores),
+    "at_sources": lambda graph, x, w, scores: graph.at_sources(x),
+    "at_heads": lambda graph, x, w, scores: graph.at_heads(x[: graph.num_owned]),
+    "sum_edges": lambda graph, x, w, scores: graph.sum_edges(scores),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("which", [1, 2, 6], ids=lambda which: CASES[which].name)
+def test_first_and_second_derivatives(name, which) -> None:
+    graph, local, _, edges = each_rank(CASES[which], world_size=4)[2]
+    inputs = (
+        rows(CASES[which], 2, 2)[local],
+        edge_values(CASES[which])[edges],
+        edge_values(CASES[which], 2)[edges],
+    )
+    inputs = tuple(x.clone().requires_grad_() for x in inputs)
+
+    def run(*args: Tensor) -> Tensor:
+        out: Tensor = GRADIENTS[name](graph, *args)
+        return out + 0.0 * sum(x.sum() for x in args)
+
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_sixteen_bit_floats_are_summed_in_float32(dtype) -> None:
+    case = CASES[7]  # the hub reads 25 rows
+    x = rows(case, 3).to(dtype)
+    expected = loop_sum(case, x.float())
+    for graph, local, owned, _ in each_rank(case):
+        found = graph.sum(x[local])
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, expected[owned].to(dtype))
+
+
+def test_the_same_bits_every_time() -> None:
+    case = CASES[2]
+    for graph, local, _, edges in each_rank(case):
+        x, weight = rows(case, 5)[local].requires_grad_(), edge_values(case)[edges].requires_grad_()
+        runs = []
+        for _ in range(2):
+            out = graph.sum(x, weight)
+            runs.append((out, *torch.autograd.grad(out.square().sum(), (x, weight))))
+        assert all(first.equal(second) for first, second in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(lambda graph: graph.sum(torch.zeros(2, 3)), r"x_all must hold \d+ rows", id="rows"),
+        pytest.param(lambda graph: graph.mean(torch.tensor(1.0)), r"x_all must hold \d+ rows", id="scalar"),
+        pytest.param(
+            lambda graph: graph.at_heads(torch.zeros(99)), r"x_owned must hold \d+ rows", id="owned"
+        ),
+        pytest.param(lambda graph: graph.softmax(torch.zeros(3)), r"scores must hold \d+ rows", id="scores"),
+        pytest.param(
+            lambda graph: graph.sum(torch.zeros(graph.num_local, 3), torch.zeros(2)),
+            r"edge_weight must hold \d+ rows",
+            id="weights",
+        ),
+        pytest.param(
+            lambda graph: graph.sum(torch.zeros(graph.num_local, 3), torch.zeros(graph.num_edges, 2)),
+            r"edge_weight must have shape \(E,\), or \(E, H\)",
+            id="heads",
+        ),
+    ],
+)
+def test_refuses(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(each_rank(CASES[0])[0][0])
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(ValueError, match="kind must be 'dgl', 'pyg' or 'csr'"):
+        local_graph("tf", CASES[0].local_graphs(1)[0])

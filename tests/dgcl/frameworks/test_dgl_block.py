@@ -1,0 +1,175 @@
+"""dgcl.frameworks.dgl_block: unmodified dgl.nn layers on a block give the rows of the whole graph."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dgcl.frameworks import local_graph
+from tests.dgcl.awkward import CASES, Case
+
+dgl = pytest.importorskip("dgl")
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "GraphConv-both": lambda: dgl.nn.GraphConv(5, 3, norm="both", allow_zero_in_degree=True),
+    "GraphConv-both-wider": lambda: dgl.nn.GraphConv(5, 7, norm="both", allow_zero_in_degree=True),
+    "GraphConv-right": lambda: dgl.nn.GraphConv(5, 3, norm="right", allow_zero_in_degree=True),
+    "GraphConv-left": lambda: dgl.nn.GraphConv(5, 3, norm="left", allow_zero_in_degree=True),
+    "GraphConv-none": lambda: dgl.nn.GraphConv(5, 3, norm="none", allow_zero_in_degree=True),
+    "GraphConv-no-weight": lambda: dgl.nn.GraphConv(5, 5, weight=False, allow_zero_in_degree=True),
+    "SAGEConv-mean": lambda: dgl.nn.SAGEConv(5, 3, "mean"),
+    "SAGEConv-mean-wider": lambda: dgl.nn.SAGEConv(5, 7, "mean"),
+    "SAGEConv-gcn": lambda: dgl.nn.SAGEConv(5, 3, "gcn"),
+    "SAGEConv-pool": lambda: dgl.nn.SAGEConv(5, 3, "pool"),
+    "SAGEConv-lstm": lambda: dgl.nn.SAGEConv(5, 3, "lstm"),
+    "GINConv-sum": lambda: dgl.nn.GINConv(nn.Linear(5, 3), "sum", learn_eps=True),
+    "GINConv-mean": lambda: dgl.nn.GINConv(nn.Linear(5, 3), "mean"),
+    "GINConv-max": lambda: dgl.nn.GINConv(nn.Linear(5, 3), "max"),
+    "GATConv": lambda: dgl.nn.GATConv(5, 3, 2, allow_zero_in_degree=True),
+    "GATConv-residual": lambda: dgl.nn.GATConv(5, 3, 2, residual=True, allow_zero_in_degree=True),
+    "GATv2Conv": lambda: dgl.nn.GATv2Conv(5, 3, 2, allow_zero_in_degree=True, share_weights=True),
+    "DotGatConv": lambda: dgl.nn.DotGatConv(5, 3, 2, allow_zero_in_degree=True),
+    "EdgeConv": lambda: dgl.nn.EdgeConv(5, 3, allow_zero_in_degree=True),
+    "AGNNConv": lambda: dgl.nn.AGNNConv(allow_zero_in_degree=True),
+}
+
+
+NEED_VERTICES = ("GATConv-residual",)  # DGL reshapes to (0, -1, 3) there, on any block without destinations
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    chosen: Case = request.param
+    return chosen
+
+
+def whole(case: Case):
+    return dgl.graph(tuple(torch.from_numpy(case.edges)), num_nodes=case.num_nodes)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
+    torch.manual_seed(0)
+    conv = LAYERS[layer]().double()
+    x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
+    expected = conv(whole(case), x)
+    for local in case.local_graphs(world_size):
+        if layer in NEED_VERTICES and local.num_owned == 0:
+            continue
+        rows = conv(local_graph("dgl", local), x[torch.from_numpy(local.local_ids)])
+        torch.testing.assert_close(rows, expected[torch.from_numpy(local.owned_ids)], rtol=1e-12, atol=1e-12)
+
+
+def test_edge_weights_in_the_order_of_the_block(case) -> None:
+    torch.manual_seed(0)
+    conv = dgl.nn.GraphConv(5, 3, norm="both", allow_zero_in_degree=True).double()
+    x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
+    weight = torch.rand(case.edges.shape[1], dtype=torch.float64)
+    expected = conv(whole(case), x, edge_weight=weight)
+    for local in case.local_graphs(3):
+        block = local_graph("dgl", local)
+        rows = conv(block, x[block.srcdata[dgl.NID]], edge_weight=weight[block.edata[dgl.EID]])
+        torch.testing.assert_close(rows, expected[block.dstdata[dgl.NID]], rtol=1e-12, atol=1e-12)
+
+
+def test_ids_are_global(case) -> None:
+    for local in case.local_graphs(3):
+        block = local_graph("dgl", local)
+        sources, heads = block.edges()
+        edges = torch.stack([block.srcdata[dgl.NID][sources], block.dstdata[dgl.NID][heads]])
+        np.testing.assert_array_equal(edges, case.edges[:, block.edata[dgl.EID].numpy()])
+        assert (block.num_src_nodes(), block.num_dst_nodes()) == (local.num_local, local.num_owned)
+        assert block.is_block
+
+
+WAYS = {
+    "itself": lambda block: block,
+    "int": lambda block: block.int(),
+    "long": lambda block: block.int().long(),
+    "astype": lambda block: block.astype(torch.int32),
+    "to": lambda block: block.to("cpu"),
+    "to-torch-device": lambda block: block.int().to(torch.device("cpu")),
+    "cpu": lambda block: block.cpu(),
+    "clone": lambda block: block.clone(),
+    "local_var": lambda block: block.local_var(),
+    "formats": lambda block: block.formats(["csc", "coo"]),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda block: pickle.loads(pickle.dumps(block)),
+    "etype": lambda block: block["_E"],
+    "all-of-it": lambda block: block.int().clone().formats("csc").local_var(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_degrees_survive(way) -> None:
+    case = CASES[1]
+    full = whole(case)
+    for local in case.local_graphs(3):
+        block = WAYS[way](local_graph("dgl", local))
+        with block.local_scope():
+            block.srcdata["h"] = torch.ones(local.num_local, 1)
+            for degrees, expected, ids in (
+                (block.out_degrees(), full.out_degrees(), local.local_ids),
+                (block.in_degrees(), full.in_degrees(), local.owned_ids),
+            ):
+                assert degrees.tolist() == expected[ids].tolist()
+                assert degrees.dtype == block.idtype
+                assert degrees.device == block.device
+
+
+def test_degrees_of_some_vertices() -> None:
+    local = CASES[0].local_graphs(2)[0]
+    block = local_graph("dgl", local)
+    some = [3, 0, local.num_local - 1]
+    assert block.out_degrees(some).tolist() == local.out_degrees[some].tolist()
+    assert block.out_degrees(torch.tensor(some)).tolist() == local.out_degrees[some].tolist()
+    assert block.out_degrees(3) == local.out_degrees[3]
+    assert isinstance(block.in_degrees(1), int)
+    assert block.in_degrees(torch.tensor([], dtype=torch.int64)).tolist() == []
+    assert block.in_degrees(etype="_E").tolist() == local.in_degrees[: local.num_owned].tolist()
+
+
+def test_writing_to_degrees_changes_no_later_answer() -> None:
+    block = local_graph("dgl", CASES[0].local_graphs(2)[0])
+    expected = block.out_degrees().tolist()
+    block.out_degrees().zero_()
+    assert block.out_degrees().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda block: block.out_degrees(99), r"u must hold vertices in \[0, ", id="too-large"),
+        pytest.param(lambda block: block.in_degrees([-1]), r"v must hold vertices in \[0, ", id="negative"),
+        pytest.param(lambda block: block.in_degrees(etype="no"), "does not exist", id="etype"),
+        pytest.param(lambda block: block.add_edges([0], [0]), "cannot gain or lose", id="add_edges"),
+        pytest.param(lambda block: block.remove_edges([0]), "cannot gain or lose", id="remove_edges"),
+        pytest.param(lambda block: block.add_nodes(1), "cannot gain or lose", id="add_nodes"),
+        pytest.param(dgl.add_self_loop, "cannot gain or lose", id="add_self_loop"),
+        pytest.param(
+            lambda block: dgl.remove_edges(block, [0]), "cannot gain or lose", id="dgl.remove_edges"
+        ),
+    ],
+)
+def test_refuses(change, message) -> None:
+    with pytest.raises(dgl.DGLError, match=message):
+        change(local_graph("dgl", CASES[0].local_graphs(2)[0]))
+
+
+def test_an_ordinary_block_would_be_wrong() -> None:
+    """What this module is for: the same layer on DGL's own block divides by the wrong out-degrees."""
+    case = CASES[0]
+    conv = dgl.nn.GraphConv(5, 3, norm="both", allow_zero_in_degree=True).double()
+    x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
+    block = local_graph("dgl", case.local_graphs(2)[0])
+    plain = dgl.create_block(block.edges(), block.num_src_nodes(), block.num_dst_nodes())
+    ids = block.srcdata[dgl.NID]
+    assert (conv(plain, x[ids]) - conv(block, x[ids])).abs().max() > 1e-2

@@ -1,0 +1,202 @@
+"""dgcl.frameworks.pyg: unmodified PyG layers on a rank's edges give the rows they give on the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dgcl
+from dgcl.frameworks import local_graph
+from tests.dgcl.awkward import CASES, Case
+
+pyg = pytest.importorskip("torch_geometric.nn")
+pyg_utils = pytest.importorskip("torch_geometric.utils")
+
+PAIR_LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "SAGEConv-mean": lambda: pyg.SAGEConv(5, 3),
+    "SAGEConv-max": lambda: pyg.SAGEConv(5, 3, aggr="max"),
+    "SAGEConv-project": lambda: pyg.SAGEConv(5, 3, project=True, normalize=True),
+    "GINConv": lambda: pyg.GINConv(nn.Linear(5, 3), train_eps=True),
+    "GATConv": lambda: pyg.GATConv(5, 3, heads=2),
+    "GATConv-residual": lambda: pyg.GATConv(5, 3, heads=2, residual=True, concat=False),
+    "GATConv-no-loops": lambda: pyg.GATConv(5, 3, heads=2, add_self_loops=False),
+    "GATv2Conv": lambda: pyg.GATv2Conv(5, 3, heads=2, share_weights=True),
+    "GraphConv": lambda: pyg.GraphConv(5, 3),
+    "TransformerConv": lambda: pyg.TransformerConv(5, 3, heads=2),
+    "GeneralConv": lambda: pyg.GeneralConv(5, 3),
+    "EdgeConv": lambda: pyg.EdgeConv(nn.Linear(10, 3)),
+    "MFConv": lambda: pyg.MFConv(5, 3),
+    "ResGatedGraphConv": lambda: pyg.ResGatedGraphConv(5, 3),
+    "SimpleConv": lambda: pyg.SimpleConv(),
+}
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    chosen: Case = request.param
+    return chosen
+
+
+@pytest.mark.parametrize("layer", PAIR_LAYERS)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_pair_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
+    torch.manual_seed(0)
+    conv = PAIR_LAYERS[layer]().double()
+    x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
+    expected = conv(x, torch.from_numpy(case.edges))
+    for local in case.local_graphs(world_size):
+        graph = local_graph("pyg", local)
+        rows = conv(graph.pair(x[torch.from_numpy(local.local_ids)]), graph.edge_index)
+        torch.testing.assert_close(rows, expected[torch.from_numpy(local.owned_ids)], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layer", ["SAGEConv-mean", "GINConv", "GATConv"])
+def test_layers_may_be_told_the_size(case, layer) -> None:
+    conv = PAIR_LAYERS[layer]().double()
+    for local in case.local_graphs(2):
+        graph = local_graph("pyg", local)
+        pair = graph.pair(torch.randn(local.num_local, 5, dtype=torch.float64))
+        assert conv(pair, graph.edge_index, size=graph.size).equal(conv(pair, graph.edge_index))
+
+
+def test_edge_weights_in_local_order(case) -> None:
+    torch.manual_seed(0)
+    conv = pyg.GraphConv(5, 3).double()
+    x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
+    weight = torch.rand(case.edges.shape[1], dtype=torch.float64)
+    expected = conv(x, torch.from_numpy(case.edges), weight)
+    for local in case.local_graphs(3):
+        graph = local_graph("pyg", local)
+        pair = graph.pair(x[torch.from_numpy(local.local_ids)])
+        rows = conv(pair, graph.edge_index, weight[graph.edge_ids])
+        torch.testing.assert_close(rows, expected[torch.from_numpy(local.owned_ids)], rtol=1e-12, atol=1e-12)
+
+
+def test_tensors(case) -> None:
+    for local in case.local_graphs(3):
+        graph = local_graph("pyg", local, device="cpu")
+        assert graph.size == (graph.num_local, graph.num_owned) == (local.num_local, local.num_owned)
+        assert graph.edge_index.dtype == torch.int64
+        edges = np.stack(
+            [local.local_ids[graph.edge_index[0].numpy()], local.owned_ids[graph.edge_index[1].numpy()]]
+        )
+        np.testing.assert_array_equal(edges, case.edges[:, graph.edge_ids.numpy()])
+        assert graph.in_degrees.tolist() == np.bincount(case.edges[1], minlength=26)[local.owned_ids].tolist()
+        assert (
+            graph.out_degrees.tolist() == np.bincount(case.edges[0], minlength=26)[local.local_ids].tolist()
+        )
+
+
+WEIGHTS = ["unweighted", "weighted"]
+
+
+def weights_of(case: Case, kind: str) -> Tensor | None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.rand(case.edges.shape[1], dtype=torch.float64, generator=generator) + 0.1
+    return None if kind == "unweighted" else weight
+
+
+def distinct_loops(case: Case) -> None:
+    loops = case.edges[0][case.edges[0] == case.edges[1]]
+    if len(np.unique(loops)) < len(loops):
+        pytest.skip("PyG keeps one of several weights of a self loop, and does not say which")
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"improved": True}, {"add_self_loops": False}],
+    ids=["plain", "improved", "no-loops"],
+)
+def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
+    weight = weights_of(case, kind)
+    if weight is not None:
+        distinct_loops(case)
+    edges, expected = pyg.conv.gcn_conv.gcn_norm(
+        torch.from_numpy(case.edges), weight, case.num_nodes, dtype=torch.float64, **options
+    )
+
+    def rank() -> list[tuple[int, int, float]]:
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(comm_size))
+        graph = comm.local_graph("pyg")
+        local_weight = None if weight is None else comm.dispatch_edges(weight)
+        edge_index, weights = graph.gcn_norm(local_weight, dtype=torch.float64, **options)
+        ids = torch.cat([comm.owned_ids, comm.halo_ids])
+        return list(zip(*ids[edge_index].tolist(), weights.tolist(), strict=True))
+
+    comm_size = 3
+    found = sorted(edge for part in dgcl.launch(rank, comm_size) for edge in part)
+    wanted = sorted(zip(*edges.tolist(), expected.tolist(), strict=True))
+    assert [edge[:2] for edge in found] == [edge[:2] for edge in wanted]
+    np.testing.assert_allclose([edge[2] for edge in found], [edge[2] for edge in wanted], rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("transform_first", [False, True], ids=["exchange-first", "transform-first"])
+def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:
+    if kind == "weighted":
+        distinct_loops(case)
+    torch.manual_seed(0)
+    conv = pyg.GCNConv(5, 3).double()
+    with torch.no_grad():
+        conv.bias.copy_(torch.arange(3.0))
+    state = conv.state_dict()
+    x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
+    weight = weights_of(case, kind)
+    x_alone = x.clone().requires_grad_()
+    weight_alone = None if weight is None else weight.clone().requires_grad_()
+    expected = conv(x_alone, torch.from_numpy(case.edges), weight_alone)
+    expected.square().sum().backward()
+
+    def rank():
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(4))
+        own = pyg.GCNConv(5, 3, normalize=False).double()
+        own.load_state_dict(state)
+        graph = comm.local_graph("pyg")
+        x_owned = comm.dispatch_features(x).requires_grad_()
+        weight_owned = None if weight is None else comm.dispatch_edges(weight).requires_grad_()
+        edge_index, norm = graph.gcn_norm(weight_owned, dtype=torch.float64)
+        if transform_first:
+            out = dgcl.frameworks.pyg.gcn_conv(own, x_owned, edge_index, norm)
+        else:
+            out = own(dgcl.graph_allgather(x_owned), edge_index, norm)[: graph.num_owned]
+        out.square().sum().backward()
+        dgcl.nn.sync_gradients(own)
+        weight_grad = None if weight_owned is None else weight_owned.grad
+        return (
+            comm.collect(out, None),
+            comm.collect(x_owned.grad, None),
+            own.lin.weight.grad,
+            weight_grad,
+            graph.edge_ids,
+        )
+
+    for out, x_grad, lin_grad, weight_grad, edge_ids in dgcl.launch(rank, 4):
+        torch.testing.assert_close(out, expected.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(x_grad, x_alone.grad, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(lin_grad, conv.lin.weight.grad, rtol=1e-12, atol=1e-12)
+        if weight_alone is not None:
+            torch.testing.assert_close(weight_grad, weight_alone.grad[edge_ids], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(lambda graph: graph.pair(torch.zeros(2, 3)), r"x_all must hold the \d+ rows", id="pair"),
+        pytest.param(
+            lambda graph: graph.gcn_norm(torch.ones(1)), "edge_weight must have shape", id="weights"
+        ),
+        pytest.param(
+            lambda graph: dgcl.frameworks.pyg.gcn_conv(pyg.GCNConv(3, 2), torch.zeros(2, 3), None, None),
+            "conv must be a GCNConv with normalize=False",
+            id="gcn_conv",
+        ),
+    ],
+)
+def test_refuses(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(local_graph("pyg", CASES[0].local_graphs(2)[0]))
