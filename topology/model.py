@@ -1,5 +1,4 @@
-"""What the hardware is: devices, the connections between them and their switches, and the links that ranks
-see.
+"""What the hardware is: devices, the connections between them and their switches, the links that ranks see.
 
     >>> from dgcl.topology import Connection, Device, Topology
     >>> wire = Connection("nv", "NV2", "gpu0", "gpu1", bandwidth=48.35)
@@ -10,14 +9,14 @@ see.
 Vocabulary (one word for one thing): a *device* computes, a *switch* (any other endpoint: PCIe switch, CPU,
 NIC, NVSwitch) only routes. A *connection* is one physical wire or bus segment. A *link* is what one rank
 sees towards another: a route over one or more connections, as slow as its slowest connection, sharing each
-of them. (Sections 3 and 5.1 of the DGCL paper.)
+of them. The cost model that they serve is that of section 5.1 of the DGCL paper.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -87,9 +86,15 @@ class Link:
     route: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        for field, end in (("src", self.src), ("dst", self.dst)):
+            if not isinstance(end, str):
+                raise TypeError(f"{field} must be the name of a device (got {shown(end)})")
         if isinstance(self.route, str) or not isinstance(self.route, Iterable):
             raise TypeError(f"route must be a sequence of connection names (got {shown(self.route)})")
         object.__setattr__(self, "route", tuple(self.route))
+        for step, name in enumerate(self.route):
+            if not isinstance(name, str):
+                raise TypeError(f"route[{step}] must be the name of a connection (got {shown(name)})")
 
 
 @dataclass(frozen=True)
@@ -102,9 +107,8 @@ class Topology:
     no link.
 
     Raises ValueError or TypeError, naming the item by its position (``connections[3]``), for duplicate
-    names, endpoints that nothing joins to anything else, links of unknown devices, routes that do not lead
-    from ``src`` to ``dst`` through switches only, or that use a connection twice, and more than one link
-    for an ordered pair.
+    names, links of unknown devices, routes that do not lead from ``src`` to ``dst`` through switches only or
+    that use a connection twice, and more than one link for an ordered pair.
     """
 
     name: str
@@ -140,6 +144,10 @@ class Topology:
         ends = (end for connection in self.connections for end in (connection.a, connection.b))
         return tuple(dict.fromkeys(end for end in ends if end not in devices))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles carry the description alone: the numeric view is made again where it is needed.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def arrays(self) -> TopologyArrays:
         """The numeric view of this topology, computed once."""
         return self._arrays
@@ -155,7 +163,7 @@ class Topology:
         """
         if not 1 <= check_index(num_devices, "num_devices") <= self.num_devices:
             raise ValueError(
-                f"num_devices must be 1 to {self.num_devices}, the devices of {self.name!r} (got {num_devices})"
+                f"num_devices must be 1 to {self.num_devices}, the size of {self.name!r} (got {num_devices})"
             )
         if num_devices == self.num_devices:
             return self

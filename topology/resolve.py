@@ -1,0 +1,119 @@
+"""From what a user writes (``--topology dgx1``, ``host:4``, ``machine.json``) to a topology."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import MappingProxyType
+
+from dgcl.topology import presets
+from dgcl.topology.checks import check_index, nearest, shown
+from dgcl.topology.host import measure_host
+from dgcl.topology.json_io import load_topology
+from dgcl.topology.model import Topology
+
+_MACHINES: Mapping[str, Callable[[], Topology]] = MappingProxyType(
+    {
+        "dgx1": presets.dgx1,
+        "pcie8": presets.pcie8,
+        "dgx1x2": partial(presets.dgx1, 2),
+        "dgx_a100": presets.dgx_a100,
+        "hgx_h100": presets.hgx_h100,
+        "summit": presets.summit,
+        "summitx2": partial(presets.summit, 2),
+    }
+)
+# A host is measured once in a process: measuring takes a second, and communicators of one process should
+# agree.
+_SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
+    {"host": cache(measure_host), "uniform": presets.uniform}
+)
+_SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,9}}))?")
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names that ``preset`` knows. ``host`` and ``uniform`` take a size: ``host4``, ``host:4``."""
+    return (*_MACHINES, *_SIZED)
+
+
+def preset(name: str, num_devices: int | None = None) -> Topology:
+    """The topology of a preset name.
+
+    ``host`` and ``uniform`` take their size from the name (``uniform8``, ``uniform:8``) or else from
+    ``num_devices``. Other machines have the size they have. Where ``num_devices`` is smaller than the
+    topology, its first devices are taken.
+
+    Raises ValueError for an unknown name, a size that is missing, and more devices than there are.
+    """
+    if num_devices is not None:
+        check_index(num_devices, "num_devices")
+    return _fit(_preset(name, num_devices), num_devices)
+
+
+def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int | None = None) -> Topology:
+    """The topology that ``spec`` means: a Topology itself, a preset name, or the path of a JSON file.
+
+    A name that is both is the preset (write ``./dgx1`` for a file). If ``num_devices`` is smaller than the
+    topology, its first devices are taken.
+
+    Raises ValueError if ``spec`` is neither a preset nor a file, for a file that is no topology, and if the
+    topology has fewer than ``num_devices`` devices; OSError for a file that cannot be read; TypeError for
+    other specs.
+    """
+    if isinstance(spec, Topology):
+        return _fit(spec, num_devices)
+    if not isinstance(spec, (str, os.PathLike)):
+        raise TypeError(
+            f"topology must be a Topology, a preset name or the path of a JSON file (got {shown(spec)})"
+        )
+    text = os.fspath(spec)
+    if isinstance(spec, str) and _is_preset(text):
+        return preset(text, num_devices)
+    if not os.path.exists(text) and not _looks_like_path(text):
+        raise ValueError(
+            f"topology must be a preset ({', '.join(preset_names())}) or the path of a JSON file "
+            f"(got {shown(text)}){nearest(text, preset_names())}"
+        )
+    return _fit(load_topology(text), num_devices)
+
+
+def _is_preset(name: str) -> bool:
+    return name in _MACHINES or _SIZED_NAME.fullmatch(name) is not None
+
+
+def _looks_like_path(text: str) -> bool:
+    return os.path.basename(text) != text or text.endswith(".json")
+
+
+def _preset(name: str, num_devices: int | None) -> Topology:
+    if name in _MACHINES:
+        return _MACHINES[name]()
+    match = _SIZED_NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(
+            f"preset must be one of {', '.join(preset_names())} (got {shown(name)})"
+            f"{nearest(name, preset_names())}"
+        )
+    family, digits = match.groups()
+    size = int(digits) if digits is not None else num_devices
+    if size is None:
+        raise ValueError(
+            f"topology {family!r} has no size of its own: write the number of devices behind it, "
+            f"as in '{family}:4'"
+        )
+    if size == 0:
+        raise ValueError(f"topology {name!r} must have at least 1 device (got 0)")
+    return _SIZED[family](size)
+
+
+def _fit(topology: Topology, num_devices: int | None) -> Topology:
+    if num_devices is None:
+        return topology
+    if check_index(num_devices, "num_devices") > topology.num_devices:
+        raise ValueError(
+            f"topology {topology.name!r} has {topology.num_devices} devices, too few for {num_devices} ranks; "
+            f"use at most {topology.num_devices} ranks or a larger topology, such as 'uniform:{num_devices}'"
+        )
+    return topology.restrict(num_devices)
