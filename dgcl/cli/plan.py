@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ def _problem(args: argparse.Namespace) -> tuple[Relation, Topology]:
 
 
 def _partitioned(args: argparse.Namespace) -> tuple[Relation, Topology]:
-    from dgcl.partition import partition_graph
+    from dgcl.partition import check_part, partition_graph
     from dgcl.relation import build_classes
 
     topology = resolve(args.topology, args.parts)
@@ -106,10 +107,12 @@ def _partitioned(args: argparse.Namespace) -> tuple[Relation, Topology]:
         with step(f"partitioning {graph.num_nodes} vertices into {topology.num_devices} parts"):
             part = partition_graph(graph, topology.num_devices, topology=topology, seed=args.seed)
     else:
-        with step(f"reading {args.part}"), reading(args.part, "part vector"):
+        with step(f"reading {args.part}"), reading(args.part, "part vector"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
             part = np.load(args.part, allow_pickle=False)
             if not isinstance(part, np.ndarray):
                 raise ValueError("must be one array (got an npz archive)")
+            part = check_part(part, graph.num_nodes, topology.num_devices, allow_empty=True)
     with step("finding out who needs what"):
         return build_classes(graph, part, topology.num_devices).relation, topology
 

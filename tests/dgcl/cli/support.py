@@ -48,4 +48,4 @@ def save_graph(path: Path, num_nodes: int, edges: list[tuple[int, int]]) -> None
 def listing(folder: Path) -> dict[str, bytes]:
     """Every file of a folder and what is in it."""
     files = (Path(where) / name for where, _, names in os.walk(folder) for name in names)
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files if file.is_file()}

@@ -1,0 +1,233 @@
+"""Bad input of any kind: status 2, one line on standard error that says what and where, nothing written."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.dgcl.cli.support import LINE, Run, listing
+
+PLAN = "plan graph.npz --topology line.json --out out.npz"
+RELATION = "plan --topology line.json --out out.npz --relation"
+PARTITION = "partition graph.npz --parts 2 --out out.npy"
+
+ARGUMENTS = [
+    ("", "command is required|arguments are required"),
+    ("paint", "invalid choice: 'paint'"),
+    ("topo", "required: ACTION"),
+    ("topo show", "required: T"),
+    ("topo show dgx1 dgx1", "unrecognized arguments"),
+    ("topo show dgx2", "dgx2.*dgx1"),
+    ("topo show uniform", "uniform"),
+    ("topo show uniform:0", "uniform"),
+    ("topo show uniform:x", "uniform"),
+    ("partition graph.npz --out out.npy", "--parts"),
+    ("partition graph.npz --parts 2", "--out"),
+    ("partition graph.npz --parts 0 --out out.npy", "--parts: must be a whole number of at least 1 .got '0'"),
+    ("partition graph.npz --parts two --out out.npy", "--parts: must be a whole number .*'two'"),
+    (f"{PARTITION} --seed -1", "--seed: must be a whole number of at least 0"),
+    (f"{PARTITION} --seed 99999999999999999999", "--seed: must be"),
+    (f"{PARTITION} --method guess", "--method must be one of metis, random, range .got 'guess'"),
+    (f"{PARTITION} --topology nowhere.json", "nowhere"),
+    ("partition graph.npz --parts 4 --out out.npy --topology line.json", "4.*3|3.*4"),
+    ("plan --topology line.json", "GRAPH.*--relation"),
+    ("plan graph.npz", "--topology"),
+    ("plan graph.npz --relation relation.npz --topology line.json", "not allowed with"),
+    (f"{PLAN} --parts 9", "9.*3|3.*9"),
+    (f"{PLAN} --method best", "method must be one of .*auto.*got 'best'"),
+    (f"{PLAN} --row-bytes 0", "--row-bytes: must be a whole number of at least 1"),
+    (f"{PLAN} --row-bytes 1.5", "--row-bytes: must be a whole number"),
+    (f"{PLAN} --time-limit 0", "--time-limit: must be a number of seconds above 0"),
+    (f"{PLAN} --time-limit nan", "--time-limit: must be"),
+    (f"{PLAN} --seed x", "--seed"),
+    (f"{PLAN} --js", "unrecognized arguments: --js"),
+    (f"{PLAN} --relation-out out.npz", "--relation-out out.npz: is also --out"),
+    (f"{PLAN} --method direct", "d2.*d0.*no such link"),
+    ("plan graph.npz --topology line.json --out graph.npz", "--out graph.npz: is also GRAPH"),
+    ("plan graph.npz --topology line.json --out line.json", "--out line.json: is also --topology"),
+    ("plan graph.npz --topology line.json --out .", "--out .: is a folder"),
+    ("plan graph.npz --topology line.json --out nowhere/plan.npz", "no folder .*nowhere"),
+    (f"{RELATION} relation.npz --parts 2", "--parts 2: relation relation.npz is for 3 ranks"),
+    (f"{RELATION} relation.npz --part part.npy", "--part goes with a graph"),
+    ("plan --relation relation.npz --topology uniform:2", "2.*3|3.*2"),
+    ("check", "required: plan.npz"),
+    ("info please", "unrecognized arguments: please"),
+]
+
+
+def assert_refused(run: Run, folder: Path, argv: list[str], message: str) -> None:
+    before = listing(folder)
+    for extra in ([], ["--json"]):
+        outcome = run(*argv, *extra)
+        assert outcome.status == 2, outcome
+        assert outcome.out == ""
+        assert outcome.err.count("\n") == 1, outcome.err
+        assert outcome.err.startswith("dgcl")
+        assert "Traceback" not in outcome.err
+        assert re.search(message, outcome.err), outcome.err
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize(("line", "message"), ARGUMENTS, ids=[line or "nothing" for line, _ in ARGUMENTS])
+def test_bad_argument(run: Run, folder: Path, plan_file: Path, line: str, message: str) -> None:
+    assert_refused(run, folder, line.split(), message)
+
+
+def edited(path: Path, **changes: object) -> None:
+    """Rewrite an npz file with some arrays changed; None leaves one out."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {**file, **changes}
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})  # type: ignore[arg-type]
+
+
+def edited_json(**changes: object) -> str:
+    return json.dumps({key: value for key, value in {**LINE, **changes}.items() if value is not None})
+
+
+def damage(path: Path, kind: str) -> None:
+    """Make of a good file one of the ways in which files go wrong."""
+    whole = path.read_bytes() if path.is_file() else b""
+    if kind == "missing":
+        path.unlink()
+    elif kind == "folder":
+        path.unlink()
+        path.mkdir()
+    elif kind == "link to itself":
+        path.unlink()
+        path.symlink_to(path.name)
+    else:
+        path.write_bytes(
+            {
+                "empty": b"",
+                "noise": np.random.default_rng(0).bytes(500),
+                "text": b"to be or not to be\n",
+                "cut": whole[: len(whole) // 2],
+                "cut short": whole[:-7],
+                "flipped": whole[:40] + bytes(b ^ 0xFF for b in whole[40:80]) + whole[80:],
+                "other zip": _zip(),
+                "objects": _objects(),
+            }[kind]
+        )
+
+
+def _zip() -> bytes:
+    from io import BytesIO
+
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("indptr.npy", "no array at all")
+        archive.writestr("meta.npy", "no array at all")
+    return buffer.getvalue()
+
+
+def _objects() -> bytes:
+    """An npz whose arrays are pickles, which must never be opened."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    arrays = {
+        name: np.array([{}], object) for name in ("num_nodes", "indptr", "indices", "world_size", "meta")
+    }
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+KINDS = [
+    "missing",
+    "folder",
+    "link to itself",
+    "empty",
+    "noise",
+    "text",
+    "cut",
+    "cut short",
+    "flipped",
+    "other zip",
+]
+KINDS += ["objects"]
+READERS = {
+    "graph.npz": ["partition graph.npz --parts 2 --out out.npy", PLAN],
+    "relation.npz": [f"{RELATION} relation.npz"],
+    "plan.npz": ["check plan.npz"],
+    "part.npy": [f"{PLAN} --part part.npy"],
+    "line.json": ["topo show line.json", PLAN, f"{PARTITION} --topology line.json"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_file(run: Run, folder: Path, plan_file: Path, name: str, kind: str) -> None:
+    damage(folder / name, kind)
+    for line in READERS[name]:
+        assert_refused(run, folder, line.split(), re.escape(name))
+
+
+GRAPHS = [
+    ("no indptr", {"indptr": None}, "indptr"),
+    ("index beyond the vertices", {"indices": np.array([1, 5, 2, 4, 0, 3, 6], np.int32)}, "6"),
+    ("negative index", {"indices": np.array([1, 5, 2, 4, 0, 3, -1], np.int32)}, "-1"),
+    ("floats", {"indices": np.array([1, 5, 2, 4, 0, 3, 2], np.float64)}, "float64"),
+    ("indptr falls", {"indptr": np.array([0, 2, 1, 4, 5, 6, 7], np.int32)}, "indptr"),
+    ("too many vertices", {"num_nodes": 7}, "7"),
+    (
+        "no vertices",
+        {"num_nodes": 0, "indptr": np.array([0], np.int32), "indices": np.array([], np.int32)},
+        "0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), [g[1:] for g in GRAPHS], ids=[g[0] for g in GRAPHS])
+def test_graph_that_is_none(run: Run, folder: Path, changes: dict[str, object], message: str) -> None:
+    edited(folder / "graph.npz", **changes)
+    assert_refused(run, folder, PARTITION.split(), f"graph graph.npz: .*{message}")
+
+
+TOPOLOGIES = [
+    ("no schema", edited_json(schema=None), "schema"),
+    ("other schema", edited_json(schema="dgcl-plan/1"), "schema.*dgcl-plan/1"),
+    ("no devices", edited_json(devices=[]), "device"),
+    ("list", "[]", "object"),
+    ("infinite bandwidth", edited_json().replace("4.0", "Infinity", 1), "Infinity"),
+    ("negative bandwidth", edited_json().replace("4.0", "-4", 1), "bandwidth.*-4"),
+    ("same name twice", edited_json().replace("right", "left"), "left"),
+    ("link over nothing", edited_json(links=[{"src": "d0", "dst": "d1", "route": ["up"]}]), "up"),
+    ("deep", "[" * 100_000, "deep|nest|object"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), [t[1:] for t in TOPOLOGIES], ids=[t[0] for t in TOPOLOGIES])
+def test_topology_that_is_none(run: Run, folder: Path, text: str, message: str) -> None:
+    (folder / "line.json").write_text(text)
+    assert_refused(run, folder, ["topo", "show", "line.json"], f"topology line.json: .*({message})")
+
+
+PARTS = [
+    ("too short", np.zeros(5, np.int32), "6.*5|5.*6"),
+    ("part beyond the devices", np.array([0, 0, 1, 1, 2, 3], np.int32), "3"),
+    ("negative", np.array([0, 0, 1, 1, 2, -1], np.int32), "-1"),
+    ("floats", np.zeros(6), "float64"),
+    ("a table", np.zeros((6, 1), np.int32), "dimension|shape"),
+    ("text", np.array(list("abcdef")), "U"),
+]
+
+
+@pytest.mark.parametrize(("part", "message"), [p[1:] for p in PARTS], ids=[p[0] for p in PARTS])
+def test_part_vector_that_is_none(run: Run, folder: Path, part: np.ndarray, message: str) -> None:
+    np.save(folder / "part.npy", part)
+    assert_refused(run, folder, f"{PLAN} --part part.npy".split(), f"part.*({message})")
+
+
+def test_relation_that_is_none(run: Run, folder: Path, plan_file: Path) -> None:
+    edited(folder / "relation.npz", count=np.array([1, 1, 1, 1, 0], np.int64))
+    assert_refused(run, folder, f"{RELATION} relation.npz".split(), r"relation relation\.npz: .*count")
+
+
+def test_unreachable_pair_is_named(run: Run, folder: Path) -> None:
+    (folder / "line.json").write_text(edited_json(connections=LINE["connections"][:1]))
+    assert_refused(run, folder, f"{PLAN} --part part.npy".split(), "(rank|device|d).*2")

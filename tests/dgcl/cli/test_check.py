@@ -1,0 +1,62 @@
+"""`dgcl check`: a good plan passes, a plan that lies is rejected with status 1 and the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.dgcl.cli.support import Run
+
+
+def test_good_plan(run: Run, plan_file: Path) -> None:
+    report = run("check", plan_file, "--json").json
+    with np.load(plan_file) as file:
+        meta = json.loads(str(file["meta"]))
+    assert report["ok"] is True
+    assert report["deliveries"] == 6
+    assert report["predicted_seconds"] == meta["predicted_seconds"]
+    assert report["fingerprint"] == meta["fingerprint"]
+    text = run("check", plan_file)
+    assert text.status == 0
+    assert "accepted" in text.out
+
+
+LIES = [
+    ("cheaper than it is", {"predicted_seconds": 1e-12}, "predicted_seconds"),
+    ("better bound", {"lower_bound_seconds": 1.0}, "lower_bound_seconds"),
+    ("other seed", {"seed": 99}, "fingerprint"),
+    ("other rows", {"row_bytes": 1}, "seconds"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str) -> None:
+    with np.load(plan_file) as file:
+        arrays = dict(file)
+    meta = {**json.loads(str(arrays["meta"])), **changes}
+    np.savez(plan_file, **{**arrays, "meta": np.array(json.dumps(meta))})
+    assert_rejected(run, plan_file, reason)
+
+
+def test_row_that_does_not_arrive(run: Run, plan_file: Path) -> None:
+    """A tree sends to the wrong rank, so that one destination goes without."""
+    with np.load(plan_file) as file:
+        arrays = dict(file)
+    arrays["edge_dst"] = np.roll(arrays["edge_dst"], 1)
+    np.savez(plan_file, **arrays)
+    assert_rejected(run, plan_file, "tree|class|link")
+
+
+def assert_rejected(run: Run, path: Path, reason: str) -> None:
+    text = run("check", path)
+    assert text.status == 1
+    assert text.out == ""
+    assert text.err.startswith(f"dgcl check: {path}: rejected: ")
+    assert text.err.count("\n") == 1
+    outcome = run("check", path, "--json")
+    assert outcome.status == 1
+    assert outcome.json["ok"] is False
+    assert any(word in outcome.json["reason"] for word in reason.split("|"))

@@ -1,0 +1,71 @@
+"""`dgcl partition`: the file it writes, and figures that are counted again here, edge by edge."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.dgcl.cli.support import Run, save_graph
+
+EDGES = [(0, 1), (0, 5), (1, 2), (2, 4), (3, 0), (4, 3), (5, 2)]
+
+
+def held(part: np.ndarray, hops: int) -> int:
+    """How many vertices all parts hold together if each keeps what `hops` layers read."""
+    total = 0
+    for rank in set(part.tolist()):
+        inside = set(np.flatnonzero(part == rank).tolist())
+        for _ in range(hops):
+            inside |= {u for u, v in EDGES if v in inside}
+        total += len(inside)
+    return total
+
+
+@pytest.mark.parametrize("method", ["metis", "random", "range"])
+def test_figures(run: Run, folder: Path, method: str) -> None:
+    report = run(
+        "partition", "graph.npz", "--parts", 3, "--method", method, "--out", "out.npy", "--json"
+    ).json
+    part = np.load(folder / "out.npy", allow_pickle=False)
+    assert part.dtype == np.int32
+    assert part.shape == (6,)
+    assert report["sizes"] == np.bincount(part, minlength=3).tolist() == [2, 2, 2]
+    assert report["balance"] == 1.0
+    crossing = {(u, int(part[v])) for u, v in EDGES if part[u] != part[v]}
+    assert report["cut_edges"] == sum(part[u] != part[v] for u, v in EDGES)
+    assert report["boundary_vertices"] == len({u for u, _ in crossing})
+    assert report["deliveries"] == len(crossing)
+    assert report["replication"] == pytest.approx([held(part, hops) / 6 for hops in (1, 2, 3)])
+
+
+def test_text_has_the_figures(run: Run, folder: Path) -> None:
+    outcome = run("partition", "graph.npz", "--parts", 3, "--method", "range", "--out", "out.npy")
+    assert outcome.status == 0
+    assert outcome.err == ""
+    assert "6 vertices, 7 edges" in outcome.out
+    assert f"{held(np.array([0, 0, 1, 1, 2, 2]), 2) / 6:.3f} copies" in outcome.out
+
+
+def test_same_seed_same_parts_in_any_format(run: Run, folder: Path) -> None:
+    files = []
+    for name, graph in itertools.product("ab", ("graph.npz", "graph.txt")):
+        out = f"{name}-{graph}.npy"
+        assert run("partition", graph, "--parts", 2, "--seed", 5, "--out", out).status == 0
+        files.append((folder / out).read_bytes())
+    assert len(set(files)) == 1
+
+
+def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path) -> None:
+    """Two dense halves, one bridge: each half must end up on one of two machines."""
+    half = [(u, v) for u in range(48) for v in range(48) if u != v]
+    shuffled = np.random.default_rng(1).permutation(96)
+    edges = [*half, *((u + 48, v + 48) for u, v in half), (0, 48)]
+    save_graph(folder / "halves.npz", 96, [(shuffled[u], shuffled[v]) for u, v in edges])
+    argv = ["partition", "halves.npz", "--parts", 16, "--topology", "dgx1x2", "--out", "out.npy"]
+    assert run(*argv).status == 0
+    machine = np.load(folder / "out.npy")[shuffled] // 8
+    assert len(set(machine[:48])) == len(set(machine[48:])) == 1
+    assert machine[0] != machine[48]

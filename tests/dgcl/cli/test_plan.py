@@ -1,0 +1,98 @@
+"""`dgcl plan`: the files it writes say what formats.md says, and what it prints agrees with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.dgcl.cli.support import LINE, Run
+
+PLAN = ["plan", "graph.npz", "--topology", "line.json", "--part", "part.npy"]
+PRINTED = {
+    *("schema", "world_size", "method", "seed", "row_bytes", "stage_seconds", "predicted_seconds"),
+    *("lower_bound_seconds", "gap", "direct_seconds", "planning_seconds", "version", "fingerprint"),
+    *("num_classes", "num_trees", "num_stages", "boundary_vertices", "bytes_total"),
+}
+
+
+def needed(relation: Path) -> dict[tuple[int, int], int]:
+    """Rows that each pair (owner, reader) exchanges, from the relation file alone."""
+    with np.load(relation, allow_pickle=False) as file:
+        rows = zip(file["source"].tolist(), file["dests"][:, 0].tolist(), file["count"].tolist(), strict=True)
+        pairs: dict[tuple[int, int], int] = {}
+        for source, mask, count in rows:
+            for dest in range(int(file["world_size"])):
+                if mask >> dest & 1:
+                    pairs[source, dest] = pairs.get((source, dest), 0) + count
+    return pairs
+
+
+def test_relation_of_the_hand_made_graph(run: Run, folder: Path) -> None:
+    assert run(*PLAN, "--relation-out", "r.npz").status == 0
+    assert needed(folder / "r.npz") == {(0, 1): 1, (0, 2): 1, (1, 0): 1, (1, 2): 1, (2, 1): 2}
+
+
+@pytest.mark.parametrize("method", ["auto", "spst"])
+def test_printed_json_is_the_meta_of_the_file(run: Run, folder: Path, method: str) -> None:
+    argv = [*PLAN, "--method", method, "--row-bytes", 100, "--seed", 7, "--out", "plan.npz", "--json"]
+    printed = run(*argv).json
+    assert set(printed) >= PRINTED
+    assert "topology" not in printed
+    with np.load(folder / "plan.npz", allow_pickle=False) as file:
+        meta = json.loads(str(file["meta"]))
+        arrays = dict(file)
+    assert {key: printed[key] for key in meta if key != "topology"} == {
+        key: value for key, value in meta.items() if key != "topology"
+    }
+    assert (meta["method"], meta["row_bytes"], meta["seed"], meta["world_size"]) == (method, 100, 7, 3)
+    assert meta["topology"]["links"]
+    assert meta["direct_seconds"] is None  # 0 and 2 have no link
+    assert printed["num_classes"] == len(arrays["class_count"])
+    assert printed["num_trees"] == len(arrays["tree_count"])
+    assert printed["num_stages"] == len(meta["stage_seconds"]) == arrays["edge_stage"].max() + 1 == 2
+    assert printed["boundary_vertices"] == arrays["class_count"].sum() == 6
+    edges_per_tree = np.diff(arrays["edge_ptr"])
+    assert printed["bytes_total"] == 100 * (edges_per_tree * arrays["tree_count"]).sum() == 700
+
+
+def test_graph_and_its_relation_give_one_plan(run: Run, folder: Path) -> None:
+    run(*PLAN, "--relation-out", "r.npz", "--out", "a.npz")
+    run("plan", "--relation", "r.npz", "--topology", "line.json", "--out", "b.npz")
+    with np.load(folder / "a.npz") as a, np.load(folder / "b.npz") as b:
+        first, second = dict(a), dict(b)
+    for name in first.keys() - {"meta"}:
+        np.testing.assert_array_equal(first[name], second[name])
+    assert json.loads(str(first["meta"]))["fingerprint"] == json.loads(str(second["meta"]))["fingerprint"]
+
+
+@pytest.mark.parametrize("parts", [None, 2, 3])
+def test_parts_take_the_first_devices(run: Run, folder: Path, parts: int | None) -> None:
+    argv = ["plan", "graph.npz", "--topology", "line.json", *(["--parts", parts] if parts else []), "--json"]
+    assert run(*argv).json["world_size"] == (parts or 3)
+
+
+def test_one_rank_sends_nothing(run: Run, folder: Path) -> None:
+    printed = run("plan", "graph.npz", "--topology", "uniform:1", "--json").json
+    assert (printed["bytes_total"], printed["predicted_seconds"], printed["gap"]) == (0, 0, 0)
+    assert run("plan", "graph.npz", "--topology", "uniform:1").status == 0
+
+
+def test_text_agrees_with_the_json(run: Run, folder: Path) -> None:
+    text = run(*PLAN).out
+    assert "line, 3 ranks" in text
+    assert "6 boundary vertices, 6 rows to deliver" in text
+    assert "not possible" in text  # direct
+    direct = json.dumps(
+        {**LINE, "connections": [*LINE["connections"], {**LINE["connections"][0], "name": "n", "b": "d2"}]}
+    )
+    (folder / "ring.json").write_text(direct)
+    assert "not possible" not in run("plan", "graph.npz", "--topology", "ring.json").out
+
+
+def test_without_out_nothing_is_written(run: Run, folder: Path) -> None:
+    before = set(folder.iterdir())
+    assert run(*PLAN).status == 0
+    assert set(folder.iterdir()) == before

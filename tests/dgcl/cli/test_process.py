@@ -1,0 +1,92 @@
+"""The command as a process: how it starts, what it loads, and how it ends when others end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dgcl.cli import main
+
+COMMAND = [sys.executable, "-m", "dgcl"]
+
+
+def test_module_and_status(folder: Path) -> None:
+    good = subprocess.run([*COMMAND, "topo", "show", "line.json"], capture_output=True, text=True)
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = subprocess.run([*COMMAND, "topo", "show", "nothing.json"], capture_output=True, text=True)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("dgcl topo show: ")
+    assert "nothing.json" in bad.stderr
+    assert bad.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["topo", "show", "dgx1"], ["info"], ["--help"], ["plan", "--help"]])
+def test_verb_loads_only_what_it_needs(argv: list[str]) -> None:
+    code = (
+        "import sys\nfrom dgcl.cli import main\n"
+        f"try: main({argv!r})\nexcept SystemExit: pass\n"
+        "heavy = ('torch', 'numba', 'scipy', 'matplotlib', 'pymetis')\n"
+        "print(*[m for m in heavy if m in sys.modules], file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr.split() == []
+
+
+def test_reader_that_leaves(folder: Path) -> None:
+    """`dgcl ... | head -1`: the pipe is closed before anything is written to it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run([*COMMAND, "topo", "show", "dgx1"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_full_disk_behind_standard_output() -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [*COMMAND, "topo", "show", "dgx1"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert run.returncode == 2
+    assert run.stderr == "dgcl topo show: No space left on device\n"
+
+
+def test_interrupt_of_a_process(folder: Path) -> None:
+    """Reading a pipe that nobody fills takes for ever; Ctrl-C ends it."""
+    os.mkfifo(folder / "pipe.json")
+    process = subprocess.Popen([*COMMAND, "topo", "show", "pipe.json"], stderr=subprocess.PIPE, text=True)
+    # A reader is in the way of opening the other end without waiting until it is really there.
+    deadline = time.monotonic() + 60
+    writer = None
+    while writer is None and time.monotonic() < deadline:
+        try:
+            writer = os.open(folder / "pipe.json", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.02)
+    assert writer is not None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    os.close(writer)
+    assert (process.returncode, err) == (130, "dgcl topo show: interrupted\n")
+
+
+def test_interrupt_leaves_no_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(folder.iterdir())
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    from dgcl.planner import Plan
+
+    monkeypatch.setattr(Plan, "save", interrupt)
+    assert main(["plan", "graph.npz", "--topology", "line.json", "--out", "plan.npz"]) == 130
+    assert capsys.readouterr().err == "dgcl plan: interrupted\n"
+    assert set(folder.iterdir()) == before
