@@ -7,6 +7,8 @@ before anything is read.
 
 from __future__ import annotations
 
+import ast
+import math
 import os
 import zipfile
 import zlib
@@ -16,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
+_MAX_HEADER = 10_000  # bytes; ours take 128
 _UNREADABLE = (ValueError, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError, OSError)
 
 
@@ -83,31 +85,38 @@ def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDA
     """Read one array after its header has been held against `spec` and against the bytes present."""
     info = archive.getinfo(f"{key}.npy")
     with archive.open(info) as member:
-        shape, dtype = _read_header(member, key)
+        dtype, fortran, shape = _read_header(member, key)
         if not spec.accepts(dtype):
             raise ValueError(f"array {key!r} must have dtype {spec.dtype} (got {dtype.str})")
         if len(shape) != spec.ndim:
             raise ValueError(f"array {key!r} must have {spec.ndim} dimension(s) (got shape {shape})")
-        need = dtype.itemsize
-        for size in shape:
-            need *= size
+        need = math.prod(shape, start=dtype.itemsize)
         have = info.file_size - member.tell()
         if need != have:
             raise ValueError(f"array {key!r} of shape {shape} needs {need} bytes but the file holds {have}")
-    with archive.open(info) as member:
-        return np.asarray(npy.read_array(member, allow_pickle=False))
+        data = member.read()  # to the end, where the archive's checksum is verified
+    return np.ndarray(shape, dtype, data, order="F" if fortran else "C")
 
 
-def _read_header(member: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of an npy stream, leaving it at the first byte of data."""
-    version = npy.read_magic(member)
-    if version == (1, 0):
-        shape, _, dtype = npy.read_array_header_1_0(member)
-    elif version == (2, 0):
-        shape, _, dtype = npy.read_array_header_2_0(member)
-    else:
-        raise ValueError(f"array {key!r} uses npy format {version[0]}.{version[1]}; expected 1.0 or 2.0")
-    return shape, dtype
+def _read_header(member: IO[bytes], key: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+    """Return dtype, Fortran order and shape of an npy stream, leaving it at the first byte of data."""
+    start = member.read(8)
+    version = tuple(start[6:])
+    if start[:6] != b"\x93NUMPY" or version not in ((1, 0), (2, 0)):
+        raise ValueError(f"array {key!r} is not in npy format 1.0 or 2.0")
+    length = int.from_bytes(member.read(2 if version == (1, 0) else 4), "little")
+    if length > _MAX_HEADER:
+        raise ValueError(f"array {key!r} has a header of {length} bytes")
+    text = member.read(length).decode("latin1")
+    try:
+        header = ast.literal_eval(text.strip())
+        dtype, fortran, shape = np.dtype(header["descr"]), header["fortran_order"], header["shape"]
+    except (SyntaxError, ValueError, TypeError, KeyError, MemoryError, RecursionError):
+        raise ValueError(f"array {key!r} has no readable npy header") from None
+    sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
+    if not isinstance(fortran, bool) or not sizes or dtype.hasobject:
+        raise ValueError(f"array {key!r} has no usable npy header (dtype {dtype}, shape {shape})")
+    return dtype, fortran, shape
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from dgcl.planner import Plan, PlanOptions, Relation
+from dgcl.planner.methods import make_plan
+from dgcl.planner.plan_io import plan_arrays
+from dgcl.planner.verify import check_plan_file, verify_plan
+from dgcl.topology import Topology
+from tests.planner.machines import line
+from tests.planner.strategies import instances
+
+DTYPES = {
+    "class_source": "int32", "class_dests": "uint64", "class_count": "int64", "tree_class": "int32",
+    "tree_count": "int64", "edge_ptr": "int64", "edge_src": "int32", "edge_dst": "int32",
+    "edge_stage": "int32",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(
+        Relation.from_classes(3, [(0, {2}, 8), (1, {0, 2}, 3)]), line(3), "spst", PlanOptions(row_bytes=100)
+    )
+
+
+@given(instances())
+def test_saved_and_loaded_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Relation, Topology]
+) -> None:
+    plan = make_plan(*case)
+    path = tmp_path_factory.mktemp("p") / "plan"  # the name is taken as it is
+    plan.save(path)
+    again = Plan.load(path)
+    before, after = plan_arrays(plan.relation, plan.trees), plan_arrays(again.relation, again.trees)
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name])
+    assert again.meta == plan.meta
+    assert again.topology == plan.topology
+    verify_plan(again)
+
+
+def test_the_file_is_read_with_numpy_and_json_alone(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "plan.npz")
+    with np.load(tmp_path / "plan.npz", allow_pickle=False) as file:
+        assert {name: str(file[name].dtype) for name in file.files if name != "meta"} == DTYPES
+        assert file["meta"].shape == ()
+        meta = json.loads(str(file["meta"]))
+    assert meta["predicted_seconds"] == sum(meta["stage_seconds"])
+
+
+def test_the_same_plan_is_the_same_file(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "a.npz")
+    plan.save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def broken(plan: Plan, path: Path, changes: dict[str, Any], meta_changes: dict[str, Any] | str) -> Path:
+    arrays: dict[str, Any] = dict(plan_arrays(plan.relation, plan.trees))
+    if isinstance(meta_changes, str):
+        text = meta_changes
+    else:
+        meta = copy.deepcopy(plan.meta)
+        meta.update({k: v for k, v in meta_changes.items() if v is not ...})
+        text = json.dumps({k: v for k, v in meta.items() if meta_changes.get(k) is not ...})
+    arrays.update({"meta": np.array(text), **changes})
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"edge_src": None}, "array 'edge_src' is missing", id="array missing"),
+        pytest.param({"extra": np.array(1)}, "unknown entry 'extra.npy'", id="array too many"),
+        pytest.param({"edge_src": np.array([0, 1])}, "'edge_src' must have dtype <i4", id="int64"),
+        pytest.param({"edge_src": np.array([0.5])}, "'edge_src' must have dtype <i4", id="floats"),
+        pytest.param(
+            {"tree_count": np.array([[8]])}, r"'tree_count' must have 1 dimension", id="two dimensions"
+        ),
+        pytest.param({"edge_ptr": np.array([0])}, "edge_ptr must have length", id="pointers too short"),
+        pytest.param({"edge_ptr": np.array([1, 2, 4, 5])}, "edge_ptr must", id="pointers not from 0"),
+        pytest.param({"edge_ptr": np.array([0, -1, 4, 5])}, "edge_ptr must", id="pointers fall"),
+        pytest.param(
+            {"class_dests": np.array([[2], [6]], np.uint64)}, "own source", id="owner among its own"
+        ),
+        pytest.param({"meta": np.array(["{}"])}, r"'meta' must have 0 dimension", id="meta in a list"),
+        pytest.param({"meta": np.array(b"{}")}, "'meta' must have dtype unicode", id="meta as bytes"),
+        pytest.param({"meta": np.array({}, object)}, "not a valid plan file", id="meta pickled"),
+    ],
+)
+def test_broken_arrays(plan: Plan, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = broken(plan, tmp_path / "plan.npz", changes, {})
+    with pytest.raises(ValueError, match=message) as caught:
+        Plan.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param("", "meta is not JSON", id="empty"),
+        pytest.param("{", "meta is not JSON", id="cut off"),
+        pytest.param("[]", "must be a JSON object", id="a list"),
+        pytest.param("[" * 100_000, "nested too deeply|not JSON", id="deep"),
+        pytest.param(
+            '{"schema": "dgcl-plan/1", "schema": "x"}', "key 'schema' appears twice", id="a key twice"
+        ),
+        pytest.param('{"gap": NaN}', "NaN is not a JSON number", id="NaN"),
+        pytest.param({"schema": "dgcl-plan/2"}, "meta.schema must be 'dgcl-plan/1'", id="another schema"),
+        pytest.param({"gap": ...}, "meta.gap is missing", id="field missing"),
+        pytest.param({"gap": -0.5}, "meta.gap must be finite and >= 0", id="negative gap"),
+        pytest.param({"gap": "0"}, "meta.gap must be a number", id="text for a number"),
+        pytest.param({"gap": True}, "meta.gap must be a number", id="boolean for a number"),
+        pytest.param({"stage_seconds": 1.0}, "meta.stage_seconds must be a list", id="stages not a list"),
+        pytest.param({"stage_seconds": [None]}, r"meta.stage_seconds\[0\] must be a number", id="null stage"),
+        pytest.param({"world_size": 3.0}, "meta.world_size must be an integer", id="float ranks"),
+        pytest.param({"world_size": 2}, "must be a rank|names a rank", id="fewer ranks"),
+        pytest.param({"row_bytes": 0}, "meta.row_bytes must be an integer >= 1", id="no bytes"),
+        pytest.param({"seed": 10**400}, "meta.seed must be an integer", id="huge seed"),
+        pytest.param({"direct_seconds": "no"}, "meta.direct_seconds must be a number", id="text for direct"),
+        pytest.param({"topology": {}}, "lists its links explicitly", id="no topology"),
+        pytest.param({"method": 3}, "meta.method must be a string", id="method a number"),
+        pytest.param({"fingerprint": None}, "meta.fingerprint must be a string", id="no fingerprint"),
+    ],
+)
+def test_broken_meta(plan: Plan, tmp_path: Path, changes: dict[str, Any] | str, message: str) -> None:
+    path = broken(plan, tmp_path / "plan.npz", {}, changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        Plan.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_topology_without_links_in_the_file_is_refused(plan: Plan, tmp_path: Path) -> None:
+    topology = {k: v for k, v in plan.meta["topology"].items() if k != "links"}
+    with pytest.raises(ValueError, match="lists its links explicitly"):
+        Plan.load(broken(plan, tmp_path / "plan.npz", {}, {"topology": topology}))
+
+
+def test_a_topology_with_a_fault_is_refused_with_the_place(plan: Plan, tmp_path: Path) -> None:
+    topology = copy.deepcopy(plan.meta["topology"])
+    topology["connections"][0]["bandwidth"] = -1
+    with pytest.raises(ValueError, match=r"not a valid plan file: .*bandwidth"):
+        Plan.load(broken(plan, tmp_path / "plan.npz", {}, {"topology": topology}))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
+def test_a_file_cut_off_is_refused(plan: Plan, tmp_path: Path, keep: float) -> None:
+    path = tmp_path / "plan.npz"
+    plan.save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep if keep > 1 else keep * len(data))])
+    with pytest.raises(ValueError, match=r"not an npz archive|not a valid plan"):
+        check_plan_file(path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_byte_is_refused_or_harmless(plan: Plan, tmp_path: Path, seed: int) -> None:
+    """Any single byte: refused with one clear ValueError, unless it does not bear on the content (a date)."""
+    path = tmp_path / "plan.npz"
+    plan.save(path)
+    data = bytearray(path.read_bytes())
+    rng = np.random.default_rng(seed)
+    for at in rng.integers(0, len(data), 25).tolist():
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << int(rng.integers(0, 8))
+        path.write_bytes(flipped)
+        try:
+            found = check_plan_file(path).fingerprint
+        except ValueError:
+            continue
+        assert found == plan.fingerprint
