@@ -82,7 +82,7 @@ def candidate_cuts(topology: Topology) -> list[Cut]:
 
 
 def _named_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
-    """Yield devices, sockets and machines with their names."""
+    """Yield devices, machines and sockets with their names."""
     for rank, device in enumerate(topology.devices):
         yield frozenset([rank]), f"device {device.name}"
     sockets: dict[tuple[int, int], set[int]] = {}
@@ -90,10 +90,10 @@ def _named_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
     for rank, device in enumerate(topology.devices):
         sockets.setdefault((device.machine, device.socket), set()).add(rank)
         machines.setdefault(device.machine, set()).add(rank)
-    for (machine, socket), ranks in sorted(sockets.items()):
-        yield frozenset(ranks), f"socket {socket} of machine {machine}"
     for machine, ranks in sorted(machines.items()):
         yield frozenset(ranks), f"machine {machine}"
+    for (machine, socket), ranks in sorted(sockets.items()):
+        yield frozenset(ranks), f"socket {socket} of machine {machine}"
 
 
 def _unnamed_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
