@@ -76,10 +76,7 @@ CASES = [
             "bus",
             tuple(Device(f"d{r}") for r in range(4)),
             (
-                *(
-                    Connection(f"p{r}", "port", f"d{r}", "left" if r < 2 else "right", 100.0)
-                    for r in range(4)
-                ),
+                *(Connection(f"p{r}", "port", f"d{r}", "LLRR"[r], 100.0) for r in range(4)),
                 Connection("bus", "bus", "L", "R", 1.0),
             ),
         ),
