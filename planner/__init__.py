@@ -1,14 +1,30 @@
 """From a relation and a topology to a plan: pure functions, no torch, no processes.
 
->>> relation = Relation.from_classes(3, [(0, {1, 2}, 5), (1, {0}, 2)])
->>> relation.deliveries
-12
+>>> from dgcl.topology import preset
+>>> relation = Relation.from_classes(4, [(0, {1, 2, 3}, 500), (1, {0}, 200)])
+>>> plan = make_plan(relation, preset("uniform4"))
+>>> relation.deliveries, plan.method, plan.num_stages
+(1700, 'auto', 1)
 """
 
 from __future__ import annotations
 
 from dgcl.planner.errors import PlanError
+from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.plan import Bound, Plan, PlanOptions, Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.verify import Report, check_plan_file, verify_plan
 
-__all__ = ["Bound", "Plan", "PlanError", "PlanOptions", "Relation", "Trees"]
+__all__ = [
+    "METHODS",
+    "Bound",
+    "Plan",
+    "PlanError",
+    "PlanOptions",
+    "Relation",
+    "Report",
+    "Trees",
+    "check_plan_file",
+    "make_plan",
+    "verify_plan",
+]

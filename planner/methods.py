@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,6 +129,7 @@ def _describe(
 
 
 def _version() -> str:
+    import importlib.metadata  # slow to import
     try:
         return importlib.metadata.version("dgcl")
     except importlib.metadata.PackageNotFoundError:  # run from a source tree that is not installed
