@@ -9,11 +9,11 @@ training vertex too.
 from __future__ import annotations
 
 from dgcl.nn.batch_norm import BatchNorm
-from dgcl.nn.dropout import Dropout, dropout
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
 from dgcl.nn.metrics import accuracy
 from dgcl.nn.reduce import global_sum
+from dgcl.nn.vertex_dropout import Dropout, dropout
 
 __all__ = [
     "BatchNorm",

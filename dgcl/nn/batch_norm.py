@@ -85,6 +85,6 @@ class BatchNorm(torch.nn.BatchNorm1d):
         assert self.num_batches_tracked is not None
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            factor = 1.0 / self.num_batches_tracked if self.momentum is None else self.momentum
+            factor = 1.0 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
             for running, value in ((self.running_mean, mean), (self.running_var, unbiased_variance)):
                 running.copy_(running * (1 - factor) + value * factor)

@@ -1,0 +1,197 @@
+"""dgcl.nn losses: the value and every gradient of torch's own loss over all vertices on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import dgcl.nn
+from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+
+LABELS = torch.arange(NUM_NODES) * 7 % 4
+CLASS_WEIGHTS = torch.tensor([0.5, 2.0, 1.25, 0.0], dtype=torch.float64)
+MASKS = {
+    "all": None,
+    "some": torch.arange(NUM_NODES) % 3 == 0,
+    "rank-0-only": torch.arange(NUM_NODES) < 5,
+    "one-vertex": torch.arange(NUM_NODES) == NUM_NODES - 1,
+}
+
+
+@dataclass
+class Loss:
+    """One of ours, torch's, the shape of the outputs, the targets, and arguments that both take."""
+
+    ours: Callable[..., Tensor]
+    torchs: Callable[..., Tensor]
+    shape: tuple[int, ...]
+    targets: Tensor
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+IGNORED = torch.where(torch.arange(NUM_NODES) % 5 == 0, -100, LABELS)
+LOSSES = {
+    "ce": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), LABELS),
+    "ce-weighted": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), LABELS, {"weight": CLASS_WEIGHTS}),
+    "ce-smooth": Loss(
+        dgcl.nn.cross_entropy,
+        F.cross_entropy,
+        (4,),
+        LABELS,
+        {"label_smoothing": 0.2, "weight": CLASS_WEIGHTS},
+    ),
+    "ce-ignored": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), IGNORED),
+    "ce-other-ignored": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), LABELS, {"ignore_index": 1}),
+    "ce-probabilities": Loss(
+        dgcl.nn.cross_entropy, F.cross_entropy, (4,), rows(4, seed=2).softmax(1), {"weight": CLASS_WEIGHTS}
+    ),
+    "ce-several-labels": Loss(
+        dgcl.nn.cross_entropy, F.cross_entropy, (4, 2), torch.stack([LABELS, LABELS.flip(0)], 1)
+    ),
+    "nll": Loss(dgcl.nn.nll, F.nll_loss, (4,), LABELS),
+    "nll-weighted": Loss(dgcl.nn.nll, F.nll_loss, (4,), IGNORED, {"weight": CLASS_WEIGHTS}),
+    "bce": Loss(
+        dgcl.nn.bce_with_logits, F.binary_cross_entropy_with_logits, (3,), (rows(3, seed=3) > 0).double()
+    ),
+    "bce-weighted": Loss(
+        dgcl.nn.bce_with_logits,
+        F.binary_cross_entropy_with_logits,
+        (3,),
+        (rows(3, seed=3) > 0).double(),
+        {
+            "pos_weight": torch.tensor([1.0, 3.0, 0.5]).double(),
+            "weight": torch.tensor([0.1, 1.0, 2.0]).double(),
+        },
+    ),
+    "bce-vector": Loss(
+        dgcl.nn.bce_with_logits, F.binary_cross_entropy_with_logits, (), (rows(seed=3) > 0).double()
+    ),
+    "mse": Loss(dgcl.nn.mse, F.mse_loss, (3,), rows(3, seed=4)),
+    "mse-vector": Loss(dgcl.nn.mse, F.mse_loss, (), rows(seed=4)),
+}
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("mask_name", MASKS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_and_gradient_of_one_device(name, mask_name, reduction, world_size) -> None:
+    loss, mask = LOSSES[name], MASKS[mask_name]
+    outputs = rows(*loss.shape)
+    alone = outputs.clone().requires_grad_()
+    chosen = slice(None) if mask is None else mask
+    expected = loss.torchs(alone[chosen], loss.targets[chosen], reduction=reduction, **loss.options)
+    expected.backward()
+
+    def rank(comm):
+        own = outputs[comm.owned_ids].requires_grad_()
+        own_mask = None if mask is None else mask[comm.owned_ids]
+        value = loss.ours(own, loss.targets[comm.owned_ids], own_mask, reduction=reduction, **loss.options)
+        value.backward()
+        return value, comm.owned_ids, own.grad
+
+    results = on_ranks(world_size, rank)
+    for value, owned, gradient in results:
+        assert value.item() == results[0][0].item()  # the same bits
+        torch.testing.assert_close(value, expected, rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(gradient, alone.grad[owned], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_averaging_gradients_is_made_up_for(name) -> None:
+    """With ddp=True the value stays, and the gradient is multiplied by what averaging divides by."""
+    loss = LOSSES[name]
+
+    def rank(comm):
+        pairs = []
+        for ddp in (False, True):
+            own = rows(*loss.shape)[comm.owned_ids].requires_grad_()
+            value = loss.ours(own, loss.targets[comm.owned_ids], ddp=ddp, **loss.options)
+            value.backward()
+            pairs.append((value, own.grad))
+        return pairs
+
+    for (summed, gradient), (averaged, larger) in on_ranks(3, rank):
+        assert averaged.equal(summed)
+        torch.testing.assert_close(larger, 3 * gradient)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_masked_rows_may_hold_anything(name) -> None:
+    loss = LOSSES[name]
+    mask = torch.arange(NUM_NODES) % 2 == 0
+    outputs = torch.where(mask.view(-1, *[1] * len(loss.shape)), rows(*loss.shape), torch.nan)
+    targets = loss.targets.clone()
+    targets[~mask] = torch.nan if targets.is_floating_point() else -1
+
+    def rank(comm):
+        own = outputs[comm.owned_ids].requires_grad_()
+        value = loss.ours(own, targets[comm.owned_ids], mask[comm.owned_ids], **loss.options)
+        value.backward()
+        return value, own.grad, mask[comm.owned_ids]
+
+    for value, gradient, counts in on_ranks(2, rank):
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        assert (gradient[~counts] == 0).all()
+
+
+def test_a_rank_without_training_vertices_is_connected() -> None:
+    """Its backward runs through its outputs, with zeros: its peers wait for the exchanges there."""
+
+    def rank(comm):
+        own = rows(4)[comm.owned_ids].requires_grad_()
+        seen = []
+        passed = own * 1
+        passed.register_hook(lambda gradient: seen.append(gradient.clone()))
+        dgcl.nn.cross_entropy(
+            passed, LABELS[comm.owned_ids], torch.zeros(comm.num_owned).bool() if comm.rank else None
+        ).backward()
+        return comm.rank, seen, own.grad
+
+    for rank_number, seen, gradient in on_ranks(3, rank):
+        assert len(seen) == 1
+        assert gradient.abs().max() > 0 if rank_number == 0 else (gradient == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_dtype_is_that_of_the_outputs(dtype) -> None:
+    def rank(comm):
+        own = rows(4).to(dtype)[comm.owned_ids].requires_grad_()
+        value = dgcl.nn.cross_entropy(own, LABELS[comm.owned_ids])
+        value.backward()
+        return value, own.grad
+
+    expected = F.cross_entropy(rows(4).to(dtype).float(), LABELS)
+    for value, gradient in on_ranks(2, rank):
+        assert value.dtype == gradient.dtype == dtype
+        torch.testing.assert_close(value.float(), expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(
+            lambda x: dgcl.nn.mse(x, x, reduction="none"), "reduction must be 'mean' or 'sum'", id="none"
+        ),
+        pytest.param(lambda x: dgcl.nn.mse(x, x[:, :1]), "targets must have the outputs' shape", id="shape"),
+        pytest.param(
+            lambda x: dgcl.nn.cross_entropy(x, LABELS[:3]), "labels must have a row for each", id="rows"
+        ),
+        pytest.param(lambda x: dgcl.nn.mse(x, x, torch.arange(2)), "mask must be bool", id="index-mask"),
+        pytest.param(
+            lambda x: dgcl.nn.mse(x, x, torch.ones(3).bool()),
+            r"mask must be bool with shape \(23,\)",
+            id="mask",
+        ),
+    ],
+)
+def test_refuses(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(rows(4))

@@ -1,0 +1,147 @@
+"""dgcl.nn.vertex_dropout: the same elements for any number of ranks, and as random as it should be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import dgcl.nn
+from dgcl.nn.vertex_dropout import keep_mask
+from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+
+
+def one_rank(*args, **kwargs):
+    return on_ranks(1, lambda comm: dgcl.nn.dropout(*args, **kwargs))[0]
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("trailing", [(), (1,), (7,), (3, 5), (0,)], ids=str)
+def test_the_same_for_any_number_of_ranks(world_size, trailing) -> None:
+    x = rows(*trailing)
+
+    def rank(comm):
+        drop = dgcl.nn.Dropout(0.4, seed=11)
+        owned, halo = comm.owned_ids, torch.cat([comm.owned_ids, comm.halo_ids])
+        return [
+            (owned, drop(x[owned])),
+            (halo, drop(x[halo])),
+            (owned, dgcl.nn.dropout(x[owned], 0.4, seed=11)),
+        ]
+
+    expected = [x for _, x in on_ranks(1, rank)[0]]
+    for results in on_ranks(world_size, rank):
+        for (ids, found), alone in zip(results, expected, strict=True):
+            assert found.equal(alone[ids])
+
+
+def test_a_known_mask() -> None:
+    """By hand: SplitMix64 in arbitrary-precision integers. Changing it would change the users' runs."""
+
+    def mix(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    golden, seed, call, p = 0x9E3779B97F4A7C15, -5, 12, 0.3
+    stream = mix((mix(seed % 2**64) + call * golden) % 2**64)
+    expected = []
+    for vertex in (0, 1, 2**40):
+        key = mix((stream + vertex * golden) % 2**64)
+        words = [mix((key + word * golden) % 2**64) for word in range(3)]
+        expected.append([bits >= round(p * 2**32) for w in words for bits in (w >> 32, w % 2**32)][:5])
+    found = keep_mask(torch.tensor([0, 1, 2**40]), 5, p, seed=seed, call=call)
+    assert found.tolist() == expected
+
+
+def test_blocks_make_no_difference(monkeypatch) -> None:
+    ids = torch.arange(50)
+    expected = keep_mask(ids, 9, 0.5, seed=1, call=2)
+    monkeypatch.setattr("dgcl.nn.vertex_dropout.BLOCK", 12)
+    assert keep_mask(ids, 9, 0.5, seed=1, call=2).equal(expected)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_statistics(p) -> None:
+    """Shares and correlations within 4.5 standard deviations of independent coins; the seeds are fixed."""
+    kept = torch.stack([keep_mask(torch.arange(512), 128, p, seed=3, call=call) for call in range(4)])
+    coins = (kept.double() - (1 - p)) / (p * (1 - p)) ** 0.5  # mean 0, variance 1
+    pairs = {
+        "mean": coins,
+        "rows": coins[:, 1:] * coins[:, :-1],
+        "columns": coins[:, :, 1:] * coins[:, :, :-1],
+        "every-other-column": coins[:, :, 2:] * coins[:, :, :-2],
+        "calls": coins[1:] * coins[:-1],
+        "diagonal": coins[:, 1:, 1:] * coins[:, :-1, :-1],
+        "seeds": coins[0]
+        * ((keep_mask(torch.arange(512), 128, p, seed=4, call=0).double() - (1 - p)) / (p * (1 - p)) ** 0.5),
+    }
+    for name, values in pairs.items():
+        assert abs(values.mean()) * values.numel() ** 0.5 < 4.5, name
+    for dims in ((0, 1), (0, 2), (1, 2)):  # the share of each column, row and call is that of a binomial
+        sums = coins.sum(dims)
+        normal = sums / (coins.numel() / sums.numel()) ** 0.5
+        assert normal.abs().max() < 4.5
+        assert abs(normal.square().sum() - len(normal)) < 4.5 * (2 * len(normal)) ** 0.5
+
+
+def test_scale_and_gradient() -> None:
+    x = rows(6).requires_grad_()
+    y = one_rank(x, 0.25)
+    kept = y != 0
+    torch.testing.assert_close(y, torch.where(kept, x / 0.75, 0.0))
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, kept.double() / 0.75)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_dtype_does_not_change_the_mask(dtype) -> None:
+    y = one_rank(torch.ones(NUM_NODES, 6, dtype=dtype), 0.5)
+    assert y.dtype == dtype
+    assert (y != 0).equal(one_rank(torch.ones(NUM_NODES, 6), 0.5) != 0)
+
+
+def test_nothing_dropped_or_everything() -> None:
+    x = rows(3)
+    assert one_rank(x, 0.0) is x
+    assert one_rank(x, 0.5, False) is x
+    assert (one_rank(x, 1.0) == 0).all()
+
+
+def test_calls_differ_and_can_be_named() -> None:
+    def rank(comm):
+        drop = dgcl.nn.Dropout()
+        x = torch.ones(comm.num_owned, 40)
+        return drop(x), drop(x), drop.eval()(x), drop.train()(x), drop(x, call=0), drop(x, call=2)
+
+    first, second, _, third, again, third_again = on_ranks(1, rank)[0]
+    assert not first.equal(second)
+    assert not second.equal(third)
+    assert again.equal(first)
+    assert third_again.equal(third)  # evaluation is not counted
+
+
+def test_activation_checkpointing_needs_the_number_of_the_call() -> None:
+    def rank(comm, **call):
+        x = rows(4)[comm.owned_ids].requires_grad_()
+        y = checkpoint(lambda x: dgcl.nn.dropout(x, 0.5, **call).square(), x, use_reentrant=False)
+        y.sum().backward()
+        return y, x, x.grad
+
+    y, x, gradient = on_ranks(1, lambda comm: rank(comm, call=7))[0]
+    torch.testing.assert_close(gradient, torch.where(y > 0, 8 * x, 0.0))
+    with pytest.raises(RuntimeError, match="pass call="):
+        on_ranks(1, rank)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+def test_refuses_what_is_no_probability(p) -> None:
+    with pytest.raises(ValueError, match="p must be a probability"):
+        dgcl.nn.Dropout(p)
+    with pytest.raises(ValueError, match="p must be a probability"):
+        dgcl.nn.dropout(torch.zeros(1), p)
+
+
+def test_refuses_other_rows() -> None:
+    with pytest.raises(ValueError, match=r"x must have 23 rows \(owned\)"):
+        one_rank(torch.zeros(5, 2))
