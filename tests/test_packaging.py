@@ -100,14 +100,16 @@ def test_installation_imports_from_anywhere(
     kind: str, wheel: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.mktemp(kind)
-    run(sys.executable, "-m", "venv", home / "venv", cwd=home)
+    run(sys.executable, "-m", "venv", "--without-pip", home / "venv", cwd=home)
     python = home / "venv" / "bin" / "python"
-    # Dependencies and setuptools are those of this environment. Its own editable dgcl is not seen this way:
-    # the hook that finds it works only from a real site-packages folder.
-    env = {"PYTHONPATH": sysconfig.get_paths()["purelib"], "PATH": "/usr/bin:/bin", "HOME": str(home)}
+    # Dependencies, pip and setuptools are those of this environment. Its own editable dgcl is not seen this
+    # way: the hook that finds it works only from a real site-packages folder.
+    site = next((home / "venv").glob("lib/python*/site-packages"))
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
     what = [wheel] if kind == "wheel" else ["-e", tree]
-    install = (python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", *what)
-    run(*install, cwd=home, **env)
+    flags = ("-q", "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed")
+    run(sys.executable, "-m", "pip", "--python", python, "install", *flags, *what, cwd=home, **env)
 
     code = (
         "import importlib.util as u, dgcl, dgcl.topology, dgcl.planner, dgcl.kernels;"
