@@ -83,11 +83,10 @@ def partition_graph(
     if graph.num_nodes <= num_parts:
         if graph.num_nodes < num_parts:
             _log.warning(
-                "the graph has %d vertices for %d parts: parts %d to %d own none",
+                "the graph has %d vertices for %d parts: parts from %d on own none",
                 graph.num_nodes,
                 num_parts,
                 graph.num_nodes,
-                num_parts - 1,
             )
         return np.arange(graph.num_nodes, dtype=np.int32)
     even = (np.arange(graph.num_nodes, dtype=np.int64) * num_parts // graph.num_nodes).astype(np.int32)

@@ -1,0 +1,250 @@
+"""dgcl.graph, dgcl.graph_build: every edge once, by destination, in the user's order, or an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.graph import Graph, as_graph, index_dtype
+from dgcl.graph_build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from tests.dgcl.graphs import edge_indices
+
+
+def in_edges(graph: Graph) -> list[list[tuple[int, int]]]:
+    """(source, edge id) of every vertex's in-edges, in order."""
+    edge_ids = np.arange(graph.num_edges) if graph.edge_ids is None else graph.edge_ids
+    pairs = list(zip(graph.indices.tolist(), edge_ids.tolist(), strict=True))
+    return [pairs[a:b] for a, b in zip(graph.indptr[:-1], graph.indptr[1:], strict=True)]
+
+
+def expected_in_edges(num_nodes: int, edges: np.ndarray) -> list[list[tuple[int, int]]]:
+    """The same, from the definition."""
+    rows: list[list[tuple[int, int]]] = [[] for _ in range(num_nodes)]
+    for e, (u, v) in enumerate(edges.T.tolist()):
+        rows[v].append((u, e))
+    return rows
+
+
+@settings(deadline=None)
+@given(edge_indices(), st.sampled_from([np.int64, np.int32, np.uint64, np.int8, np.dtype(">i4")]))
+def test_edge_index_is_grouped_by_destination(drawn: tuple[int, np.ndarray], dtype: Any) -> None:
+    num_nodes, edges = drawn
+    graph = as_graph(edges.astype(dtype), num_nodes=num_nodes)
+    assert in_edges(graph) == expected_in_edges(num_nodes, edges)
+    assert (graph.indptr.dtype, graph.indices.dtype) == (np.int64, np.int32)
+    sources, destinations = graph.edges()
+    np.testing.assert_array_equal(np.stack([sources, destinations]), edges)
+    np.testing.assert_array_equal(graph.in_degrees(), np.bincount(edges[1], minlength=num_nodes))
+    np.testing.assert_array_equal(graph.out_degrees(), np.bincount(edges[0], minlength=num_nodes))
+
+
+@settings(deadline=None)
+@given(edge_indices())
+def test_csr_of_out_neighbours_counts_edges_by_position(drawn: tuple[int, np.ndarray]) -> None:
+    num_nodes, edges = drawn
+    edges = edges[:, np.argsort(edges[0], kind="stable")]
+    indptr = np.searchsorted(edges[0], np.arange(num_nodes + 1))
+    assert in_edges(as_graph((indptr, edges[1]))) == expected_in_edges(num_nodes, edges)
+
+
+@settings(deadline=None)
+@given(edge_indices())
+def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]) -> None:
+    num_nodes, edges = drawn
+    edges = edges[:, np.argsort(edges[1], kind="stable")]
+    indptr = np.searchsorted(edges[1], np.arange(num_nodes + 1))
+    graph = graph_from_in_csr(indptr, edges[0])
+    assert graph.edge_ids is None
+    assert in_edges(graph) == expected_in_edges(num_nodes, edges)
+
+
+@pytest.mark.parametrize("num_nodes", [4095, 4096, 4097, 70_000, 2_000_000])
+def test_many_buckets(num_nodes: int) -> None:
+    """Vertices at the edges of buckets, and a hub that fills one."""
+    rng = np.random.default_rng(num_nodes)
+    edges = rng.integers(0, num_nodes, (2, 100_000))
+    edges[1, ::5] = num_nodes - 1
+    edges[1, 1::5] = rng.integers(0, num_nodes, 20_000) // 4096 * 4096
+    by_head = np.argsort(edges[1], kind="stable")
+    by_source = edges[:, np.argsort(edges[0], kind="stable")]
+    indptr = np.searchsorted(by_source[0], np.arange(num_nodes + 1))
+
+    graph = as_graph(edges, num_nodes=num_nodes)
+    np.testing.assert_array_equal(graph.edge_ids, by_head)
+    np.testing.assert_array_equal(graph.indices, edges[0][by_head])
+
+    graph = as_graph((indptr, by_source[1]))
+    by_head = np.argsort(by_source[1], kind="stable")
+    np.testing.assert_array_equal(graph.edge_ids, by_head)
+    np.testing.assert_array_equal(graph.indices, by_source[0][by_head])
+
+
+def test_edges_grouped_already_are_not_copied() -> None:
+    edges = np.array([[3, 0, 1, 2], [0, 1, 1, 3]], np.int32)
+    graph = as_graph(edges)
+    assert graph.edge_ids is None
+    assert np.shares_memory(graph.indices, edges)
+
+
+@pytest.mark.parametrize(
+    ("edges", "num_nodes"),
+    [
+        pytest.param([[0, 5], [1, 0]], 6, id="lists"),
+        pytest.param(np.array([[0, 1], [5, 0]]).T.copy().T, 6, id="fortran-order"),
+        pytest.param(np.array([[0, 0, 5, 0], [1, 0, 0, 0]])[:, ::2], 6, id="strided"),
+    ],
+)
+def test_number_of_vertices_is_the_largest_id_plus_one(edges: Any, num_nodes: int) -> None:
+    assert as_graph(edges).num_nodes == num_nodes
+    assert as_graph(edges, num_nodes=9).num_nodes == 9
+    assert as_graph(edges, num_nodes=np.int32(9)).num_nodes == 9
+
+
+@pytest.mark.parametrize("edges", [[[], []], np.empty((2, 0), np.int64)], ids=["lists", "array"])
+def test_graph_without_edges(edges: Any) -> None:
+    graph = as_graph(edges, num_nodes=3)
+    assert graph.num_edges == 0
+    assert graph.indptr.tolist() == [0, 0, 0, 0]
+    assert graph.out_degrees().tolist() == [0, 0, 0]
+
+
+def test_graph_passes_through() -> None:
+    graph = as_graph([[0], [1]])
+    assert as_graph(graph) is graph
+    assert as_graph(graph, num_nodes=2) is graph
+    with pytest.raises(ValueError, match="num_nodes is 3, but the graph has 2 vertices"):
+        as_graph(graph, num_nodes=3)
+
+
+@pytest.mark.parametrize(
+    ("obj", "num_nodes", "error", "message"),
+    [
+        pytest.param(
+            [[0, 1], [1, 7]], 5, ValueError, r"edge 1 is 1 -> 7, .* 5 vertices, 0\.\.4, .*at least 8", id="id"
+        ),
+        pytest.param([[0, 9], [1, 0]], 5, ValueError, "edge 1 is 9 -> 0", id="source"),
+        pytest.param(
+            [[0, -1], [1, 0]], 5, ValueError, "edge 1 is -1 -> 0.*ids start at 0", id="negative-source"
+        ),
+        pytest.param([[0, 1], [-2, 0]], None, ValueError, "edge 0 is 0 -> -2.*ids start at 0", id="negative"),
+        pytest.param(np.array([[-1], [-1]]), None, ValueError, "edge 0 is -1 -> -1", id="only-negative"),
+        pytest.param(np.array([[0.0], [1.0]]), 2, TypeError, "integers.*float64", id="float"),
+        pytest.param(np.zeros((2, 0)), 2, TypeError, "integers.*float64", id="empty-float"),
+        pytest.param(np.array([[True], [False]]), 2, TypeError, "integers.*booleans", id="bool"),
+        pytest.param(np.array([["0"], ["1"]]), 2, TypeError, "integers.*<U1", id="text"),
+        pytest.param(np.array([[None], [1]]), 2, TypeError, "integers.*object", id="objects"),
+        pytest.param([[0, 1], [1]], 2, ValueError, "rectangular", id="ragged"),
+        pytest.param(np.array([[2**63], [0]], np.uint64), None, ValueError, r"2\*\*63", id="uint64"),
+        pytest.param(np.zeros((3, 2), int), 2, ValueError, r"\(2, E\).*\(3, 2\).*transpose", id="transposed"),
+        pytest.param(np.zeros((5, 5), int), 5, ValueError, r"\(2, E\).*csr_array", id="matrix"),
+        pytest.param(
+            np.zeros(4, int), 2, ValueError, r"2 dimensions \(got shape \(4,\)\)", id="one-dimension"
+        ),
+        pytest.param(
+            [[0], [10**12]], None, ValueError, "1000000000001 vertices of 1 edges.*pass num_nodes", id="huge"
+        ),
+        pytest.param([[], []], None, ValueError, "no edge to tell the number", id="no-vertices-known"),
+        pytest.param([[0], [1]], 0, ValueError, "at least 1.*got 0", id="zero-vertices"),
+        pytest.param([[0], [1]], -1, ValueError, "at least 1.*got -1", id="negative-vertices"),
+        pytest.param([[0], [1]], 2.0, TypeError, "num_nodes must be an integer.*float", id="float-vertices"),
+        pytest.param(
+            [[0], [1]], True, TypeError, "num_nodes must be an integer.*boolean", id="bool-vertices"
+        ),
+        pytest.param(
+            (np.array([0, 2, 1]), np.array([0])),
+            None,
+            ValueError,
+            "never fall.*2 at 1 and 1 at 2",
+            id="falls",
+        ),
+        pytest.param(
+            (np.array([0, 2**31 - 1, -5], np.int32), [0]),
+            None,
+            ValueError,
+            "did int32 overflow",
+            id="overflow",
+        ),
+        pytest.param(
+            ([0, 1, 3], [0]), None, ValueError, r"end at the number of indices, 1 \(got 3\)", id="too-long"
+        ),
+        pytest.param(([1, 1], [0]), None, ValueError, r"start at 0 \(got 1\).*\(2, E\)", id="not-from-zero"),
+        pytest.param(([0], []), None, ValueError, "a graph needs a vertex \\(got 1\\)", id="csr-no-vertices"),
+        pytest.param(([0, 1, 2], [0, 2]), None, ValueError, "edge 1 is 1 -> 2", id="csr-id"),
+        pytest.param(([0, 0, 0, 1], [-1]), None, ValueError, "edge 0 is 2 -> -1", id="csr-negative"),
+        pytest.param(([0, 1], [0]), 2, ValueError, "for 1 vertices, but num_nodes is 2", id="csr-count"),
+        pytest.param(([0.0, 1.0], [0]), None, TypeError, "indptr must hold integers", id="csr-float"),
+        pytest.param(([0, 1], [False]), None, TypeError, "indices must hold integers", id="csr-bool"),
+        pytest.param(
+            ([0, 1], [0], [1.0]), None, ValueError, r"\(indptr, indices\) \(got 3 items\)", id="triple"
+        ),
+        pytest.param({"a": 1}, None, TypeError, "networkx graph.*got builtins.dict", id="dict"),
+        pytest.param(None, None, TypeError, "got builtins.NoneType", id="none"),
+    ],
+)
+def test_bad_input_is_named(obj: Any, num_nodes: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"(?s){message}"):
+        as_graph(obj, num_nodes=num_nodes)
+
+
+def test_csc_id_out_of_range_names_its_edge() -> None:
+    with pytest.raises(ValueError, match="edge 2 is 3 -> 1"):
+        graph_from_in_csr([0, 1, 3, 3], [0, 2, 3])
+
+
+def test_lengths_must_agree() -> None:
+    with pytest.raises(ValueError, match=r"as many sources as destinations \(got 2 and 1\)"):
+        graph_from_edges([0, 1], [0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        pytest.param(
+            {"indptr": np.array([0, 1, 1], np.int32)}, "indptr must be a numpy array of int64", id="dtype"
+        ),
+        pytest.param({"indices": np.array([0])}, "indices must be a numpy array of int32", id="index-dtype"),
+        pytest.param({"indptr": np.array([0, 1])}, r"indptr must have shape \(3,\)", id="length"),
+        pytest.param({"indptr": np.array([0, 2, 1])}, "never fall", id="falls"),
+        pytest.param({"indices": np.array([2], np.int32)}, r"0\.\.1 \(got 2\.\.2\)", id="range"),
+        pytest.param({"edge_ids": np.array([1])}, r"permutation of 0\.\.0", id="edge-ids"),
+        pytest.param({"num_nodes": 0}, "at least 1", id="no-vertices"),
+    ],
+)
+def test_graph_checks_its_arrays(changed: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "num_nodes": 2,
+        "indptr": np.array([0, 1, 1]),
+        "indices": np.array([1], np.int32),
+        "edge_ids": None,
+    }
+    Graph(**good)
+    with pytest.raises((ValueError, TypeError), match=message):
+        Graph(**{**good, **changed})
+
+
+def test_ids_are_wide_enough() -> None:
+    assert index_dtype(2**31 - 1) == np.int32
+    assert index_dtype(2**31) == np.int64
+
+
+def test_out_csr_of_ascending_heads_needs_no_edge_ids() -> None:
+    graph = graph_from_out_csr([0, 1, 1, 3], [0, 1, 2])
+    assert graph.edge_ids is None
+    assert in_edges(graph) == [[(0, 0)], [(2, 1)], [(2, 2)]]
+
+
+def test_importing_is_light() -> None:
+    """None of what only some graphs need is imported before such a graph comes."""
+    heavy = "{'torch', 'dgl', 'torch_geometric', 'networkx', 'scipy', 'numba', 'pymetis'}"
+    code = (
+        "import sys, dgcl.graph, dgcl.graph_sources, dgcl.graph_io, dgcl.partition, dgcl.metrics\n"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
