@@ -9,6 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dgcl.graph import Graph
+
 REAL_GRAPHS = Path(__file__).parents[3] / "shared" / "data" / "graphs"
 
 # Edges u->v between three parts, with what each pair of parts exchanges, found by hand.
@@ -24,6 +26,12 @@ def edge_indices(draw: st.DrawFn, max_nodes: int = 20, max_edges: int = 60) -> t
     vertices = st.integers(0, num_nodes - 1)
     edges = draw(st.lists(st.tuples(vertices, vertices), max_size=max_edges))
     return num_nodes, np.array(edges, np.int64).reshape(-1, 2).T
+
+
+def edge_list(graph: Graph) -> list[tuple[int, int]]:
+    """A graph's edges (u, v) in the user's order."""
+    sources, destinations = graph.edges()
+    return list(zip(sources.tolist(), destinations.tolist(), strict=True))
 
 
 def random_parts(num_nodes: int, num_parts: int, seed: int) -> NDArray[np.int64]:

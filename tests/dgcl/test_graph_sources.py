@@ -12,18 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgcl.graph import Graph, as_graph
+from dgcl.graph import as_graph
 from dgcl.graph_sources import networkx_nodes
-from tests.dgcl.graphs import edge_indices
+from tests.dgcl.graphs import edge_indices, edge_list
 
 EDGES = np.array([[3, 0, 1, 0, 1, 3, 0, 2], [1, 1, 1, 2, 2, 1, 0, 2]])  # a double edge 3->1, loops at 0, 1, 2
 NUM_NODES = 5  # vertex 4 is isolated
-
-
-def edge_list(graph: Graph) -> list[tuple[int, int]]:
-    """Edges in the user's order."""
-    sources, destinations = graph.edges()
-    return list(zip(sources.tolist(), destinations.tolist(), strict=True))
 
 
 def pairs(edges: np.ndarray) -> list[tuple[int, int]]:

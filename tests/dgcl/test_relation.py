@@ -117,8 +117,9 @@ def test_real_graph(name: str, world_size: int) -> None:
     graph = read_graph(real_graph(name)).graph
     part = np.arange(graph.num_nodes) * world_size // graph.num_nodes
     sources, destinations = (array.astype(np.int64) for array in graph.edges())
-    readers = np.unique(np.stack([sources, part[destinations]]), axis=1)
-    readers = readers[:, part[readers[0]] != readers[1]]  # (vertex, other part that reads it), each once
+    readers = np.unique(sources * world_size + part[destinations])  # (vertex, part that reads it), each once
+    readers = np.stack(np.divmod(readers, world_size))
+    readers = readers[:, part[readers[0]] != readers[1]]
     classes = build_classes(graph, part, world_size)
     assert classes.relation.deliveries == readers.shape[1]
     np.testing.assert_array_equal(np.sort(classes.vertices), np.unique(readers[0]))

@@ -1,0 +1,187 @@
+"""Text edge lists and Matrix Market files: what their lines mean, and errors that name file and line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl import edge_text
+from dgcl.graph import as_graph
+from dgcl.graph_io import read_graph
+from tests.dgcl.graphs import edge_indices, edge_list
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+class TestEdgeList:
+    @pytest.mark.parametrize(
+        ("text", "edges"),
+        [
+            pytest.param("0 1\n1 2\n", [(0, 1), (1, 2)], id="blanks"),
+            pytest.param("0\t1\n1\t2", [(0, 1), (1, 2)], id="tabs-no-last-newline"),
+            pytest.param("0,1\r\n1,2\r\n", [(0, 1), (1, 2)], id="commas-windows"),
+            pytest.param("# Nodes: 9\n\n  \n# more\n0 1\n", [(0, 1)], id="comments-and-blank-lines"),
+            pytest.param("0 1 # why\n2 0#why\n", [(0, 1), (2, 0)], id="comments-behind"),
+            pytest.param("% bip\n3 1 0.5 1082040961\n1 3 nan -7\n", [(3, 1), (1, 3)], id="more-columns"),
+            pytest.param("2 0\n2 0\n1 1\n", [(2, 0), (2, 0), (1, 1)], id="repeats-and-loops"),
+            pytest.param("\ufeff0 1\n", [(0, 1)], id="byte-order-mark"),
+            pytest.param("  007   1  \n", [(7, 1)], id="leading-zeros"),
+        ],
+    )
+    @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+    def test_lines_are_edges(self, tmp_path: Path, text: str, edges: Any, packed: bool) -> None:
+        data = gzip.compress(text.encode()) if packed else text.encode()
+        graph = read_graph(write(tmp_path / "graph", data)).graph
+        assert edge_list(graph) == edges
+        assert graph.num_nodes == max(map(max, edges)) + 1
+
+    def test_ids_may_be_compacted(self, tmp_path: Path) -> None:
+        found = read_graph(write(tmp_path / "g", "100 7\n7 1000000000000\n"), compact=True)
+        assert edge_list(found.graph) == [(1, 0), (0, 2)]
+        assert found.node_ids is not None
+        assert found.node_ids.tolist() == [7, 100, 10**12]
+
+    def test_lines_may_stand_for_both_directions(self, tmp_path: Path) -> None:
+        found = read_graph(write(tmp_path / "g", "0 1\n1 1\n2 0\n"), undirected=True)
+        assert edge_list(found.graph) == [(0, 1), (1, 1), (2, 0), (1, 0), (0, 2)]
+
+    def test_number_of_vertices_may_be_given(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "g", "0 1\n")
+        assert read_graph(path, num_nodes=5).graph.num_nodes == 5
+        assert as_graph(path, num_nodes=5).num_nodes == 5
+        assert read_graph(write(tmp_path / "none", "# none\n"), num_nodes=5).graph.num_edges == 0
+
+    @pytest.mark.parametrize(
+        ("text", "options", "message"),
+        [
+            pytest.param(
+                "0 1\na b\n", {}, r":2: expected two vertex ids, whole numbers \(got 'a b'\)", id="words"
+            ),
+            pytest.param("source,target\n0,1\n", {}, r":1: .*'source,target'", id="header"),
+            pytest.param("0 1\n\n# x\n5\n", {}, r":4: expected two vertex ids.*'5'", id="one-column"),
+            pytest.param("0 1\n2 x3\n", {}, r":2: .*whole numbers", id="half-a-number"),
+            pytest.param("0 1\n2 3x\n", {}, r":2: .*whole numbers", id="number-and-more"),
+            pytest.param("0 1.0\n", {}, r":1: .*whole numbers \(got '0 1.0'\)", id="float"),
+            pytest.param(
+                "0 1\n0 -3\n", {}, r":2: vertex ids must not be negative \(got '0 -3'\)", id="negative"
+            ),
+            pytest.param("0 - 3\n", {}, r":1: .*whole numbers", id="minus"),
+            pytest.param(f"0 {2**63}\n", {}, r":1: .*less than 2\*\*63", id="overflow"),
+            pytest.param(
+                "0 1\n1 5\n", {"num_nodes": 5}, r":2: vertex ids must be 0\.\.4 \(got '1 5'\)", id="range"
+            ),
+            pytest.param("0 1\n1 2 3\n", {}, r":2: expected 2 columns as before", id="columns"),
+            pytest.param("0 1\n" * 9 + "x" * 99, {}, r":10: .*\(got 'x{37}\.\.\.'\)", id="long-line"),
+            pytest.param("# nothing\n", {}, "has no edges", id="no-edges"),
+            pytest.param("", {}, "has no edges", id="empty-file"),
+            pytest.param("0 99999999999\n", {}, r"99999999999.*compact=True", id="far-too-many-vertices"),
+            pytest.param(b"\x00\x01\x02", {}, "not a text file", id="binary"),
+            pytest.param(gzip.compress(b"0 1\n" * 999)[:-9], {}, "damaged gzip", id="cut-gzip"),
+            pytest.param(
+                "0 1\n", {"compact": True, "num_nodes": 9}, "has 2 vertices, but num_nodes is 9", id="compact"
+            ),
+        ],
+    )
+    def test_errors_name_file_and_line(
+        self, tmp_path: Path, text: str | bytes, options: dict[str, Any], message: str
+    ) -> None:
+        path = write(tmp_path / "bad.txt", text)
+        with pytest.raises(ValueError, match=f"^{path}.*{message}"):
+            read_graph(path, **options)
+
+    @settings(deadline=None)
+    @given(edge_indices(max_nodes=2000), st.integers(1, 40))
+    def test_blocks_may_end_anywhere(self, drawn: tuple[int, np.ndarray], block: int) -> None:
+        """Files are read block by block; lines and their numbers must survive being cut."""
+        _, edges = drawn
+        text = io.BytesIO()
+        np.savetxt(text, edges.T, fmt="%d", header="x\ny", delimiter="\t")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(edge_text, "BLOCK", block)
+            src, dst = edge_text._parse("f", io.BytesIO(text.getvalue()), comment=b"#")
+            bad = text.getvalue() + b"1 2\n3 ?\n"
+            with pytest.raises(ValueError, match=f"^f:{edges.shape[1] + 4}: .*'3 \\?'"):
+                edge_text._parse("f", io.BytesIO(bad), comment=b"#")
+        np.testing.assert_array_equal(np.stack([src, dst]), edges)
+
+    def test_networkx_reads_the_same(self, tmp_path: Path) -> None:
+        path = tmp_path / "g.txt"
+        theirs = nx.gnp_random_graph(30, 0.2, seed=1, directed=True)
+        nx.write_edgelist(theirs, path, data=False)
+        assert edge_list(read_graph(path).graph) == list(theirs.edges)
+
+
+class TestMatrixMarket:
+    @settings(deadline=None)
+    @given(edge_indices(), st.sampled_from(["pattern", "integer", "real", "complex"]))
+    def test_entries_are_edges(self, drawn: tuple[int, np.ndarray], field: str) -> None:
+        """As scipy writes them."""
+        num_nodes, edges = drawn
+        data = np.ones(edges.shape[1], {"complex": complex, "real": float}.get(field, int))
+        matrix = sp.coo_array((data, (edges[0], edges[1])), shape=(num_nodes, num_nodes))
+        with pytest.MonkeyPatch.context() as patch, io.BytesIO() as text:
+            scipy.io.mmwrite(text, matrix, field=field, symmetry="general")
+            patch.setattr(edge_text, "open_text", lambda path: io.BytesIO(text.getvalue()))
+            found = edge_text.read_matrix_market("f")
+        np.testing.assert_array_equal(np.stack([found.src, found.dst]), edges)
+        assert found.num_nodes == num_nodes
+
+    @pytest.mark.parametrize("symmetry", ["symmetric", "skew-symmetric", "hermitian"])
+    def test_symmetric_files_store_one_direction(self, tmp_path: Path, symmetry: str) -> None:
+        header = f"%%MatrixMarket matrix coordinate real {symmetry}\n% words\n3 3 3\n"
+        graph = read_graph(write(tmp_path / "g.mtx", header + "2 1 5.0\n3 3 1\n3 1 0\n")).graph
+        assert edge_list(graph) == [(1, 0), (2, 2), (2, 0), (0, 1), (0, 2)]
+
+    def test_gzip_and_any_name(self, tmp_path: Path) -> None:
+        text = b"%%MatrixMarket MATRIX Coordinate Pattern General\n\n4 4 1\n1 4\n"
+        graph = read_graph(write(tmp_path / "graph", gzip.compress(text))).graph
+        assert (graph.num_nodes, edge_list(graph)) == (4, [(0, 3)])
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            pytest.param("1 2\n", ":1: expected '%%MatrixMarket", id="no-banner"),
+            pytest.param(
+                "%%MatrixMarket matrix array real general\n1 1\n1\n",
+                ":1: .*'coordinate'.*'array'",
+                id="dense",
+            ),
+            pytest.param(
+                "%%MatrixMarket matrix coordinate blue general\n", ":1: the field .*'blue'", id="field"
+            ),
+            pytest.param(
+                "%%MatrixMarket matrix coordinate real odd\n", ":1: the symmetry .*'odd'", id="symmetry"
+            ),
+            pytest.param("%%MatrixMarket vector coordinate real general\n", ":1: expected", id="vector"),
+            pytest.param(
+                "%%MatrixMarket matrix coordinate real general\n% x\n", ":3: .*line of sizes", id="no-sizes"
+            ),
+            pytest.param("{}2 x 1\n", ":2: expected three sizes", id="sizes"),
+            pytest.param("{}2 3 0\n", r":2: .*square.*2 x 3", id="rectangle"),
+            pytest.param("{}0 0 0\n", ":2: .*no rows", id="no-vertices"),
+            pytest.param("{}2 2 1\n\n1 3\n", r":4: vertex ids must be 1\.\.2 \(got '1 3'\)", id="range"),
+            pytest.param("{}2 2 1\n0 1\n", r":3: vertex ids must be 1\.\.2", id="zero"),
+            pytest.param("{}2 2 1\n1 1\n2 2\n", ":4: there are more than the 1 entries", id="too-many"),
+            pytest.param("{}2 2 3\n1 1\n2 2\n", "line 2 promises 3 entries, but there are 2", id="too-few"),
+            pytest.param("{}2 2 1\n1 1 5.0\n", ":3: expected 2 columns", id="values-in-a-pattern"),
+        ],
+    )
+    def test_errors_name_file_and_line(self, tmp_path: Path, text: str, message: str) -> None:
+        path = write(
+            tmp_path / "bad.mtx", text.replace("{}", "%%MatrixMarket matrix coordinate pattern general\n")
+        )
+        with pytest.raises(ValueError, match=f"^{path}.*{message}"):
+            read_graph(path)

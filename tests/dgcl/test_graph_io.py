@@ -1,0 +1,222 @@
+"""dgcl.graph_io: npz files, read as they were written, and errors that name the array at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+
+from dgcl.graph import as_graph
+from dgcl.graph_io import GraphFile, read_graph, save_graph
+from tests.dgcl.graphs import edge_indices, edge_list, real_graph
+
+
+def npz_arrays(**changes: Any) -> dict[str, Any]:
+    """A correct file's arrays: 0->1, 0->2, 2->0; None takes one out."""
+    arrays: dict[str, Any] = {
+        "num_nodes": 3,
+        "directed": True,
+        "indptr": np.array([0, 2, 2, 3], np.int32),
+        "indices": np.array([1, 2, 0], np.int32),
+    }
+    return {key: value for key, value in (arrays | changes).items() if value is not None}
+
+
+CSR_FEATURES = {
+    "feat_indptr": np.array([0, 1, 1, 3]),
+    "feat_indices": np.array([1, 0, 1], np.int16),
+    "feat_data": np.array([5, 6, 7], np.float32),
+    "feat_shape": np.array([3, 2]),
+}
+
+
+def read_bytes(folder: Path, content: bytes) -> GraphFile:
+    path = folder / "g.npz"
+    path.write_bytes(content)
+    return read_graph(path)
+
+
+class TestNpz:
+    def read(self, folder: Path, **changes: Any) -> GraphFile:
+        path = folder / "graph.npz"
+        np.savez(path, **npz_arrays(**changes))
+        return read_graph(path)
+
+    def test_edges_by_position(self, tmp_path: Path) -> None:
+        assert edge_list(self.read(tmp_path).graph) == [(0, 1), (0, 2), (2, 0)]
+
+    @pytest.mark.parametrize(
+        "stored",
+        [CSR_FEATURES, {"features": np.array([[0, 5], [0, 0], [6, 7]], np.float32)}],
+        ids=["csr", "dense"],
+    )
+    def test_features(self, tmp_path: Path, stored: dict[str, Any]) -> None:
+        features = self.read(tmp_path, **stored).features
+        assert features is not None
+        assert features.dtype == np.float32
+        assert features.tolist() == [[0, 5], [0, 0], [6, 7]]
+
+    def test_labels_masks_and_the_rest(self, tmp_path: Path) -> None:
+        found = self.read(
+            tmp_path,
+            labels=np.array([1, 0, -1], np.int8),
+            train_mask=np.array([1, 0, 0], np.uint8),
+            test_mask=np.array([False, False, True]),
+            feat_known=np.array([True, True, False]),
+        )
+        assert found.features is None
+        assert found.labels is not None
+        assert (found.labels.dtype, found.labels.tolist()) == (np.int64, [1, 0, -1])
+        assert {key: mask.tolist() for key, mask in found.masks.items()} == {
+            "train": [True, False, False],
+            "test": [False, False, True],
+        }
+        assert list(found.extra) == ["feat_known"]
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            pytest.param({"indptr": None}, "array 'indptr' is missing", id="no-indptr"),
+            pytest.param({"directed": None}, "array 'directed' is missing", id="no-directed"),
+            pytest.param({"num_nodes": 4}, "indptr is for 3 vertices, but num_nodes is 4", id="count"),
+            pytest.param({"num_nodes": np.array([3, 3])}, r"num_nodes must be one value", id="counts"),
+            pytest.param({"num_nodes": 3.0}, "num_nodes must be an integer", id="float-count"),
+            pytest.param({"indices": np.array([1, 3, 0])}, "edge 1 is 0 -> 3", id="range"),
+            pytest.param({"indices": np.array([1.0, 2.0, 0.0])}, "indices must hold integers", id="dtype"),
+            pytest.param(
+                {"indices": np.array([1, None, 0])},
+                "array 'indices' cannot be read.*allow_pickle",
+                id="objects",
+            ),
+            pytest.param({"directed": False}, "vertex 0 has 2 out-edges and 1 in-edges", id="one-direction"),
+            pytest.param(
+                {"features": np.zeros((2, 4))}, r"features must have one row per vertex, 3", id="features"
+            ),
+            pytest.param({"features": np.zeros(3)}, r"features must be \(num_nodes, F\)", id="flat-features"),
+            pytest.param({"features": np.zeros((3, 1)), **CSR_FEATURES}, "given twice", id="two-features"),
+            pytest.param({**CSR_FEATURES, "feat_data": None}, "'feat_data' is missing", id="half-features"),
+            pytest.param({**CSR_FEATURES, "feat_shape": np.array([2, 2])}, "says 2 rows", id="feature-rows"),
+            pytest.param(
+                {**CSR_FEATURES, "feat_shape": np.array([3, 1])}, r"columns 0\.\.0", id="feature-columns"
+            ),
+            pytest.param(
+                {**CSR_FEATURES, "feat_indptr": np.array([0, 2, 1, 3])}, "feat_indptr", id="feature-rise"
+            ),
+            pytest.param(
+                {**CSR_FEATURES, "feat_data": np.zeros(2)}, "feat_data must be 3 numbers", id="feature-data"
+            ),
+            pytest.param({"labels": np.zeros(2, int)}, "labels must have one row per vertex, 3", id="labels"),
+            pytest.param({"labels": np.array(["a", "b", "c"])}, "labels must be numbers", id="label-words"),
+            pytest.param({"val_mask": np.zeros(4, bool)}, "val_mask must have one row per vertex", id="mask"),
+            pytest.param({"val_mask": np.array([0, 2, 1])}, "val_mask must be booleans", id="mask-of-ids"),
+        ],
+    )
+    def test_errors_name_file_and_array(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{tmp_path / 'graph.npz'}: .*{message}"):
+            self.read(tmp_path, **changes)
+
+    def test_cut_file(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "g.npz", **npz_arrays())
+        data = (tmp_path / "g.npz").read_bytes()
+        for size in range(0, len(data) - 1, 97):
+            with pytest.raises(ValueError, match=r"g\.npz: not an npz archive"):
+                read_bytes(tmp_path, data[:size])
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            pytest.param(b"hello", "not an npz archive", id="text"),
+            pytest.param(b"", "not an npz archive", id="empty"),
+            pytest.param(b"\x93NUMPY\x01\x00", "pass the array itself", id="npy"),
+        ],
+    )
+    def test_what_is_no_archive(self, tmp_path: Path, content: bytes, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            read_bytes(tmp_path, content)
+
+    def test_scipys_own_files_are_told_how_to_go_in(self, tmp_path: Path) -> None:
+        sp.save_npz(tmp_path / "g.npz", sp.csr_array(np.eye(3)))
+        with pytest.raises(ValueError, match=r"scipy\.sparse\.load_npz"):
+            read_graph(tmp_path / "g.npz")
+
+    @pytest.mark.parametrize("option", ["compact", "undirected"])
+    def test_options_of_edge_lists_are_refused(self, tmp_path: Path, option: str) -> None:
+        np.savez(tmp_path / "g.npz", **npz_arrays())
+        with pytest.raises(ValueError, match="are for text edge lists"):
+            read_graph(tmp_path / "g.npz", **{option: True})
+
+
+class TestSave:
+    @settings(deadline=None)
+    @given(drawn=edge_indices())
+    def test_what_is_saved_is_read(self, tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
+        num_nodes, edges = drawn
+        path = tmp_path_factory.mktemp("save") / "any-name"
+        features = np.arange(2.0 * num_nodes).reshape(num_nodes, 2)
+        labels = np.arange(num_nodes) % 3
+        save_graph(
+            path, as_graph(edges, num_nodes), features=features, labels=labels, masks={"train": labels == 0}
+        )
+        found = read_graph(path)
+        assert found.graph.num_nodes == num_nodes
+        by_source = edges[:, np.argsort(edges[0], kind="stable")]
+        assert edge_list(found.graph) == [(u, v) for u, v in by_source.T.tolist()]
+        assert found.features is not None
+        assert found.labels is not None
+        np.testing.assert_array_equal(found.features, features)
+        np.testing.assert_array_equal(found.labels, labels)
+        np.testing.assert_array_equal(found.masks["train"], labels == 0)
+        opposite = sorted((v, u) for u, v in edges.T.tolist())
+        with np.load(path) as arrays:
+            assert bool(arrays["directed"]) == (opposite != sorted((u, v) for u, v in edges.T.tolist()))
+
+    def test_sparse_features(self, tmp_path: Path) -> None:
+        features = sp.random_array((4, 5), density=0.4, format="coo", rng=np.random.default_rng(0))
+        save_graph(tmp_path / "g.npz", as_graph([[0], [3]]), features=features)
+        found = read_graph(tmp_path / "g.npz")
+        assert sp.issparse(found.stored_features)
+        np.testing.assert_array_equal(found.features, features.toarray())
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            pytest.param(
+                {"features": np.zeros((3, 1))}, "features must have one row per vertex, 2", id="features"
+            ),
+            pytest.param({"features": sp.csr_array((3, 1))}, "feat_shape says 3 rows", id="sparse"),
+            pytest.param({"labels": [1]}, "labels must have one row per vertex", id="labels"),
+            pytest.param({"masks": {"dev": [True, False]}}, "named train, val, test", id="mask-name"),
+            pytest.param({"masks": {"val": [True]}}, "val_mask must have one row per vertex", id="mask"),
+        ],
+    )
+    def test_nothing_is_written_where_lengths_differ(
+        self, tmp_path: Path, given: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            save_graph(tmp_path / "g.npz", as_graph([[0], [1]]), **given)
+        assert not (tmp_path / "g.npz").exists()
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_graph(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_nodes", "num_edges", "features", "split"),
+    [
+        ("cora", 2708, 10556, (2708, 1433), {"train": 140, "val": 500, "test": 1000}),
+        ("ogbn_arxiv", 169343, 1166243, None, {"train": 90941, "val": 29799, "test": 48603}),
+        ("ppi", 14755, 450540, None, {"train": 9716, "val": 1825, "test": 3214}),
+    ],
+)
+def test_real_graphs(name: str, num_nodes: int, num_edges: int, features: Any, split: dict[str, int]) -> None:
+    """The published sizes."""
+    found = read_graph(real_graph(name))
+    assert (found.graph.num_nodes, found.graph.num_edges) == (num_nodes, num_edges)
+    assert (None if found.stored_features is None else found.stored_features.shape) == features
+    assert {key: int(mask.sum()) for key, mask in found.masks.items()} == split
