@@ -1,0 +1,90 @@
+"""dgcl.metis and its kernels: the graph that METIS is given, the levels of a machine, and groups filled
+up."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.graph import as_graph
+from dgcl.metis import device_levels, ensure_minimum
+from dgcl.partition_kernels import induced_adjacency, symmetric_adjacency
+from dgcl.topology import Connection, Device, Topology
+from tests.dgcl.graphs import edge_indices
+
+
+def rows(xadj: np.ndarray, adjncy: np.ndarray) -> list[list[int]]:
+    assert xadj[-1] == len(adjncy)
+    return [sorted(adjncy[a:b].tolist()) for a, b in pairwise(xadj)]
+
+
+@settings(deadline=None)
+@given(edge_indices(), st.data())
+def test_undirected_simple_graph_and_its_subgraphs(
+    drawn: tuple[int, np.ndarray], data: st.DataObject
+) -> None:
+    num_nodes, edges = drawn
+    graph = as_graph(edges, num_nodes=num_nodes)
+    simple = nx.Graph()
+    simple.add_nodes_from(range(num_nodes))
+    simple.add_edges_from((u, v) for u, v in edges.T.tolist() if u != v)
+
+    xadj, adjncy = symmetric_adjacency(graph.indptr, graph.indices)
+    assert rows(xadj, adjncy) == [sorted(simple[v]) for v in range(num_nodes)]
+
+    members = sorted(data.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1)))
+    number = {v: i for i, v in enumerate(members)}
+    inside = [sorted(number[u] for u in simple[v] if u in number) for v in members]
+    assert rows(*induced_adjacency(xadj, adjncy, np.array(members))) == inside
+
+
+@pytest.mark.parametrize(
+    ("places", "levels"),
+    [
+        pytest.param([(0, 0)] * 3, [[0, 1, 2]], id="alike"),
+        pytest.param([(0, 0)], [], id="one-device"),
+        pytest.param([(0, 1), (0, 0), (0, 1), (0, 0)], [[1, 0, 1, 0], [0, 1, 2, 3]], id="sockets"),
+        pytest.param([(5, 0), (2, 0), (5, 0), (2, 0)], [[1, 0, 1, 0], [0, 1, 2, 3]], id="machines"),
+        pytest.param([(5, 0), (2, 0)], [[1, 0]], id="a-machine-each"),
+        pytest.param(
+            [(0, 0), (1, 0), (0, 1), (1, 1), (0, 1), (1, 0)],
+            [[0, 1, 0, 1, 0, 1], [0, 2, 1, 3, 1, 2], [0, 1, 2, 3, 4, 5]],
+            id="machines-and-sockets",
+        ),
+        pytest.param(
+            [(0, 0), (0, 1), (1, 0), (1, 0)], [[0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]], id="mixed"
+        ),
+    ],
+)
+def test_levels_of_a_machine(places: list[tuple[int, int]], levels: list[list[int]]) -> None:
+    devices = tuple(Device(f"gpu{r}", machine, socket) for r, (machine, socket) in enumerate(places))
+    wires = tuple(Connection(f"wire{r}", "PCIe", f"gpu{r}", "switch", 1.0) for r in range(len(places)))
+    found = device_levels(Topology("machine", devices, wires))
+    assert [level.tolist() for level in found] == levels
+
+
+@pytest.mark.parametrize(
+    ("labels", "minimum", "degrees", "expected"),
+    [
+        pytest.param([0, 0, 1, 1], [1, 1], [1, 1, 1, 1], [0, 0, 1, 1], id="nothing-to-do"),
+        pytest.param([0, 0, 0, 0], [1, 1], [3, 2, 1, 2], [0, 0, 1, 0], id="fewest-neighbours-move"),
+        pytest.param([0, 0, 0, 0], [1, 2], [2, 1, 1, 2], [0, 1, 1, 0], id="lowest-vertex-first"),
+        pytest.param(
+            [0, 0, 2, 2, 2], [1, 1, 1], [0, 0, 5, 5, 4], [0, 0, 2, 2, 1], id="from-the-largest-group"
+        ),
+        pytest.param(
+            [0, 0, 0, 2, 2], [3, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 2], id="only-what-can-be-spared"
+        ),
+    ],
+)
+def test_groups_are_filled_up(
+    labels: list[int], minimum: list[int], degrees: list[int], expected: list[int]
+) -> None:
+    moved = np.array(labels)
+    ensure_minimum(moved, np.array(minimum), np.array(degrees))
+    assert moved.tolist() == expected

@@ -1,0 +1,87 @@
+"""dgcl.part_report and dgcl.metrics: the figures of a partition, against sets and searches."""
+
+from __future__ import annotations
+
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.graph import as_graph
+from dgcl.metrics import replication_factors
+from dgcl.part_report import partition_report
+from tests.dgcl.graphs import HAND_EDGES, HAND_PART, edge_indices, random_parts
+
+
+def test_worked_example() -> None:
+    report = partition_report(as_graph(HAND_EDGES), HAND_PART, 4)
+    assert report.to_json() == {
+        "num_parts": 4,
+        "sizes": [2, 2, 2, 0],
+        "edges": [2, 3, 2, 0],
+        "cut": [1, 3, 2, 0],
+        "boundary_sizes": [2, 2, 2, 0],
+        "halo_sizes": [1, 3, 2, 0],
+        "balance": 4 / 3,
+        "edge_balance": 12 / 7,
+        "cut_edges": 6,
+        "boundary_vertices": 6,
+        "deliveries": 6,
+    }
+    json.dumps(report.to_json())
+
+
+@settings(deadline=None)
+@given(edge_indices(), st.sampled_from([1, 2, 3, 8, 70]), st.integers(0, 1000))
+def test_figures_are_those_of_the_definition(
+    drawn: tuple[int, np.ndarray], num_parts: int, seed: int
+) -> None:
+    num_nodes, edges = drawn
+    part = random_parts(num_nodes, num_parts, seed)
+    report = partition_report(as_graph(edges, num_nodes=num_nodes), part, num_parts)
+    between = [(u, v) for u, v in edges.T.tolist() if part[u] != part[v]]
+    halo = [{u for u, v in between if part[v] == p} for p in range(num_parts)]
+    boundary = [{u for u, _ in between if part[u] == p} for p in range(num_parts)]
+    assert report.sizes.tolist() == [int((part == p).sum()) for p in range(num_parts)]
+    assert report.edges.tolist() == [int((part[edges[1]] == p).sum()) for p in range(num_parts)]
+    assert report.cut.tolist() == [sum(part[v] == p for _, v in between) for p in range(num_parts)]
+    assert report.halo_sizes.tolist() == [len(vertices) for vertices in halo]
+    assert report.boundary_sizes.tolist() == [len(vertices) for vertices in boundary]
+    assert report.cut_edges == len(between)
+    assert report.deliveries == sum(map(len, halo))
+    assert report.boundary_vertices == sum(map(len, boundary))
+
+
+def test_graph_without_edges_is_balanced() -> None:
+    report = partition_report(as_graph(np.zeros((2, 0), int), 4), [0, 0, 0, 1], 2)
+    assert (report.balance, report.edge_balance) == (1.5, 1.0)
+
+
+@settings(deadline=None)
+@given(edge_indices(), st.sampled_from([1, 2, 5, 64, 65, 130]), st.integers(1, 4), st.integers(0, 1000))
+def test_replication_counts_what_each_part_can_be_reached_from(
+    drawn: tuple[int, np.ndarray], num_parts: int, hops: int, seed: int
+) -> None:
+    num_nodes, edges = drawn
+    part = random_parts(num_nodes, num_parts, seed)
+    backwards = nx.DiGraph()
+    backwards.add_nodes_from(range(num_nodes))
+    backwards.add_edges_from((v, u) for u, v in edges.T.tolist())
+    expected = []
+    for reach in range(1, hops + 1):
+        held: set[tuple[int, int]] = set()
+        for v in range(num_nodes):
+            near = nx.single_source_shortest_path_length(backwards, v, cutoff=reach)
+            held |= {(int(part[v]), u) for u in near}
+        expected.append(len(held) / num_nodes)
+    found = replication_factors(as_graph(edges, num_nodes=num_nodes), part, num_parts, hops)
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("hops", [0, -1, 1.5, True])
+def test_hops_must_be_a_positive_integer(hops: object) -> None:
+    with pytest.raises(ValueError, match="hops must be an integer >= 1"):
+        replication_factors(as_graph([[0], [1]]), [0, 1], 2, hops)  # type: ignore[arg-type]
