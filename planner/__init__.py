@@ -3,8 +3,8 @@
 >>> from dgcl.topology import preset
 >>> relation = Relation.from_classes(4, [(0, {1, 2, 3}, 500), (1, {0}, 200)])
 >>> plan = make_plan(relation, preset("uniform4"))
->>> relation.deliveries, plan.method, plan.num_stages
-(1700, 'auto', 1)
+>>> relation.deliveries, plan.method, plan.predicted_seconds <= plan.direct_seconds
+(1700, 'auto', True)
 """
 
 from __future__ import annotations

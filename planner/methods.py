@@ -130,6 +130,7 @@ def _describe(
 
 def _version() -> str:
     import importlib.metadata  # slow to import
+
     try:
         return importlib.metadata.version("dgcl")
     except importlib.metadata.PackageNotFoundError:  # run from a source tree that is not installed
