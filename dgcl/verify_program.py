@@ -3,7 +3,8 @@
 The programs of all ranks are executed with global ids in place of rows, stage by stage, using nothing of how
 they were compiled. What is shown:
 
-- every send reads only rows that are there, and lists every receive that it depends on;
+- every send reads only rows that are there, and waits for exactly the receives that brought them, all of
+  earlier stages (so no two sends wait for each other);
 - every place is written exactly once, by the transfer that the receiver expects there;
 - every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
   states;
@@ -19,11 +20,10 @@ import numpy as np
 
 from dgcl.planner.plan import Plan
 from dgcl.program import Program, Schedule
+from dgcl.program_checks import ProgramError, check_form, fail
 from dgcl.relation import VertexClasses
 
-
-class ProgramError(ValueError):
-    """A program's tables contradict its plan."""
+__all__ = ["ProgramError", "verify_programs"]
 
 
 def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses, part: np.ndarray) -> None:
@@ -32,7 +32,7 @@ def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses,
     Raises:
         ProgramError: Naming rank, stage, peer and what is wrong.
     """
-    _check_numbering(programs, part)
+    check_form(programs, plan.trees.num_stages, part)
     _check_matching(programs, "expand")
     _check_matching(programs, "fold")
     _check_counts(programs, plan)
@@ -41,34 +41,10 @@ def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses,
     _run_fold(programs)
 
 
-def _fail(program: Program, text: str) -> ProgramError:
-    return ProgramError(f"program of rank {program.rank}: {text}")
-
-
-def _check_numbering(programs: list[Program], part: np.ndarray) -> None:
-    for program in programs:
-        if not np.array_equal(program.owned_ids, np.flatnonzero(part == program.rank)):
-            raise _fail(program, "owned_ids are not its vertices in ascending order")
-        if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
-            raise _fail(program, "the numbers of rows do not match the ids")
-
-
 def _check_matching(programs: list[Program], verb: str) -> None:
-    """Each send has its receive, with the same rows in the same place, and both are in the order that flags
-    need."""
+    """Each send has its receive, with the same rows in the same place."""
     for program in programs:
         mine: Schedule = getattr(program, verb)
-        for peers, stages, words in (
-            (mine.send_peer, mine.send_stage, "sends"),
-            (mine.recv_peer, mine.recv_stage, "receives"),
-        ):
-            order = np.stack((stages, peers), axis=1).tolist()
-            if order != sorted(order) or len(set(map(tuple, order))) != len(order):
-                raise _fail(program, f"{verb}: {words} are not ordered by (stage, peer)")
-            if len(order) and not (min(order)[0] >= 0 and max(order)[0] < program.num_stages):
-                raise _fail(
-                    program, f"{verb}: a stage of the {words} is outside the plan's {program.num_stages}"
-                )
         sends = zip(mine.send_stage, mine.send_peer, mine.send_count, mine.send_to, strict=True)
         for stage, peer, count, to in sends:
             theirs: Schedule = getattr(programs[peer], verb)
@@ -78,7 +54,7 @@ def _check_matching(programs: list[Program], verb: str) -> None:
                 or (theirs.recv_count[match[0]] != count).any()
                 or (theirs.recv_to[match[0]] != to)[count > 0].any()
             ):
-                raise _fail(
+                raise fail(
                     program, f"{verb}: the send to rank {peer} in stage {stage} is not what that rank expects"
                 )
     sends = sum(len(getattr(program, verb).send_peer) for program in programs)
@@ -123,8 +99,17 @@ def _check_counts(programs: list[Program], plan: Plan) -> None:
             )
 
 
-def _waited_for(schedule: Schedule, send: int) -> np.ndarray:
-    return schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
+def _check_waits(program: Program, schedule: Schedule, send: int, needed: list[np.ndarray]) -> None:
+    """A send waits for the receives that brought its rows (-1: none did), and for no others."""
+    brought = np.unique(np.concatenate(needed)) if needed else np.zeros(0, np.int64)
+    waits = schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
+    if not np.array_equal(brought[brought >= 0], waits):
+        verb = "expand" if schedule is program.expand else "fold"
+        raise fail(
+            program,
+            f"{verb}: stage {schedule.send_stage[send]}: does not wait for what it sends rank"
+            f" {schedule.send_peer[send]}, or waits for more",
+        )
 
 
 def _run_expand(programs: list[Program]) -> None:
@@ -140,32 +125,26 @@ def _run_expand(programs: list[Program]) -> None:
         writes = []
         for program in programs:
             schedule = program.expand
-            for send in np.flatnonzero(schedule.send_stage == stage):
+            for send in np.flatnonzero(schedule.send_stage == stage).tolist():
                 peer = programs[schedule.send_peer[send]]
                 recv = np.flatnonzero(
                     (peer.expand.recv_stage == stage) & (peer.expand.recv_peer == program.rank)
                 )[0]
+                needed: list[np.ndarray] = []
                 for portion in (0, 1):
                     count = schedule.send_count[send, portion]
                     start = schedule.send_from[send, portion]
                     rows = program.send_rows[start : start + count]
-                    if len(rows) != count or (
-                        count and not 0 <= rows.min() <= rows.max() < len(holds[program.rank])
-                    ):
-                        raise _fail(
+                    if len(rows) != count:
+                        raise fail(
                             program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range"
                         )
                     if (holds[program.rank][rows] < 0).any():
-                        raise _fail(
+                        raise fail(
                             program,
                             f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
                         )
-                    needed = np.unique(came[program.rank][rows])
-                    if not np.isin(needed[needed >= 0], _waited_for(schedule, send)).all():
-                        raise _fail(
-                            program,
-                            f"expand: stage {stage}: does not wait for what it sends rank {peer.rank}",
-                        )
+                    needed.append(came[program.rank][rows])
                     first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
                     low, high = (
                         (peer.num_local, peer.num_local + peer.num_relay)
@@ -173,8 +152,9 @@ def _run_expand(programs: list[Program]) -> None:
                         else (peer.num_owned, peer.num_local)
                     )
                     if count and not low <= first <= first + count <= high:
-                        raise _fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
+                        raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
                     writes.append((peer.rank, first, holds[program.rank][rows], recv))
+                _check_waits(program, schedule, send, needed)
         for rank, first, ids, recv in writes:  # after all reads of the stage
             place = slice(first, first + len(ids))
             if (holds[rank][place] >= 0).any():
@@ -183,9 +163,9 @@ def _run_expand(programs: list[Program]) -> None:
             came[rank][place] = recv
     for program, ids in zip(programs, holds, strict=True):
         if not np.array_equal(ids[program.num_owned : program.num_local], program.halo_ids):
-            raise _fail(program, "expand: the halo rows are not those that halo_ids states")
+            raise fail(program, "expand: the halo rows are not those that halo_ids states")
         if (ids < 0).any():
-            raise _fail(program, "expand: a relay row is never written")
+            raise fail(program, "expand: a relay row is never written")
 
 
 def _check_relation(programs: list[Program], plan: Plan, classes: VertexClasses) -> None:
@@ -198,7 +178,7 @@ def _check_relation(programs: list[Program], plan: Plan, classes: VertexClasses)
         wanted = (relation.dests[:, program.rank // 64] & bit) != 0
         needed = np.sort(classes.vertices[np.repeat(wanted, per_class)])
         if not np.array_equal(np.sort(program.halo_ids), needed):
-            raise _fail(program, "its halo is not what the relation demands")
+            raise fail(program, "its halo is not what the relation demands")
 
 
 def _run_fold(programs: list[Program]) -> None:
@@ -224,42 +204,48 @@ def _run_fold(programs: list[Program]) -> None:
         slots = program.arrival_slots[first:last]
         np.add.at(sums, program.arrival_rows[first:last] - begin, arrivals[program.rank][slots])
         if not with_own and len(np.unique(program.arrival_rows[first:last])) != end - begin:
-            raise _fail(program, "fold: a relay row has no arrival")
+            raise fail(program, "fold: a relay row has no arrival")
         return sums, np.unique(came[program.rank][slots])
 
-    for program in programs:
-        if (np.diff(program.arrival_rows) < 0).any():
-            raise _fail(program, "arrival_rows are not sorted")
-        if not np.array_equal(np.sort(program.arrival_slots), np.arange(program.expand.rows_sent)):
-            raise _fail(program, "arrival_slots do not name every arrival once")
     for stage in range(programs[0].num_stages):
         writes = []
         for program in programs:
             schedule = program.fold
-            for send in np.flatnonzero(schedule.send_stage == stage):
+            for send in np.flatnonzero(schedule.send_stage == stage).tolist():
                 peer = programs[schedule.send_peer[send]]
                 recv = np.flatnonzero(
                     (peer.fold.recv_stage == stage) & (peer.fold.recv_peer == program.rank)
                 )[0]
+                needed: list[np.ndarray] = []
                 for portion in (0, 1):
                     count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
                     if count == 0:
                         continue
-                    sums, needed = total(program, begin, begin + count, with_own=portion == 0)
-                    if (needed < 0).any() or not np.isin(needed, _waited_for(schedule, send)).all():
-                        raise _fail(
-                            program, f"fold: stage {stage}: does not wait for what it sends rank {peer.rank}"
+                    low, high = (
+                        (program.num_local, program.num_local + program.num_relay)
+                        if portion
+                        else (program.num_owned, program.num_local)
+                    )
+                    if not low <= begin <= begin + count <= high:
+                        raise fail(program, f"fold: stage {stage}: sends rank {peer.rank} rows that it lacks")
+                    sums, brought = total(program, begin, begin + count, with_own=portion == 0)
+                    if (brought < 0).any():
+                        raise fail(
+                            program,
+                            f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
                         )
+                    needed.append(brought)
                     writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
+                _check_waits(program, schedule, send, needed)
         for rank, first, sums, recv in writes:
             place = slice(first, first + len(sums))
-            if len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():
+            if first < 0 or len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():
                 raise ProgramError(
                     f"fold: stage {stage}: arrivals of rank {rank} are written twice or out of range"
                 )
             arrivals[rank][place] = sums
             came[rank][place] = recv
     for program in programs:
-        sums, needed = total(program, 0, program.num_owned, with_own=True)
-        if (needed < 0).any() or not np.array_equal(sums, expected[program.owned_ids]):
-            raise _fail(program, "fold: an owned row is not the sum over the ranks that hold it")
+        sums, brought = total(program, 0, program.num_owned, with_own=True)
+        if (brought < 0).any() or not np.array_equal(sums, expected[program.owned_ids]):
+            raise fail(program, "fold: an owned row is not the sum over the ranks that hold it")

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+
+from dgcl.kernels.rows import SUMMABLE, gather_rows, sum_rows
+
+WIDTHS = (1, 3, 7, 128, 513, 602)
+
+
+@njit
+def _gather(destination, source, num_source_rows, overflow, rows, begin, end, row_bytes):  # type: ignore[no-untyped-def]
+    gather_rows(destination, source, num_source_rows, overflow, rows, begin, end, row_bytes)
+
+
+def random_rows(generator: np.random.Generator, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Rows whose sums show the order of addition (floats), or wrap around (integers)."""
+    if dtype.is_floating_point:
+        spread = generator.standard_normal(shape) * 10.0 ** generator.integers(-2, 3, shape)
+        return torch.from_numpy(spread).to(dtype)
+    info = torch.iinfo(dtype)
+    values = generator.integers(info.min, info.max, shape, endpoint=True, dtype=np.int64)
+    return torch.from_numpy(values).to(dtype)
+
+
+@pytest.mark.parametrize("row_bytes", [0, 1, 2, 3, 4, 8, 12, 28, 512, 1204, 2408])
+@pytest.mark.parametrize(("begin", "end"), [(0, 40), (5, 5), (7, 31)])
+def test_gather_takes_rows_from_both_places(row_bytes: int, begin: int, end: int) -> None:
+    generator = np.random.default_rng(row_bytes)
+    near = generator.integers(0, 256, (20, row_bytes), np.uint8)
+    far = generator.integers(0, 256, (9, row_bytes), np.uint8)
+    rows = generator.integers(0, 29, 40).astype(np.int32)
+    out = np.full((end - begin + 1, row_bytes), 77, np.uint8)
+
+    _gather(out.ctypes.data, near.ctypes.data, 20, far.ctypes.data, rows, begin, end, row_bytes)
+
+    assert np.array_equal(out[:-1], np.concatenate([near, far])[rows[begin:end]])
+    assert (out[-1] == 77).all(), "wrote past the end"
+
+
+def test_gather_keeps_four_byte_patterns() -> None:
+    """Rows of one float32: signalling NaNs and the like are data, too."""
+    near = np.array([0x7F800001, 0xFFC12345, 0x80000000, 1], np.uint32)
+    rows = np.array([3, 1, 0, 2, 2], np.int32)
+    out = np.zeros(5, np.uint32)
+    _gather(out.ctypes.data, near.ctypes.data, 4, 0, rows, 0, 5, 4)
+    assert np.array_equal(out, near[rows])
+
+
+class Sums:
+    """A random call of sum_rows: some rows of 25, and what arrived for each."""
+
+    def __init__(
+        self, width: int, dtype: torch.dtype, with_own: bool = True, begin: int = 3, end: int = 21
+    ) -> None:
+        generator = np.random.default_rng(width)
+        self.begin, self.end, self.dtype, self.with_own = begin, end, dtype, with_own
+        num_rows = 25
+        counts = generator.integers(0 if with_own else 1, 4, num_rows)
+        counts[[5, 6, 20]] = (max(counts[5], 1), 9, 0 if with_own else 2)
+        if with_own:
+            counts[10:14] = 0  # a run for which nothing arrived
+        self.arrival_rows = np.repeat(np.arange(num_rows), counts).astype(np.int32)
+        num_slots = len(self.arrival_rows)
+        self.arrival_slots = generator.permutation(num_slots).astype(np.int32)
+        self.own = random_rows(generator, (num_rows, width), dtype)
+        self.arrivals = random_rows(generator, (num_slots, width), dtype)
+
+    def computed(self) -> torch.Tensor:
+        out = torch.full((self.end - self.begin + 1, self.own.shape[1]), 77, dtype=self.dtype)
+        sum_rows(
+            SUMMABLE.index(str(self.dtype).removeprefix("torch.")),
+            out.data_ptr(),
+            self.own.data_ptr() if self.with_own else 0,
+            self.begin,
+            self.end,
+            self.arrival_rows,
+            self.arrival_slots,
+            int(np.searchsorted(self.arrival_rows, self.begin)),
+            self.arrivals.data_ptr(),
+            self.own.shape[1] * self.dtype.itemsize,
+        )
+        assert (out[-1] == 77).all(), "wrote past the end"
+        return out[:-1]
+
+    def expected(self) -> torch.Tensor:
+        """Added one by one in the stated order; 16-bit floats in float32, rounded at the end."""
+        wide = torch.float32 if self.dtype.itemsize == 2 and self.dtype.is_floating_point else self.dtype
+        sums = []
+        for row in range(self.begin, self.end):
+            terms = [self.own[row]] if self.with_own else []
+            terms += [self.arrivals[slot] for slot in self.arrival_slots[self.arrival_rows == row]]
+            total = terms[0].to(wide, copy=True)
+            for term in terms[1:]:
+                total += term.to(wide)
+            sums.append(total.to(self.dtype))
+        return torch.stack(sums) if sums else self.own[:0]
+
+
+@pytest.mark.parametrize("with_own", [True, False], ids=["with-own", "relayed"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", SUMMABLE)
+def test_sum_is_that_of_adding_in_order(name: str, width: int, with_own: bool) -> None:
+    sums = Sums(width, getattr(torch, name), with_own)
+    assert torch.equal(sums.computed(), sums.expected())
+
+
+@pytest.mark.parametrize("name", SUMMABLE)
+@pytest.mark.parametrize(("begin", "end"), [(0, 25), (0, 0), (12, 13), (24, 25), (6, 7)])
+def test_sum_of_any_range_of_rows(name: str, begin: int, end: int) -> None:
+    sums = Sums(7, getattr(torch, name), True, begin, end)
+    assert torch.equal(sums.computed(), sums.expected())
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_16_bit_sums_are_rounded_once(name: str) -> None:
+    """Each half of the last bit is lost when rounded alone; together they count."""
+    dtype = getattr(torch, name)
+    tiny = 2.0**-12 if name == "float16" else 2.0**-9
+    own = torch.ones(1, 4, dtype=dtype)
+    arrivals = torch.full((8, 4), tiny, dtype=dtype)
+    out = torch.empty(1, 4, dtype=dtype)
+    sum_rows(
+        SUMMABLE.index(name),
+        out.data_ptr(),
+        own.data_ptr(),
+        0,
+        1,
+        np.zeros(8, np.int32),
+        np.arange(8, dtype=np.int32),
+        0,
+        arrivals.data_ptr(),
+        8,
+    )
+    assert torch.equal(out, torch.full((1, 4), 1 + 8 * tiny, dtype=dtype))
+    assert (1 + arrivals[0, 0]).to(dtype) == 1
+
+
+def test_rows_far_into_memory_are_addressed_in_64_bits() -> None:
+    """Row 300 000 of 8000 bytes lies beyond 2**31 bytes; only its page is ever touched."""
+    row_bytes, row = 8000, 300_000
+    far = np.zeros((row + 1) * row_bytes, np.uint8)  # untouched pages take no memory
+    far[row * row_bytes :] = np.arange(row_bytes) % 251
+    out = np.zeros(row_bytes, np.uint8)
+    _gather(out.ctypes.data, far.ctypes.data, row + 1, 0, np.array([row], np.int32), 0, 1, row_bytes)
+    assert np.array_equal(out, far[row * row_bytes :])
+
+    total = np.zeros(row_bytes // 8, np.int64)
+    sum_rows(
+        SUMMABLE.index("int64"),
+        total.ctypes.data,
+        far.ctypes.data,
+        row,
+        row + 1,
+        np.array([row], np.int32),
+        np.array([row], np.int32),
+        0,
+        far.ctypes.data,
+        row_bytes,
+    )
+    assert np.array_equal(total, 2 * far[row * row_bytes :].view(np.int64))
