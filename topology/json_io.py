@@ -1,9 +1,9 @@
 """Topologies as JSON, schema ``dgcl-topology/1``: read strictly, written so that people can read and
 compare them.
 
-Nothing is guessed. Unknown and missing keys, wrong types, duplicate keys and the numbers that JSON does not
-have (NaN, Infinity) are errors that name the path of the item: ``connections[3].bandwidth must be a
-positive number (got -1)``.
+Nothing is guessed. Unknown, missing and duplicate keys, wrong types and numbers that are out of range (NaN
+and Infinity too) are errors that name the path of the item: ``connections[3].bandwidth must be a positive
+number (got -1)``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from dgcl.topology.checks import nearest, shown
 from dgcl.topology.model import Connection, Device, Link, Topology
@@ -112,11 +112,8 @@ def _parse(text: str) -> Any:
         obj = dict(pairs)
         return obj if len(obj) == len(pairs) else _DuplicateKeys(pairs)
 
-    def refuse_constant(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not a number that JSON has")
-
     try:
-        return json.loads(text, object_pairs_hook=make_object, parse_constant=refuse_constant)
+        return json.loads(text, object_pairs_hook=make_object)
     except RecursionError:
         raise ValueError("is nested too deeply to be a topology") from None
 

@@ -68,15 +68,15 @@ def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int |
         raise TypeError(
             f"topology must be a Topology, a preset name or the path of a JSON file (got {shown(spec)})"
         )
-    text = os.fspath(spec)
-    if isinstance(spec, str) and _is_preset(text):
-        return preset(text, num_devices)
-    if not os.path.exists(text) and not _looks_like_path(text):
-        raise ValueError(
-            f"topology must be a preset ({', '.join(preset_names())}) or the path of a JSON file "
-            f"(got {shown(text)}){nearest(text, preset_names())}"
-        )
-    return _fit(load_topology(text), num_devices)
+    if isinstance(spec, str):
+        if _is_preset(spec):
+            return preset(spec, num_devices)
+        if not os.path.exists(spec) and not _looks_like_path(spec):
+            raise ValueError(
+                f"topology must be a preset ({', '.join(preset_names())}) or the path of a JSON file "
+                f"(got {shown(spec)}){nearest(spec, preset_names())}"
+            )
+    return _fit(load_topology(spec), num_devices)
 
 
 def _is_preset(name: str) -> bool:
@@ -113,7 +113,7 @@ def _fit(topology: Topology, num_devices: int | None) -> Topology:
         return topology
     if check_index(num_devices, "num_devices") > topology.num_devices:
         raise ValueError(
-            f"topology {topology.name!r} has {topology.num_devices} devices, too few for {num_devices} ranks; "
-            f"use at most {topology.num_devices} ranks or a larger topology, such as 'uniform:{num_devices}'"
+            f"topology {topology.name!r} has {topology.num_devices} devices, too few for {num_devices}; "
+            f"use at most {topology.num_devices} ranks or a larger topology such as 'uniform:{num_devices}'"
         )
     return topology.restrict(num_devices)

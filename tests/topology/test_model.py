@@ -178,9 +178,15 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
         (("gpu0", "plx", ("g0",)), "links[1].dst must be a device (got 'plx')"),
         (("gpu0", "gpu0", ("w01",)), "links[1].dst must be another device than src (got 'gpu0' twice)"),
         (("gpu0", "gpu1", ()), "links[1].route must lead from 'gpu0' to 'gpu1' (it ends at 'gpu0')"),
-        (("gpu0", "gpu1", ("w10",)), "links[1].route[0] must be a connection (got 'w10') (did you mean 'w01'?)"),
+        (
+            ("gpu0", "gpu1", ("w10",)),
+            "links[1].route[0] must be a connection (got 'w10') (did you mean 'w01'?)",
+        ),
         (("gpu0", "gpu1", ("g0", "g0")), "links[1].route[1] uses connection 'g0' a second time"),
-        (("gpu0", "gpu2", ("g0", "bus")), "links[1].route must lead from 'gpu0' to 'gpu2' (it ends at 'cpu')"),
+        (
+            ("gpu0", "gpu2", ("g0", "bus")),
+            "links[1].route must lead from 'gpu0' to 'gpu2' (it ends at 'cpu')",
+        ),
         (
             ("gpu0", "gpu2", ("w01", "g1", "bus", "g2")),
             "links[1].route from 'gpu0' to 'gpu2' passes through device 'gpu1'",
@@ -199,7 +205,10 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
             "links[1].route[1] is connection 'g2' between 'cpu' and 'gpu2', which does not start at 'plx', "
             "where the route has come",
         ),
-        (("gpu1", "gpu0", ("g1", "g0")), "links[1] is a second link from 'gpu1' to 'gpu0' (the first is links[0]); a pair has at most one"),
+        (
+            ("gpu1", "gpu0", ("g1", "g0")),
+            "links[1] is a second link from 'gpu1' to 'gpu0' (the first is links[0]); a pair has at most one",
+        ),
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip

@@ -1,8 +1,11 @@
-"""Which route a link takes: hand-made cases, an exhaustive search over all routes, and sizes that must stay cheap."""
+"""Which route a link takes: hand-made cases, an exhaustive search over all routes, and large machines."""
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -89,9 +92,11 @@ def test_derived_links_are_those_of_an_exhaustive_search(machine: tuple[list[str
 
 
 @given(machines(), st.randoms())
-def test_the_order_of_the_file_does_not_matter(machine: tuple[list[str], list[Connection]], random) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_the_file_does_not_matter(
+    machine: tuple[list[str], list[Connection]], shuffle: random.Random
+) -> None:
     devices, connections = machine
-    shuffled = random.sample(connections, len(connections))
+    shuffled = shuffle.sample(connections, len(connections))
     assert derived(devices, shuffled) == derived(devices, connections)
 
 
@@ -122,69 +127,51 @@ def test_bottlenecks_are_symmetric_and_zero_where_nothing_joins(
             assert src == dst or width[i, j] == expected.get((src, dst), 0.0)
 
 
-def wire(name: str, a: str, b: str, bandwidth: float = 1.0) -> Connection:
-    return Connection(name, "X", a, b, bandwidth)
+# Connections as "name:end-end" or "name:end-end@GB/s" (1 GB/s if not said).
+CASES = {
+    "wide beats short": ("slow:d0-d1 x:d0-s@2 y:s-d1@2", "x y"),
+    "short beats a faster part of a route": ("z:d0-d1@2 a:d0-s@2 b:s-d1@9", "z"),
+    "parallel: smallest name": ("q:d0-d1 p:d1-d0", "p"),
+    "parallel: fastest": ("a:d0-d1 b:d0-d1@2", "b"),
+    "names compare as text": ("c10:d0-d1 c9:d0-d1", "c10"),
+    "names compare from the sender's end": ("b:d0-s c:s-d1 a:d0-t d:t-d1", "a d"),
+    "never through a device": ("a:d0-d2@9 b:d2-d1@9 c:d0-d1", "c"),
+    "a device does not route": ("a:d0-d2 b:d2-d1", None),
+    "not joined": ("a:d0-s b:t-d1", None),
+    "what exceeds the bottleneck does not matter": ("in:d0-s a:s-t b:s-u@9 c:u-t@9 out:t-d1", "in a out"),
+    "around a narrow short cut": ("in:d0-s@2 a:s-t b:s-u@9 c:u-t@9 out:t-d1@2", "in b c out"),
+}
 
 
-@pytest.mark.parametrize(
-    ("connections", "route"),
-    [
-        pytest.param([wire("slow", "d0", "d1", 1.0), wire("x", "d0", "s", 2.0), wire("y", "s", "d1", 2.0)], ("x", "y"), id="wide beats short"),
-        pytest.param([wire("z", "d0", "d1", 2.0), wire("a", "d0", "s", 2.0), wire("b", "s", "d1", 9.0)], ("z",), id="short beats a faster part of a route"),
-        pytest.param([wire("q", "d0", "d1", 2.0), wire("p", "d1", "d0", 2.0)], ("p",), id="parallel: smallest name"),
-        pytest.param([wire("a", "d0", "d1", 1.0), wire("b", "d0", "d1", 2.0)], ("b",), id="parallel: fastest"),
-        pytest.param([wire("c10", "d0", "d1"), wire("c9", "d0", "d1")], ("c10",), id="names compare as text"),
-        pytest.param(
-            [wire("b", "d0", "s"), wire("c", "s", "d1"), wire("a", "d0", "t"), wire("d", "t", "d1")],
-            ("a", "d"),
-            id="names compare from the sender's end",
-        ),
-        pytest.param(
-            [wire("a", "d0", "s"), wire("d", "s", "d1"), wire("b", "d0", "t"), wire("c", "t", "d1")],
-            ("a", "d"),
-            id="the first name decides, not the last",
-        ),
-        pytest.param([wire("a", "d0", "d2", 9.0), wire("b", "d2", "d1", 9.0), wire("c", "d0", "d1", 1.0)], ("c",), id="never through a device"),
-        pytest.param([wire("a", "d0", "d2"), wire("b", "d2", "d1")], None, id="a device does not route"),
-        pytest.param([wire("a", "d0", "s"), wire("b", "t", "d1")], None, id="not joined"),
-        pytest.param(
-            [wire("in", "d0", "s", 1.0), wire("a", "s", "t", 1.0), wire("b", "s", "u", 9.0), wire("c", "u", "t", 9.0), wire("out", "t", "d1", 1.0)],
-            ("in", "a", "out"),
-            id="what exceeds the bottleneck does not matter",
-        ),
-        pytest.param(
-            [wire("in", "d0", "s", 2.0), wire("a", "s", "t", 1.0), wire("b", "s", "u", 9.0), wire("c", "u", "t", 9.0), wire("out", "t", "d1", 2.0)],
-            ("in", "b", "c", "out"),
-            id="around a narrow short cut",
-        ),
-    ],
-)  # fmt: skip
-def test_route_from_d0_to_d1(connections: list[Connection], route: Route | None) -> None:
+def wires(text: str) -> list[Connection]:
+    found = re.findall(r"(\S+):(\w+)-(\w+)(?:@(\d+))?", text)
+    return [Connection(name, "X", a, b, float(speed or 1)) for name, a, b, speed in found]
+
+
+@pytest.mark.parametrize(("text", "route"), CASES.values(), ids=CASES.keys())
+def test_route_from_d0_to_d1(text: str, route: str | None) -> None:
     devices = ["d0", "d1", "d2"]
-    links = derived(devices, connections)
-    assert links.get(("d0", "d1")) == route
-    assert links == oracle(devices, connections)
+    links = derived(devices, wires(text))
+    assert links.get(("d0", "d1")) == (tuple(route.split()) if route else None)
+    assert links == oracle(devices, wires(text))
 
 
 def test_the_way_back_may_differ_because_names_are_read_from_its_own_end() -> None:
-    connections = [wire("a", "d0", "s"), wire("d", "s", "d1"), wire("b", "d0", "t"), wire("c", "t", "d1")]
-    links = derived(["d0", "d1"], connections)
+    links = derived(["d0", "d1"], wires("a:d0-s d:s-d1 b:d0-t c:t-d1"))
     assert links == {("d0", "d1"): ("a", "d"), ("d1", "d0"): ("c", "b")}
 
 
 def hosts(num_hosts: int, gpus: int, speed: float = 0.0) -> Topology:
-    """Hosts with two PCIe switches, two CPUs and a NIC on one fabric; each host ``speed`` faster than the one before."""
+    """Hosts with two PCIe switches, two CPUs and a NIC on one fabric; each ``speed`` faster than the last."""
     devices, connections = [], []
     for h in range(num_hosts):
-        extra = 1.0 + speed * h
+        wiring = [f"q:h{h}c0-h{h}c1", f"n:h{h}p0-fabric", *(f"p{p}:h{h}p{p}-h{h}c{p}" for p in range(2))]
         for g in range(gpus):
             devices.append(Device(f"h{h}g{g}", machine=h, socket=2 * g // gpus))
-            connections.append(wire(f"h{h}g{g}", f"h{h}g{g}", f"h{h}p{2 * g // gpus}", 12.0 * extra))
-        connections += [wire(f"h{h}p{p}", f"h{h}p{p}", f"h{h}c{p}", 12.0 * extra) for p in range(2)]
-        connections += [
-            wire(f"h{h}q", f"h{h}c0", f"h{h}c1", 9.0 * extra),
-            wire(f"h{h}n", f"h{h}p0", "fabric", 6.0 * extra),
-        ]
+            wiring.append(f"g{g}:h{h}g{g}-h{h}p{2 * g // gpus}")
+        for wire in wires(" ".join(wiring)):
+            base = {"q": 9.0, "n": 6.0}.get(wire.name, 12.0)
+            connections.append(replace(wire, name=f"h{h}{wire.name}", bandwidth=base * (1 + speed * h)))
     return Topology("hosts", tuple(devices), tuple(connections))
 
 

@@ -1,0 +1,84 @@
+"""CPU ranks: what the model says of loads, and that the measurement is one."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dgcl.topology import Topology, measure_host
+from dgcl.topology.host import CopyRates, host_topology, measure_copy_rates
+
+
+def seconds(topology: Topology, gigabytes: dict[tuple[int, int], float]) -> float:
+    """The time of one stage by the cost model: the most loaded connection-direction."""
+    arrays = topology.arrays()
+    loads = [0.0] * arrays.num_directions
+    for (src, dst), amount in gigabytes.items():
+        link = arrays.link_of[src, dst]
+        for step in arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]:
+            loads[step] += amount
+    return float((loads / arrays.bandwidth).max())
+
+
+HOST = host_topology(4, CopyRates(one=8.0, all=20.0))
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "expected"),
+    [
+        pytest.param({(0, 1): 8}, 1.0, id="one sender is bounded by its core"),
+        pytest.param({(0, 1): 4, (0, 2): 4}, 1.0, id="whoever receives"),
+        pytest.param({(0, 1): 8, (1, 0): 8}, 1.0, id="two cores together are still below the memory"),
+        pytest.param(
+            {(0, 1): 5, (1, 2): 5, (2, 3): 5, (3, 0): 5}, 1.0, id="all ranks are bounded by the memory"
+        ),
+        pytest.param({(0, 3): 8, (1, 3): 8, (2, 3): 8}, 1.2, id="many senders may write to one rank"),
+    ],
+)
+def test_what_bounds_a_stage(gigabytes: dict[tuple[int, int], float], expected: float) -> None:
+    assert seconds(HOST, gigabytes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_every_pair_has_a_link_over_the_memory(ranks: int) -> None:
+    topology = host_topology(ranks, CopyRates(1.0, 2.0))
+    assert len(topology.links) == ranks * (ranks - 1)
+    assert all(link.route[1] == "memory" for link in topology.links)
+    assert topology.restrict(1).links == ()
+
+
+def test_measuring_records_positive_rates_of_two_digits(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dgcl"):
+        topology = measure_host(2, seconds=0.05)
+    rates = {wire.name: wire.bandwidth for wire in topology.connections}
+    assert topology.name == "host2"
+    assert rates["memory"] == rates["store0"] == rates["store1"] > 0.05
+    assert rates["core0"] == rates["core1"] > 0.05
+    assert all(float(f"{rate:.1e}") == rate for rate in rates.values())
+    assert "GB/s by one thread" in caplog.text
+
+
+def test_one_copier_has_one_rate() -> None:
+    rates = measure_copy_rates(1, seconds=0.03)
+    assert rates.one == rates.all > 0.05
+
+
+def test_one_rank_sends_nothing_and_measures_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dgcl"):
+        topology = measure_host(1)
+    assert topology.connections == ()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "length", "message"),
+    [
+        (0, 1.0, "num_ranks must be at least 1"),
+        (-1, 1.0, "num_ranks must be"),
+        (2, 0.0, "seconds must be a positive number"),
+    ],
+)
+def test_refusals(ranks: int, length: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure_host(ranks, seconds=length)

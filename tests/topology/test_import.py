@@ -1,0 +1,13 @@
+"""Importing the topology package is cheap: it is needed on login nodes and in command lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    heavy = "{'torch', 'scipy', 'numba', 'matplotlib', 'networkx', 'dgl', 'pymetis'}"
+    code = f"import sys, dgcl.topology; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

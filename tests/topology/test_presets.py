@@ -1,0 +1,202 @@
+"""The presets against what the machines look like: public matrices and dumps, published rates."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dgcl.topology import Topology, preset
+from dgcl.topology.presets import dgx1, summit, uniform
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topologies"
+needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
+
+GPU_MACHINES = ["dgx1", "pcie8", "dgx1x2", "dgx_a100", "hgx_h100", "summit", "summitx2"]
+
+
+def gpu_links(topology: Topology, kind: str = "NV") -> dict[tuple[int, int], int]:
+    """How many NVLinks join two devices directly, by their ranks: the digits of the kind."""
+    rank = {device.name: index for index, device in enumerate(topology.devices)}
+    counts: dict[tuple[int, int], int] = {}
+    for wire in topology.connections:
+        if wire.kind.startswith(kind) and wire.a in rank and wire.b in rank:
+            counts[rank[wire.a], rank[wire.b]] = counts[rank[wire.b], rank[wire.a]] = int(
+                wire.kind[len(kind) :]
+            )
+    return counts
+
+
+def bottleneck(topology: Topology, src: int, dst: int) -> float:
+    arrays = topology.arrays()
+    link = arrays.link_of[src, dst]
+    steps = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
+    return float(arrays.bandwidth[steps].min())
+
+
+@pytest.mark.parametrize("name", GPU_MACHINES)
+def test_every_pair_has_a_link(name: str) -> None:
+    topology = preset(name)
+    assert len(topology.links) == topology.num_devices * (topology.num_devices - 1)
+    assert topology.name == name
+
+
+@pytest.mark.parametrize("name", GPU_MACHINES)
+def test_every_connection_is_used(name: str) -> None:
+    used = {step for link in preset(name).links for step in link.route}
+    assert used == {wire.name for wire in preset(name).connections}
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("dgx1", {(0, 0): 4, (0, 1): 4}),
+        ("pcie8", {(0, 0): 4, (0, 1): 4}),
+        ("dgx1x2", {(0, 0): 4, (0, 1): 4, (1, 0): 4, (1, 1): 4}),
+        ("dgx_a100", {(0, 0): 4, (0, 1): 4}),
+        ("hgx_h100", {(0, 0): 4, (0, 1): 4}),
+        ("summit", {(0, 0): 3, (0, 1): 3}),
+        ("summitx2", {(0, 0): 3, (0, 1): 3, (1, 0): 3, (1, 1): 3}),
+    ],
+)
+def test_devices_per_machine_and_socket(name: str, places: dict[tuple[int, int], int]) -> None:
+    assert Counter((device.machine, device.socket) for device in preset(name).devices) == places
+
+
+def test_dgx1_speeds() -> None:
+    """Table 1 of the DGCL paper; rows of the matrix in the order of GPUs."""
+    nv1, nv2, qpi = 24.22, 48.35, 9.56
+    rows = [
+        [bottleneck(preset("dgx1"), 0, dst) for dst in range(1, 8)],
+        [bottleneck(preset("dgx1"), 6, dst) for dst in range(6)],
+    ]
+    assert rows[0] == [nv1, nv1, nv2, nv2, qpi, qpi, qpi]
+    assert rows[1] == [qpi, qpi, nv1, qpi, nv1, nv2]
+
+
+def test_dgx1_gpus_have_six_nvlinks_each() -> None:
+    totals = Counter[int]()
+    for (src, _), count in gpu_links(preset("dgx1")).items():
+        totals[src] += count
+    assert totals == dict.fromkeys(range(8), 6)
+
+
+@needs_data
+def test_dgx1_wiring_is_that_of_the_nccl_topology() -> None:
+    root = ElementTree.parse(SHARED / "constructed" / "dgx1v_8xV100.xml").getroot()
+    rank, socket, switch = {}, {}, {}
+    for number, cpu in enumerate(root.iter("cpu")):
+        for plx in cpu.findall("pci"):
+            for pci in plx.findall("pci"):
+                if (gpu := pci.find("gpu")) is not None:
+                    rank[pci.attrib["busid"]] = int(gpu.attrib["rank"])
+                    socket[rank[pci.attrib["busid"]]] = number
+                    switch[rank[pci.attrib["busid"]]] = plx.attrib["busid"]
+    wanted = {}
+    for pci in root.iter("pci"):
+        for nvlink in pci.findall("gpu/nvlink"):
+            pair = rank[pci.attrib["busid"]], rank[nvlink.attrib["target"]]
+            wanted[pair] = int(nvlink.attrib["count"])
+    topology = preset("dgx1")
+    assert gpu_links(topology) == wanted
+    assert {index: device.socket for index, device in enumerate(topology.devices)} == socket
+    behind = {wire.a: wire.b for wire in topology.connections if wire.b.startswith("plx")}
+    ours = [behind[device.name] for device in topology.devices]
+    assert [[a == b for b in ours] for a in ours] == [
+        [switch[a] == switch[b] for b in range(8)] for a in range(8)
+    ]
+
+
+@needs_data
+@pytest.mark.parametrize("machine", ["dgx1v_8xV100_4nic", "dgx1v_8xV100_nic_order", "node_8xV100_1nic"])
+def test_dgx1_nvlinks_are_those_of_nvidia_smi(machine: str) -> None:
+    matrix = json.loads((SHARED / "machines.json").read_text())[machine]["gpu_links"]
+    wanted = {
+        (src, dst): int(word[2:])
+        for src, row in enumerate(matrix)
+        for dst, word in enumerate(row)
+        if word.startswith("NV")
+    }
+    assert gpu_links(preset("dgx1")) == wanted
+
+
+@needs_data
+def test_pcie8_routes_match_nvidia_smi() -> None:
+    """PIX: one PCIe switch. PHB: two PCIe switches of a socket. SYS: across the sockets."""
+    matrix = json.loads((SHARED / "machines.json").read_text())["node_8gpu_pix_phb_sys"]["gpu_links"]
+    words = {2: "PIX", 4: "PHB", 5: "SYS"}
+    links = {(link.src, link.dst): words[len(link.route)] for link in preset("pcie8").links}
+    ours = [["X" if s == d else links[f"gpu{s}", f"gpu{d}"] for d in range(8)] for s in range(8)]
+    assert ours == matrix
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "table"), [("dgx_a100", "node_8xA100_nvswitch"), ("hgx_h100", "node_8xH100_nvswitch")]
+)
+def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str) -> None:
+    rows = (SHARED / "p2p" / f"{table}.txt").read_text().splitlines()[2:]
+    measured = [
+        float(value)
+        for rank, row in enumerate(rows)
+        for value in row.split()[1:]
+        if row.split()[rank + 1] != value
+    ]
+    mean = sum(measured) / len(measured)
+    assert bottleneck(preset(name), 0, 7) == pytest.approx(mean, rel=0.005)
+
+
+def test_pcie8_is_dgx1_without_nvlinks() -> None:
+    assert preset("pcie8").connections == tuple(
+        w for w in preset("dgx1").connections if not w.kind.startswith("NV")
+    )
+
+
+def test_machines_meet_at_one_nic_each() -> None:
+    topology = preset("dgx1x2")
+    for link in topology.links:
+        crosses = link.src[:2] != link.dst[:2]
+        assert ({"m0.nic0-ib", "m1.nic0-ib"} <= set(link.route)) == crosses
+    assert bottleneck(topology, 0, 8) == 6.37
+    inside = {(s, d): n for (s, d), n in gpu_links(topology).items() if s < 8 and d < 8}
+    assert inside == gpu_links(preset("dgx1"))
+
+
+def test_summit_routes() -> None:
+    """50 GB/s anywhere in a node: NVLink within a socket; by way of both CPUs and the X-bus across."""
+    node = preset("summit")
+    assert {bottleneck(node, s, d) for s in range(6) for d in range(6) if s != d} == {50.0}
+    routes = {(link.src, link.dst): link.route for link in node.links}
+    assert routes["gpu0", "gpu2"] == ("gpu0-gpu2",)
+    assert routes["gpu1", "gpu5"] == ("gpu1-cpu0", "cpu0-cpu1", "gpu5-cpu1")
+    pair = {(link.src, link.dst): link.route for link in preset("summitx2").links}
+    assert pair["m0.gpu0", "m1.gpu5"] == (
+        "m0.gpu0-m0.cpu0",
+        "m0.nic0-m0.cpu0",
+        "m0.nic0-ib",
+        "m1.nic1-ib",
+        "m1.nic1-m1.cpu1",
+        "m1.gpu5-m1.cpu1",
+    )
+    assert bottleneck(preset("summitx2"), 0, 11) == 11.5
+
+
+@pytest.mark.parametrize(("build", "size"), [(dgx1, 8), (summit, 6)])
+def test_more_machines(build, size: int) -> None:  # type: ignore[no-untyped-def]
+    topology = build(3)
+    assert topology.num_devices == 3 * size
+    assert len(topology.links) == 3 * size * (3 * size - 1)
+    with pytest.raises(ValueError, match="num_machines must be at least 1"):
+        build(0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_uniform_is_one_port_a_device(size: int) -> None:
+    topology = uniform(size, bandwidth=3.0, latency=1e-6)
+    assert len(topology.connections) == size
+    assert len(topology.links) == size * (size - 1)
+    assert set(topology.arrays().link_latency.tolist()) <= {2e-6}
+    assert {bottleneck(topology, s, d) for s in range(size) for d in range(size) if s != d} <= {3.0}
