@@ -43,7 +43,8 @@ def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
             " but the topology has no such link"
         )
     slot = trees.edge_stage.astype(np.int64) * num_links + link
-    rows = np.bincount(slot, weights=trees.edge_count(), minlength=num_stages * num_links)
+    weights = trees.edge_count().astype(np.float64)
+    rows = np.bincount(slot, weights=weights, minlength=num_stages * num_links)
     return rows.reshape(num_stages, num_links)
 
 

@@ -99,7 +99,7 @@ def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> An
     num = 0
     remaining = links.shape[0]
     while remaining:
-        full = -1
+        full = touched[0]
         step = np.inf
         for c in touched:
             if through[c] > 0 and left[c] < step * through[c]:

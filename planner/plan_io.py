@@ -69,7 +69,7 @@ def fingerprint(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any])
     for name, spec in ARRAYS.items():
         array = np.ascontiguousarray(arrays[name], dtype=spec.dtype)
         digest.update(f"{name} {spec.dtype} {','.join(map(str, array.shape))}\n".encode("ascii"))
-        digest.update(memoryview(array).cast("B") if array.size else b"")
+        digest.update(array.data.cast("B") if array.size else b"")
     signed = {key: value for key, value in meta.items() if key not in _UNSIGNED}
     text = json.dumps(signed, sort_keys=True, separators=(",", ":"), allow_nan=False)
     digest.update(text.encode("ascii"))
