@@ -1,9 +1,8 @@
 """CPU ranks of one host as a topology, from a measurement of how fast its cores copy memory.
 
 Ranks exchange rows through shared memory: the sender reads them from its own memory and writes them into
-the receiver's. Two things bound that. A rank is one thread of one core, which copies at some rate. And all
-ranks use the same memory, and at most as many cores as there are: together they copy at some rate that is
-far below the sum of what each could do alone.
+the receiver's. Two things bound that. A rank copies with one thread, as fast as one core can. And all ranks
+share the memory and the cores: together they reach some rate, often not much above that of one of them.
 
 So a link runs over ``core<src>`` (bandwidth: what one thread copies), then over ``memory``, a half-duplex
 connection that every link of the topology shares (bandwidth: what all copy together), then over
@@ -127,8 +126,7 @@ def _touch(share: list[_Pair]) -> None:
 
 
 def _copy_rate(shares: list[list[_Pair]], window: float) -> float:
-    """What the threads, one for each share, copy together in GB/s, each going round its share for
-    ``window`` seconds."""
+    """GB/s that threads, one for each share, copy together, going round their shares for ``window`` s."""
     start = threading.Barrier(len(shares))
     rates = [0.0] * len(shares)
 

@@ -1,5 +1,4 @@
-"""Topologies as JSON, schema ``dgcl-topology/1``: read strictly, written so that people can read and
-compare them.
+"""Topologies as JSON, schema ``dgcl-topology/1``: read strictly, written for people to read and compare.
 
 Nothing is guessed. Unknown, missing and duplicate keys, wrong types and numbers that are out of range (NaN
 and Infinity too) are errors that name the path of the item: ``connections[3].bandwidth must be a positive

@@ -27,8 +27,7 @@ from dgcl.topology.routes import derive_routes
 
 @dataclass(frozen=True)
 class Device:
-    """What a rank computes on. ``machine`` and ``socket`` tell where it sits (a socket is counted within
-    its machine)."""
+    """What a rank computes on, and where it sits: the machine, and the socket within that machine."""
 
     name: str
     machine: int = 0
@@ -78,8 +77,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What ``src`` uses to reach ``dst``: the names of the connections on the way, in order from ``src`` to
-    ``dst``."""
+    """What ``src`` uses to reach ``dst``: the names of the connections, in order from ``src`` to ``dst``."""
 
     src: str
     dst: str
@@ -99,12 +97,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices, the connections that join them, and the link of each ordered pair. Rank r runs on
-    ``devices[r]``.
+    """Devices, the connections that join them, and the link of each ordered pair of devices.
 
-    ``links`` may be left out (or None): every ordered pair that connections join then gets one link by the
-    widest route (``dgcl.topology.routes``). A given list is taken as it is: a pair that it leaves out has
-    no link.
+    Rank r runs on ``devices[r]``. ``links`` may be left out (or None): every ordered pair that connections
+    join then gets one link by the widest route (``dgcl.topology.routes``). A given list is taken as it is:
+    a pair that it leaves out has no link.
 
     Raises ValueError or TypeError, naming the item by its position (``connections[3]``), for duplicate
     names, links of unknown devices, routes that do not lead from ``src`` to ``dst`` through switches only or

@@ -28,11 +28,11 @@ _CUBE_MESH = {
 
 
 def dgx1(num_machines: int = 1) -> Topology:
-    """NVIDIA DGX-1 with eight V100: NVLink hybrid cube mesh, PCIe switches with two GPUs each, two per
-    socket, QPI.
+    """NVIDIA DGX-1 with eight V100: NVLink hybrid cube mesh, and a PCIe tree over two sockets.
 
-    Several machines are joined by one InfiniBand NIC each, behind the first PCIe switch, over a switch that
-    never blocks.
+    Each of the two sockets has two PCIe switches with two GPUs each; QPI joins the sockets. Several
+    machines are joined by one InfiniBand NIC each, behind the first PCIe switch, over a switch that never
+    blocks.
 
     Sources: the wiring is what ``nvidia-smi topo -m`` prints on the machine (quoted in
     microsoft/msccl-tools, tests/test_topologies.py) and what NVIDIA's white paper draws (DGX-1 System
@@ -58,8 +58,7 @@ def dgx1(num_machines: int = 1) -> Topology:
 
 
 def pcie8() -> Topology:
-    """Eight GPUs without NVLink: two sockets, on each two PCIe switches with two GPUs, QPI between the
-    sockets.
+    """Eight GPUs without NVLink: two sockets joined by QPI, on each two PCIe switches with two GPUs.
 
     Sources: ``nvidia-smi topo -m`` of machines of this kind (PIX within a pair, PHB within a socket, SYS
     across; quoted in NVIDIA/nccl); the speeds are those of the DGCL paper's Table 1, so that this is
@@ -80,8 +79,7 @@ def dgx_a100() -> Topology:
 
 
 def hgx_h100() -> Topology:
-    """NVIDIA HGX H100 (also DGX H100): eight H100, each with eighteen fourth-generation NVLinks into four
-    NVSwitches.
+    """NVIDIA HGX H100 and DGX H100: eight H100, eighteen fourth-generation NVLinks each, four NVSwitches.
 
     Modelled as ``dgx_a100``. The peak of a port is 450 GB/s each way (NVIDIA, "Upgrading Multi-GPU
     Interconnectivity with the Third-Generation NVIDIA NVSwitch"); 376 is what p2pBandwidthLatencyTest
@@ -120,8 +118,7 @@ def summit(num_machines: int = 1) -> Topology:
 
 
 def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) -> Topology:
-    """No machine in particular: every device has one port of the same speed on one switch that is never the
-    bottleneck.
+    """No machine in particular: each device has one port, all of one speed, on a switch that never blocks.
 
     This is the model of most papers on collective communication: all pairs are alike, and a device is
     bounded by what its port takes in and gives out. ``bandwidth`` is in GB/s per direction of a port,

@@ -25,8 +25,7 @@ _MACHINES: Mapping[str, Callable[[], Topology]] = MappingProxyType(
         "summitx2": partial(presets.summit, 2),
     }
 )
-# A host is measured once in a process: measuring takes a second, and communicators of one process should
-# agree.
+# A host is measured once in a process: it takes a second, and communicators of one process should agree.
 _SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {"host": cache(measure_host), "uniform": presets.uniform}
 )

@@ -28,20 +28,19 @@ if TYPE_CHECKING:
     from dgcl.topology.model import Connection
 
 Route: TypeAlias = tuple[str, ...]
-# For each node, its (connection name, other node, bandwidth), by name. Devices are the nodes 0..P-1,
-# switches follow.
+# For each node its (connection name, other node, bandwidth), by name. Devices are nodes 0..P-1, then
+# switches.
 _Adjacency: TypeAlias = list[list[tuple[str, int, float]]]
 
 
 def derive_routes(
     devices: Sequence[str], connections: Sequence[Connection]
 ) -> Iterator[tuple[str, str, Route]]:
-    """Yield ``(src, dst, route)`` for every ordered pair of devices that connections join, by (src, dst)
-    position.
+    """Yield ``(src, dst, route)`` for every ordered pair of devices that connections join.
 
-    With P devices, E connections and switches without alternative routes (a tree, however many speeds it
-    has) this takes O(P (P + E)) steps: one breadth-first search per device. Alternatives cost one more
-    search for each bottleneck that the searches so far have missed.
+    Pairs come in the order of the devices. With P devices, E connections and switches without alternative
+    routes (a tree, however many speeds it has) this takes O(P (P + E)) steps: one breadth-first search per
+    device. Alternatives cost one more search for each bottleneck that the searches so far have missed.
     """
     nodes = _number_nodes(devices, connections)
     adjacency: _Adjacency = [[] for _ in nodes]
@@ -132,13 +131,12 @@ def _routes_from(src: int, width: list[float], adjacency: _Adjacency, num_device
 def _shortest_routes(
     src: int, at_least: float, adjacency: _Adjacency, num_devices: int
 ) -> tuple[dict[int, Route], dict[int, float]]:
-    """Breadth-first search from ``src`` over connections of bandwidth >= ``at_least``; devices are not
-    passed through.
+    """Breadth-first search from ``src`` over connections of bandwidth >= ``at_least``.
 
-    The queue holds nodes in the order of (length, names) of their routes: this is true of the first, and a
-    node's neighbours are appended in the order of (their predecessor's place in the queue, connection
-    name). So the first route to reach a node is the smallest of the shortest ones. Returns routes and their
-    bottlenecks, by node.
+    Devices are reached but not passed through. The queue holds nodes in the order of (length, names) of
+    their routes: this is true of the first, and a node's neighbours are appended in the order of (their
+    predecessor's place in the queue, connection name). So the first route to reach a node is the smallest
+    of the shortest ones. Returns routes and their bottlenecks, by node.
     """
     routes: dict[int, Route] = {src: ()}
     bottleneck = {src: float("inf")}
