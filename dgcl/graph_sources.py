@@ -79,6 +79,9 @@ def _from_edge_index(edge_index: Any, num_nodes: int | None, name: str = "edge_i
     """A (2, E) tensor or array; also two lists."""
     if isinstance(edge_index, list) and len(edge_index) == 2 and all(is_tensor(row) for row in edge_index):
         return graph_from_edges(edge_index[0], edge_index[1], num_nodes, name=name)
+    if _is_a(edge_index, "torch_geometric", "EdgeIndex"):
+        sizes = [size for size in edge_index.sparse_size() if size is not None]
+        num_nodes = _require_count(name, max(sizes), num_nodes) if sizes else num_nodes
     ids = as_ids(edge_index, name, ndim=2)
     if ids.shape[0] != 2:
         hint = (

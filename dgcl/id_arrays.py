@@ -28,8 +28,8 @@ def as_ids(values: Any, name: str, ndim: int = 1) -> NDArray[Any]:
         ValueError: wrong number of dimensions, or an unsigned value of 2**63 or more.
     """
     array = _as_numpy(values, name)
-    if array.size == 0 and array.dtype.kind == "f" and isinstance(values, (list, tuple)):
-        array = array.astype(np.int64)  # an empty list has no type of its own; numpy calls it float64
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)  # what is empty has no type of its own; numpy and torch call it float
     if array.dtype.kind == "b":
         raise TypeError(f"{name} must hold integers (got booleans; for a mask pass np.flatnonzero(mask))")
     if array.dtype.kind not in "iu":
@@ -48,11 +48,13 @@ def _as_numpy(values: Any, name: str) -> NDArray[Any]:
     """`values` as a numpy array of whatever type."""
     if is_tensor(values):
         # Asked here, since numpy has no bfloat16 to tell us later.
-        if values.dtype.is_floating_point or values.dtype.is_complex:
+        if values.numel() and (values.dtype.is_floating_point or values.dtype.is_complex):
             raise TypeError(f"{name} must hold integers (got {values.dtype}; convert with .long())")
         if str(values.layout) != "torch.strided":
             raise TypeError(f"{name} must be a dense tensor (got layout {values.layout})")
-        return np.asarray(values.detach().cpu().numpy())
+        return np.asarray(
+            values.detach().cpu().numpy() if values.numel() else np.empty(values.shape, np.int64)
+        )
     try:
         return np.asarray(values)
     except ValueError as error:  # lists of unequal length

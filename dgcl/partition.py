@@ -140,4 +140,4 @@ def _check_weights(vertex_weights: Any, num_nodes: int, method: str) -> NDArray[
         raise ValueError(f"vertex_weights must be >= 0 (got {weights.min()})")
     if float(weights.sum(dtype=np.float64)) >= 2.0**62:
         raise ValueError("vertex_weights add up to 2**62 or more; scale them down")
-    return weights
+    return weights if weights.any() else None

@@ -38,6 +38,9 @@ class TestTensors:
         graph = as_graph(torch.tensor(EDGES).to(dtype), num_nodes=NUM_NODES)
         assert edge_list(graph) == pairs(EDGES)
 
+    def test_empty_edge_index_of_any_type(self) -> None:
+        assert as_graph(torch.empty(2, 0), num_nodes=3).num_edges == 0
+
     def test_two_tensors_in_a_list(self) -> None:
         assert edge_list(as_graph(list(torch.tensor(EDGES)))) == pairs(EDGES)
 
@@ -235,6 +238,13 @@ class TestPyg:
     def test_num_nodes_of_the_features(self) -> None:
         data = pytest.importorskip("torch_geometric.data")
         assert as_graph(data.Data(x=torch.zeros(9, 2), edge_index=torch.tensor(EDGES))).num_nodes == 9
+
+    def test_num_nodes_of_an_edge_index(self) -> None:
+        pyg = pytest.importorskip("torch_geometric")
+        edges = torch.tensor(EDGES)
+        assert as_graph(pyg.EdgeIndex(edges, sparse_size=(7, 7))).num_nodes == 7
+        assert as_graph(pyg.EdgeIndex(edges)).num_nodes == 4
+        assert edge_list(as_graph(pyg.EdgeIndex(edges))) == pairs(EDGES)
 
     def test_num_nodes_that_nothing_tells(self) -> None:
         data = pytest.importorskip("torch_geometric.data")
