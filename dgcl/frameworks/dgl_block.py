@@ -107,7 +107,7 @@ def build_block(local: LocalGraph, *, device: torch.device | str | None = None) 
         local: the rank's edges, from ``comm.local``.
         device: where the block lives; None means the CPU.
     """
-    in_edges = ("csc", (torch.tensor(local.indptr), torch.tensor(local.indices).long(), []))
+    in_edges: Any = ("csc", (torch.tensor(local.indptr), torch.tensor(local.indices).long(), []))
     plain = dgl.create_block(in_edges, num_src_nodes=local.num_local, num_dst_nodes=local.num_owned)
     block = LocalBlock.__new__(LocalBlock)
     block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class

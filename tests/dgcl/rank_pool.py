@@ -1,0 +1,100 @@
+"""Ranks that are processes and stay, so that many tests share the seconds that starting them takes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+PRELOAD = ["torch", "torch_geometric.nn", "dgl", "numba", "dgcl.build", "dgcl.communicator", "dgcl.nn"]
+DEADLINE = 120.0
+
+
+class RankPool:
+    """``world_size`` processes in one Gloo group, on which ``dgcl.init()`` has been called."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """The results of ``function(*args)`` on every rank, which must be importable by name.
+
+        The first rank to fail fails the call, and the pool starts anew at the next one.
+        """
+        if not self._processes:
+            self._start()
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        results: list[Any] = [None] * self.world_size
+        waiting = dict(zip(self._pipes, range(self.world_size), strict=True))
+        while waiting:
+            ready = wait(list(waiting), timeout=DEADLINE)
+            if not ready:
+                self.close()
+                raise AssertionError(f"ranks {sorted(waiting.values())} have not answered in {DEADLINE} s")
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                try:
+                    good, value = pipe.recv()
+                except EOFError:
+                    good, value = False, "died"
+                if not good:
+                    self.close()
+                    raise AssertionError(f"rank {rank}: {value}")
+                results[rank] = value
+        return results
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes, self._pipes = [], []
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _start(self) -> None:
+        # A server imports what ranks need and forks them; it runs nothing in parallel, so a fork is sound.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        self._folder = tempfile.TemporaryDirectory(prefix="dgcl-ranks-")
+        store = str(Path(self._folder.name) / "store")
+        for rank in range(self.world_size):
+            here, there = context.Pipe()
+            args = (rank, self.world_size, store, there)
+            process = context.Process(target=_serve, args=args, daemon=True)
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pipes.append(here)
+
+
+def _serve(rank: int, world_size: int, store: str, pipe: Connection) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import dgcl
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    dgcl.init()
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:  # the tests are over
+            return
+        try:
+            answer = (True, function(*args))
+        except Exception:  # whatever it is, the test shall show it
+            answer = (False, traceback.format_exc())
+        pipe.send(answer)

@@ -1,0 +1,53 @@
+"""Training on ranks gives the losses, logits, gradients and parameters of training on one device.
+
+(DGL, PyG, plain torch) x (GCN, SAGE, GIN, GAT) x ranks x awkward graphs, five Adam steps in float64 at 1e-10:
+with ranks as threads the whole matrix, with ranks as processes each model on each graph once.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import dgcl
+from tests.dgcl.awkward import CASES
+from tests.dgcl.equivalence import ARCHITECTURES, assert_equal_runs, on_rank, reference
+
+WORLD_SIZES = [1, 2, 3, 4, 8]
+SHAPES = {1: "uniform", 2: "uniform", 3: "chain", 4: "uniform", 8: "chain"}
+NAMES = [case.name for case in CASES]
+
+
+@pytest.fixture(autouse=True)
+def _framework_is_installed(request: pytest.FixtureRequest) -> None:
+    framework = request.node.callspec.params["architecture"].split("-")[0]
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[framework])
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("case", NAMES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_threads(architecture, case, world_size) -> None:
+    expected = reference(architecture, case)
+    runs = dgcl.launch(on_rank, world_size, architecture, case, world_size, SHAPES[world_size])
+    for run in runs:
+        assert_equal_runs(run, expected)
+    for run in runs[1:]:
+        assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
+
+
+# Every model on every graph once, every world size for every model and for every graph.
+COVER = [
+    (architecture, case, [2, 3, 4, 8][(row + column) % 4])
+    for row, architecture in enumerate(ARCHITECTURES)
+    for column, case in enumerate(NAMES)
+]
+
+
+@pytest.mark.parametrize(("architecture", "case", "world_size"), COVER)
+def test_processes(architecture, case, world_size, rank_pool) -> None:
+    runs = rank_pool(world_size).run(on_rank, architecture, case, world_size, SHAPES[world_size])
+    expected = reference(architecture, case)
+    for run in runs:
+        assert_equal_runs(run, expected)
+    for run in runs[1:]:
+        assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
