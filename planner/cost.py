@@ -45,7 +45,7 @@ def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
     slot = trees.edge_stage.astype(np.int64) * num_links + link
     weights = trees.edge_count().astype(np.float64)
     rows = np.bincount(slot, weights=weights, minlength=num_stages * num_links)
-    return rows.reshape(num_stages, num_links)
+    return np.asarray(rows, np.float64).reshape(num_stages, num_links)
 
 
 def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:

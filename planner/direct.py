@@ -21,7 +21,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
         ValueError: a pair that needs rows has no link; the message names it.
     """
     del options  # nothing to choose
-    require_links(relation.pair_rows(), topology)
+    require_links(relation.pair_rows(), topology, "peer-to-peer is not possible")
     return stars(relation)
 
 

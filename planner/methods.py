@@ -54,6 +54,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "auto": Method("auto", "the best plan known here, never worse than direct"),
         "direct": Method("direct", "peer to peer, one stage"),
+        "ring": Method("ring", "textbook allgather: every row goes round from rank to rank"),
+        "broadcast": Method("broadcast", "1D staged: one owner after the other sends to all that need it"),
         "spst": Method("spst", "the paper's greedy: shortest-path spanning trees"),
     }
 )

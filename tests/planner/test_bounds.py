@@ -15,6 +15,7 @@ from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.exhaustive import integer_optimum, milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
 from tests.planner.strategies import instances, topologies
+from tests.planner.test_make_plan import has_the_links
 
 GB = 10**9
 
@@ -205,7 +206,7 @@ def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
     bound = best_bound(relation, topology, 512).seconds
     for method in METHODS:
-        if method == "direct" and ((topology.arrays().link_of < 0) & (relation.pair_rows() > 0)).any():
+        if not has_the_links(method, relation, topology):
             continue
         plan = make_plan(relation, topology, method, PlanOptions(row_bytes=512))
         assert bound <= plan.predicted_seconds * (1 + 1e-9)

@@ -15,11 +15,29 @@ from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.verify import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import known_answer_topology, line, switched
-from tests.planner.oracle import delivers, literal_cost, tree_edges
+from tests.planner.oracle import classes_of, delivers, literal_cost, tree_edges
 from tests.planner.strategies import instances
 
 GB = 10**9
 ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")
+
+
+def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
+    """Whether the links that a method cannot do without are there."""
+    have = {(link.src, link.dst) for link in topology.links}
+    names = [d.name for d in topology.devices]
+    world = relation.world_size
+    for source, dests, _ in classes_of(relation):
+        if method in ("direct", "broadcast"):
+            ways = {(source, d) for d in dests}
+        elif method == "ring":
+            far = max((d - source) % world for d in dests)
+            ways = {((source + k) % world, (source + k + 1) % world) for k in range(far)}
+        else:
+            ways = set()
+        if not {(names[s], names[d]) for s, d in ways} <= have:
+            return False
+    return True
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -28,8 +46,7 @@ def test_every_plan_delivers_at_the_stated_cost(
     method: str, case: tuple[Relation, Topology], row_bytes: int
 ) -> None:
     relation, topology = case
-    linked = (topology.arrays().link_of >= 0) | (relation.pair_rows() == 0)
-    if method == "direct" and not linked.all():
+    if not has_the_links(method, relation, topology):
         with pytest.raises(ValueError, match="no such link"):
             make_plan(relation, topology, method)
         return
@@ -48,8 +65,7 @@ def test_every_plan_delivers_at_the_stated_cost(
 @given(case=instances())
 def test_the_same_input_gives_the_same_plan(method: str, case: tuple[Relation, Topology]) -> None:
     relation, topology = case
-    linked = (topology.arrays().link_of >= 0) | (relation.pair_rows() == 0)
-    if method == "direct" and not linked.all():
+    if not has_the_links(method, relation, topology):
         return
     one, two = (make_plan(relation, topology, method) for _ in range(2))
     for name in ARRAYS:
@@ -106,6 +122,20 @@ def test_direct_names_the_pair_without_a_link() -> None:
     relation = Relation.from_classes(3, [(0, {1}, 4), (2, {0}, 1)])
     with pytest.raises(ValueError, match=r"rank 2 \(d2\) -> rank 0 \(d0\).*no such link.*'auto'"):
         make_plan(relation, line(3), "direct")
+
+
+def test_a_ring_passes_rows_on_until_the_last_that_needs_them() -> None:
+    relation = Relation.from_classes(4, [(1, {2, 0}, 5), (3, {0}, 2)])
+    plan = make_plan(relation, switched(4), "ring")
+    assert [tree_edges(plan.trees, t) for t in (0, 1)] == [[(1, 2, 0), (2, 3, 1), (3, 0, 2)], [(3, 0, 0)]]
+    with pytest.raises(ValueError, match=r"a ring is not possible: rank 3 \(d3\) -> rank 0 \(d0\)"):
+        make_plan(Relation.from_classes(4, [(2, {0}, 5)]), line(4), "ring")
+
+
+def test_a_staged_broadcast_lets_one_owner_send_after_the_other() -> None:
+    relation = Relation.from_classes(4, [(0, {1, 2}, 5), (2, {0}, 1), (3, {0}, 2)])
+    plan = make_plan(relation, switched(4), "broadcast")
+    assert [tree_edges(plan.trees, t) for t in range(3)] == [[(0, 1, 0), (0, 2, 0)], [(2, 0, 1)], [(3, 0, 1)]]
 
 
 @pytest.mark.parametrize("method", METHODS)
