@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dgcl.control import Control
 from dgcl.graph import as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
-from dgcl.part_check import check_part
 from dgcl.partition import partition_graph
-from dgcl.planner import PlanOptions, make_plan
+from dgcl.partition.check import check_part
+from dgcl.planner import PlanOptions
+from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.program import Program, compile_programs
 from dgcl.relation import build_classes

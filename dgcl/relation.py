@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.part_check import check_part
+from dgcl.partition.check import check_part
 from dgcl.planner.relation import Relation
 
 __all__ = ["VertexClasses", "build_classes"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dgcl.graph import Graph
-    from dgcl.part_report import PartitionReport
+    from dgcl.partition.report import PartitionReport
 
 GRAPH_HELP = "graph file: npz, text edge list (also .gz) or Matrix Market"
 HOPS = 3  # the replication factors of the paper's Figure 4
@@ -45,7 +45,7 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def load_graph(path: str) -> Graph:
     """Read a graph file of any kind that dgcl reads."""
-    from dgcl.graph_io import read_graph
+    from dgcl.graph.files import read_graph
 
     with step(f"reading {path}"), reading(path, "graph"):
         return read_graph(path).graph
@@ -53,7 +53,7 @@ def load_graph(path: str) -> Graph:
 
 def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
-    from dgcl.metrics import replication_factors
+    from dgcl.partition.replication import replication_factors
     from dgcl.partition import METHODS, partition_graph, partition_report
 
     if args.method not in METHODS:

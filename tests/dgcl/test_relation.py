@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.graph_io import read_graph
+from dgcl.graph.files import read_graph
 from dgcl.relation import VertexClasses, build_classes
 from tests.dgcl.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts, real_graph
 

@@ -1,4 +1,4 @@
-"""dgcl.part_check: what a part vector must be."""
+"""dgcl.partition.check: what a part vector must be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dgcl.part_check import as_num_parts, check_part
+from dgcl.partition.check import as_num_parts, check_part
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.id_arrays import as_ids
-from dgcl.part_check import as_num_parts, check_part
-from dgcl.part_report import PartitionReport, partition_report
+from dgcl.graph.id_arrays import as_ids
+from dgcl.partition.check import as_num_parts, check_part
+from dgcl.partition.report import PartitionReport, partition_report
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -106,8 +106,8 @@ def _metis(
     balance_tolerance: float,
 ) -> NDArray[np.int32]:
     """Run METIS over the levels of the topology."""
-    from dgcl.metis import MetisOptions, device_levels, metis_partition
-    from dgcl.partition_kernels import symmetric_adjacency
+    from dgcl.partition.kernels import symmetric_adjacency
+    from dgcl.partition.metis import MetisOptions, device_levels, metis_partition
 
     levels = [np.arange(num_parts)] if topology is None else device_levels(topology)
     xadj, adjncy = symmetric_adjacency(graph.indptr, graph.indices)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.graph import Graph
-from dgcl.graph_build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
-from dgcl.id_arrays import as_ids, is_tensor
+from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from dgcl.graph.csr import Graph
+from dgcl.graph.id_arrays import as_ids, is_tensor
 
 __all__ = ["graph_from_object", "networkx_nodes"]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.graph_io import read_graph
+from dgcl.graph.files import read_graph
 from dgcl.partition import METHODS, partition_graph
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices, real_graph

@@ -15,9 +15,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgcl import edge_text
-from dgcl.graph import as_graph
-from dgcl.graph_io import read_graph
+from dgcl.graph import as_graph, edge_text
+from dgcl.graph.files import read_graph
 from tests.dgcl.graphs import edge_indices, edge_list
 
 

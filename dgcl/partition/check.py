@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.id_arrays import as_ids
+from dgcl.graph.id_arrays import as_ids
 
 __all__ = ["as_num_parts", "check_part"]
 

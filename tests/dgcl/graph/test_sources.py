@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.graph_sources import networkx_nodes
+from dgcl.graph.sources import networkx_nodes
 from tests.dgcl.graphs import edge_indices, edge_list
 
 EDGES = np.array([[3, 0, 1, 0, 1, 3, 0, 2], [1, 1, 1, 2, 2, 1, 0, 2]])  # a double edge 3->1, loops at 0, 1, 2

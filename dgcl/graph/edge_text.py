@@ -154,7 +154,7 @@ def _parse(
     most: int | None = None,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Parse the rest of a file; ids are stored less `low`, as int32 while they fit."""
-    from dgcl import text_kernels as kernels
+    from dgcl.graph import text_kernels as kernels
 
     sources: list[NDArray[Any]] = []
     targets: list[NDArray[Any]] = []
@@ -205,7 +205,7 @@ def _narrow(ids: NDArray[np.int64]) -> NDArray[Any]:
 
 def _reason(error: int, rest: bytes, columns: int, low: int, high: int, most: int | None) -> str:
     """What is wrong with the line that `rest` begins with."""
-    from dgcl import text_kernels as kernels
+    from dgcl.graph import text_kernels as kernels
 
     got = f"(got {_shown(rest.splitlines()[0])})"
     return {

@@ -1,5 +1,4 @@
-"""dgcl.metis and its kernels: the graph that METIS is given, the levels of a machine, and groups filled
-up."""
+"""dgcl.partition.metis and its kernels: the graph METIS gets, a machine's levels, groups filled up."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.metis import device_levels, ensure_minimum
-from dgcl.partition_kernels import induced_adjacency, symmetric_adjacency
+from dgcl.partition.kernels import induced_adjacency, symmetric_adjacency
+from dgcl.partition.metis import device_levels, ensure_minimum
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.part_check import as_num_parts, check_part
+from dgcl.partition.check import as_num_parts, check_part
 
 __all__ = ["PartitionReport", "partition_report"]
 
@@ -82,7 +82,7 @@ def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`; empty parts are allowed.
     """
-    from dgcl.partition_kernels import count_edges
+    from dgcl.partition.kernels import count_edges
     from dgcl.relation import build_classes
 
     num_parts = as_num_parts(num_parts)

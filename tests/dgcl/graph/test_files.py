@@ -1,4 +1,4 @@
-"""dgcl.graph_io: npz files, read as they were written, and errors that name the array at fault."""
+"""dgcl.graph.files: npz files, read as they were written, and errors that name the array at fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 
 from dgcl.graph import as_graph
-from dgcl.graph_io import GraphFile, read_graph, save_graph
+from dgcl.graph.files import GraphFile, read_graph, save_graph
 from tests.dgcl.graphs import edge_indices, edge_list, real_graph
 
 

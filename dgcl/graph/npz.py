@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph import Graph
-from dgcl.graph_build import graph_from_edges, graph_from_out_csr
-from dgcl.graph_io import GraphFile
-from dgcl.id_arrays import as_ids, as_num_nodes
+from dgcl.graph.build import graph_from_edges, graph_from_out_csr
+from dgcl.graph.csr import Graph
+from dgcl.graph.files import GraphFile
+from dgcl.graph.id_arrays import as_ids, as_num_nodes
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,7 +36,7 @@ _UNREADABLE = (
 
 
 def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
-    """Read the npz graph format; see :func:`dgcl.graph_io.read_graph`."""
+    """Read the npz graph format; see :func:`dgcl.graph.files.read_graph`."""
     name = os.fspath(path)
     arrays = _load(path)
     for key in ("num_nodes", "directed", "indptr", "indices"):
@@ -65,7 +65,7 @@ def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
 def write_npz_graph(
     path: str | os.PathLike[str], graph: Graph, *, features: Any, labels: Any, masks: dict[str, Any]
 ) -> None:
-    """Write the npz graph format; see :func:`dgcl.graph_io.save_graph`."""
+    """Write the npz graph format; see :func:`dgcl.graph.files.save_graph`."""
     src, dst = graph.edges()
     by_source = graph_from_edges(dst, src, graph.num_nodes)  # the in-edges of the reversed graph
     arrays: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Graphs in files: npz with features, labels and masks; text edge lists; Matrix Market.
 
->>> from dgcl.graph_io import read_graph
+>>> from dgcl.graph.files import read_graph
 >>> read_graph("cora.npz").graph.num_nodes  # doctest: +SKIP
 2708
 """
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.edge_text import MARKET_BANNER, TextEdges, open_text, read_edge_list, read_matrix_market
-from dgcl.graph import Graph
-from dgcl.graph_build import graph_from_edges, guess_num_nodes
+from dgcl.graph.build import graph_from_edges, guess_num_nodes
+from dgcl.graph.csr import Graph
+from dgcl.graph.edge_text import MARKET_BANNER, TextEdges, open_text, read_edge_list, read_matrix_market
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -100,7 +100,7 @@ def read_graph(
     if kind != "edge list" and (compact or undirected):
         raise ValueError(f"{name}: compact and undirected are for text edge lists (this is {kind})")
     if kind == "npz":
-        from dgcl.graph_npz import read_npz_graph
+        from dgcl.graph.npz import read_npz_graph
 
         found = read_npz_graph(path)
     elif kind == "Matrix Market":
@@ -136,7 +136,7 @@ def save_graph(
         ValueError: lengths differ from N, or an unknown mask.
         OSError: the file cannot be written.
     """
-    from dgcl.graph_npz import write_npz_graph
+    from dgcl.graph.npz import write_npz_graph
 
     write_npz_graph(path, graph, features=features, labels=labels, masks=masks or {})
 

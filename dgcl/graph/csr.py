@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.id_arrays import as_num_nodes
+from dgcl.graph.id_arrays import as_num_nodes
 
 __all__ = ["Graph", "as_graph"]
 
@@ -70,7 +70,7 @@ class Graph:
 
     def out_degrees(self) -> NDArray[np.int64]:
         """Return the number of out-edges of each vertex, (N,) int64."""
-        from dgcl.csr_kernels import count_ids
+        from dgcl.graph.csr_kernels import count_ids
 
         counts = np.zeros(self.num_nodes + 1, np.int64)
         count_ids(self.indices, self.num_nodes, counts)
@@ -103,10 +103,10 @@ def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
       ``A.tocoo()``;
       bsr: the same without the zeros that fill its blocks.
     - tuple (indptr, indices), the CSR of out-neighbours: the positions in ``indices``.
-    - path (str or PathLike): see :func:`dgcl.graph_io.read_graph`.
+    - path (str or PathLike): see :func:`dgcl.graph.files.read_graph`.
 
     networkx vertices: where the nodes are exactly the integers 0..n-1, a node is its own id, in whatever
-    order it was added; otherwise ids count ``G.nodes()`` in order (:func:`dgcl.graph_sources.networkx_nodes`
+    order it was added; otherwise ids count ``G.nodes()`` in order (:func:`dgcl.graph.sources.networkx_nodes`
     lists nodes by id).
 
     Args:
@@ -127,10 +127,10 @@ def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
             )
         return obj
     if isinstance(obj, (str, os.PathLike)):
-        from dgcl.graph_io import read_graph
+        from dgcl.graph.files import read_graph
 
         return read_graph(obj, num_nodes=count).graph
-    from dgcl.graph_sources import graph_from_object
+    from dgcl.graph.sources import graph_from_object
 
     return graph_from_object(obj, count)
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph import Graph, index_dtype
-from dgcl.id_arrays import as_ids, as_num_nodes
+from dgcl.graph.csr import Graph, index_dtype
+from dgcl.graph.id_arrays import as_ids, as_num_nodes
 
 __all__ = ["graph_from_edges", "graph_from_in_csr", "graph_from_out_csr", "guess_num_nodes"]
 
@@ -38,7 +38,7 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
         raise ValueError(f"{name} must have as many sources as destinations (got {len(src)} and {len(dst)})")
     num_nodes = guess_num_nodes(src, dst, name) if num_nodes is None else as_num_nodes(num_nodes)
 
-    from dgcl import csr_kernels
+    from dgcl.graph import csr_kernels
 
     indptr = np.zeros(num_nodes + 1, np.int64)
     bad, ascending = csr_kernels.count_ids(dst, num_nodes, indptr)
@@ -75,7 +75,7 @@ def graph_from_out_csr(
     out_indptr, dst = _check_csr(indptr, indices, num_nodes, name)
     num_nodes = len(out_indptr) - 1
 
-    from dgcl import csr_kernels
+    from dgcl.graph import csr_kernels
 
     in_indptr = np.zeros(num_nodes + 1, np.int64)
     bad, ascending = csr_kernels.count_ids(dst, num_nodes, in_indptr)
@@ -101,7 +101,7 @@ def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *
     in_indptr, src = _check_csr(indptr, indices, num_nodes, name)
     num_nodes = len(in_indptr) - 1
 
-    from dgcl.csr_kernels import first_outside
+    from dgcl.graph.csr_kernels import first_outside
 
     bad = first_outside(src, num_nodes)
     if bad >= 0:
@@ -142,7 +142,7 @@ def _room(
 ) -> tuple[NDArray[Any], NDArray[np.int64], int, NDArray[np.int64], NDArray[np.uint16]]:
     """What the two passes of csr_kernels write to: indices, edge ids, bits, bucket cursors, places in
     buckets."""
-    from dgcl.csr_kernels import bucket_bits
+    from dgcl.graph.csr_kernels import bucket_bits
 
     num_nodes = len(indptr) - 1
     bits = bucket_bits(num_nodes)

@@ -47,7 +47,7 @@ class _Adjacency:
         return len(self.xadj) - 1
 
     def induced(self, members: NDArray[np.int64]) -> _Adjacency:
-        from dgcl.partition_kernels import induced_adjacency
+        from dgcl.partition.kernels import induced_adjacency
 
         xadj, adjncy = induced_adjacency(self.xadj, self.adjncy, members)
         return _Adjacency(xadj, adjncy, None if self.weights is None else self.weights[members])

@@ -1,4 +1,4 @@
-"""dgcl.part_report and dgcl.metrics: the figures of a partition, against sets and searches."""
+"""dgcl.partition.report and .replication: the figures of a partition, against sets and searches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.metrics import replication_factors
-from dgcl.part_report import partition_report
+from dgcl.partition.replication import replication_factors
+from dgcl.partition.report import partition_report
 from tests.dgcl.graphs import HAND_EDGES, HAND_PART, edge_indices, random_parts
 
 

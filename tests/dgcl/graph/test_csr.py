@@ -1,4 +1,4 @@
-"""dgcl.graph, dgcl.graph_build: every edge once, by destination, in the user's order, or an error."""
+"""dgcl.graph, dgcl.graph.build: every edge once, by destination, in the user's order, or an error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgcl.graph import Graph, as_graph, index_dtype
-from dgcl.graph_build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from dgcl.graph.csr import Graph, as_graph, index_dtype
 from tests.dgcl.graphs import edge_indices
 
 
@@ -244,7 +244,7 @@ def test_importing_is_light() -> None:
     """None of what only some graphs need is imported before such a graph comes."""
     heavy = "{'torch', 'dgl', 'torch_geometric', 'networkx', 'scipy', 'numba', 'pymetis'}"
     code = (
-        "import sys, dgcl.graph, dgcl.graph_sources, dgcl.graph_io, dgcl.partition, dgcl.metrics\n"
+        "import sys, dgcl.graph, dgcl.partition\n"
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.part_check import as_num_parts, check_part
+from dgcl.partition.check import as_num_parts, check_part
 
 __all__ = ["replication_factors"]
 
@@ -35,7 +35,7 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`.
     """
-    from dgcl.partition_kernels import count_bits, spread_holders
+    from dgcl.partition.kernels import count_bits, spread_holders
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
