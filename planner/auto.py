@@ -1,34 +1,35 @@
-"""The default: every planner that may do well here, and the cheapest of their plans."""
+"""The default: peer-to-peer where that is as good as proven, else the best plan by prices, with a certificate."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dgcl.planner import direct, spst
-from dgcl.planner.bounds import best_bound
-from dgcl.planner.cost import direct_seconds, predicted_seconds
 from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.search import Effort, Incumbent, StageSearch
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
+GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
+GREEDY_DEVICES = 8  # beyond, it takes too long
+
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
-    """Return the cheaper of peer-to-peer (where every pair has a link) and SPST.
+    """Return a plan within `options.gap` of the proven bound where the search finds one, else the best found.
 
-    Peer-to-peer is returned at once when it is within `options.gap` of the bound, as on one NVSwitch node,
-    where the rows that a device must take in bound every plan alike.
+    It is never slower than peer-to-peer where every needed pair has a link. With a time limit the best plan
+    so far is returned with its own gap. SPST is asked too, on at most `GREEDY_DEVICES` devices, while the gap is
+    above `GREEDY_ABOVE`.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.
     """
-    bound = best_bound(relation, topology, options.row_bytes)
-    seconds = direct_seconds(relation, topology, options.row_bytes)
-    if seconds is not None and seconds <= bound.seconds * (1 + options.gap):
-        return replace(direct.plan(relation, topology, options), bound=bound, made_by="direct")
-    trees = replace(spst.plan(relation, topology, options), bound=bound, made_by="spst")
-    if seconds is not None and seconds <= predicted_seconds(trees, topology.arrays(), options.row_bytes):
-        return replace(direct.plan(relation, topology, options), bound=bound, made_by="direct")
-    return trees
+    found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
+    if relation.world_size > 2 and not found.is_good():
+        StageSearch(found).run()
+        if found.gap() > GREEDY_ABOVE and relation.world_size <= GREEDY_DEVICES and not found.is_late():
+            from dgcl.planner import spst
+
+            found.offer(spst.plan(relation, topology, options), "spst")
+    return found.trees()

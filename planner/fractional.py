@@ -20,7 +20,8 @@ from dgcl.planner.tree_program import cheapest_trees, empty_choices
 MAX_BLOCKS = 16
 STEP = 3.0  # of the first round, relative to the time aimed at; found by trial on five machines
 BLENDS = (0.3, 0.5, 0.7, 0.9)  # shares of the best prices so far, mixed with the program's, that are asked
-KEEP_COLUMNS = 900  # beyond, the dearest half is dropped
+PATIENCE = 8  # turns without a gain after which the mixture is taken for the best
+KEEP_COLUMNS = 320  # beyond, the dearest half is dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +82,33 @@ class StageProgram:
         self.bound = 0.0
         self.mixture: Mixture | None = None
 
-    def play(self, rounds: int, aim: float, samples: int) -> None:
-        """Play `rounds` rounds of multiplicative weights and keep `samples` answers of the second half."""
+    def play(self, rounds: int, aim: float, samples: int, deadline: float = np.inf) -> None:
+        """Play about `rounds` rounds of multiplicative weights and keep about `samples` answers.
+
+        As many are kept of the first eighth, where answers differ most, and of the rest of the first half, as
+        of a quarter of the second, where they are best. The round that meets the deadline is the last.
+        """
         space, routes, shape = self.problem.space, self.problem.routes, (self.num_stages, self._num_directions)
         score, mean = np.zeros(shape), np.zeros(shape)
-        half = rounds // 2
-        every = max(1, (rounds - half) // samples)
-        kept = (rounds - half) // every
-        prices = np.empty((kept, self.num_stages, self._num_links))
-        columns = np.empty((kept, self.problem.num_blocks, *shape))
-        traffic = np.empty((kept, self.problem.num_blocks))
-        for first, last, step_every in ((0, half, 0), (half, rounds, every)):
-            mean[:] = 0.0
-            run_rounds(
-                space.family, space.moves, self._choices, space.start, self.problem.block_ptr, routes,
-                self._placeholder, score, first, last, STEP / aim, step_every, prices, columns, traffic, mean,
-            )  # fmt: skip
-        self._add(prices, columns, traffic)
+        first = 0
+        for last, wanted in ((rounds // 8, samples // 4), (rounds // 2, samples // 4), (rounds, samples // 2)):
+            every = max(1, (last - first) // max(1, wanted))
+            while first + every <= last:
+                turns = (last - first) // every if deadline == np.inf else 1
+                prices = np.empty((turns, self.num_stages, self._num_links))
+                columns = np.empty((turns, self.problem.num_blocks, *shape))
+                traffic = np.empty((turns, self.problem.num_blocks))
+                run_rounds(
+                    space.family, space.moves, self._choices, space.start, self.problem.block_ptr, routes,
+                    self._placeholder, score, first, first + turns * every, STEP / aim, every, prices, columns,
+                    traffic, mean,
+                )  # fmt: skip
+                self._add(prices, columns, traffic)
+                first += turns * every
+                if time.perf_counter() > deadline:
+                    return
+            if last < rounds:
+                mean[:] = 0.0
         self._try_center(mean / mean.sum(axis=1, keepdims=True))
 
     def mix(self) -> None:
@@ -113,8 +124,7 @@ class StageProgram:
     def ask(self) -> None:
         """Ask for answers between the best prices so far and those of the mixture, and keep them."""
         assert self.mixture is not None
-        assert self._center is not None
-        center = self._center
+        center = self.mixture.weight if self._center is None else self._center
         for blend in BLENDS:
             weight = blend * center + (1.0 - blend) * self.mixture.weight
             price = self._answer(weight)
@@ -139,14 +149,17 @@ class StageProgram:
             deadline: on the clock of time.perf_counter.
         """
         self.mix()
+        assert self.mixture is not None
+        best, since = self.mixture.seconds, 0
         for _ in range(steps):
-            assert self.mixture is not None
             if self.mixture.seconds <= (1.0 + tolerance) * max(floor, self.bound) or self.bound >= hopeless:
                 return
-            if time.perf_counter() > deadline:
+            if since >= PATIENCE or time.perf_counter() > deadline:
                 return
             self.ask()
             self.mix()
+            since = 0 if self.mixture.seconds < best * (1.0 - 0.1 * tolerance) else since + 1
+            best = min(best, self.mixture.seconds)
 
     def result(self) -> Fractional:
         """Return the best mixture as flows."""

@@ -1,0 +1,104 @@
+"""The best bound that prices can prove for a relation, put together over numbers of stages."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import IntArray
+from dgcl.planner.cost import GIGA
+from dgcl.planner.hierarchy import is_exact
+from dgcl.planner.plan import Bound
+from dgcl.planner.price_bound import PriceBound, price_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dgcl.planner.relation import Relation
+    from dgcl.planner.states import StateSpace
+    from dgcl.topology import Topology
+
+MAX_NODES = 11
+_NAMED = 3  # connection-directions named in the text of a bound
+_FIRST_LOOK = 3  # linear programs for a contraction before it is known to matter
+
+
+def stage_free_bound(
+    relation: Relation, topology: Topology, space: StateSpace, aim: float, tolerance: float, deadline: float
+) -> PriceBound:
+    """Return the best price bound of those contractions that the grouping suggests, in rows per GB/s.
+
+    With one group: of all devices. Else of the groups as nodes, and of each group's devices with all others as
+    one node; the latter are searched further only where a short search shows that they come near.
+    """
+    arrays = topology.arrays()
+    if is_exact(relation):
+        return price_bound(
+            relation, arrays, np.arange(relation.world_size), aim=aim, tolerance=tolerance, deadline=deadline
+        )
+    best = price_bound(
+        relation, arrays, _groups_as_nodes(space), aim=aim, tolerance=tolerance, deadline=deadline
+    )
+    for group in space.groups:
+        if group.shape[0] > MAX_NODES - 1 or time.perf_counter() > deadline:
+            continue
+        nodes = np.full(relation.world_size, group.shape[0])
+        nodes[group] = np.arange(group.shape[0])
+        for steps in (_FIRST_LOOK, 40):
+            found = price_bound(
+                relation, arrays, nodes, aim=aim, tolerance=tolerance, steps=steps, deadline=deadline
+            )
+            best = max(best, found, key=lambda bound: bound.value)
+            if found.value < 0.9 * best.value:
+                break
+    return best
+
+
+def _groups_as_nodes(space: StateSpace) -> IntArray:
+    nodes = np.empty(space.world_size, np.int64)
+    for g, group in enumerate(space.groups):
+        nodes[group] = min(g, MAX_NODES - 1)
+    return nodes
+
+
+def ladder(
+    free: PriceBound,
+    staged: Mapping[int, float],
+    direct_seconds: float | None,
+    topology: Topology,
+    world_size: int,
+    row_bytes: int,
+) -> Bound:
+    """Return the bound on plans of any number of stages, from bounds for each number.
+
+    Let `free` bound the stages' times without latency for any number of stages, and ``staged[K]`` for at most K
+    stages, in rows per GB/s; let A be the smallest latency of a link. Then no plan takes less than the minimum
+    over j = 1 .. world_size - 1 of
+
+    - direct_seconds for j = 1 (more than any plan where some pair has no link);
+    - j * A + the larger of `free` and of ``staged[K]`` for all K >= j, in seconds, for j >= 2.
+
+    Proof. Take a plan and let j be its number of stages in which anything is sent (empty ones take no time and
+    may be dropped). If j = 1 every row goes straight to its destinations in that stage: the plan is peer-to-peer
+    and takes direct_seconds. Otherwise each of the j stages takes at least A more than its largest load /
+    bandwidth, because the direction with this load is on the route of a link in use. The sum of the latter is
+    what `free` bounds, and also what ``staged[K]`` bounds if j <= K.
+    """
+    unit = row_bytes / GIGA
+    least = float(topology.arrays().link_latency.min(initial=np.inf))
+    values = [np.inf if direct_seconds is None else direct_seconds]
+    for j in range(2, world_size):
+        values.append(j * least + unit * max([free.value, *(b for k, b in staged.items() if k >= j)]))
+    return Bound(float(min(values)), _describe(free, topology))
+
+
+def _describe(free: PriceBound, topology: Topology) -> str:
+    """Name the connection-directions with the largest prices."""
+    arrays = topology.arrays()
+    order = np.argsort(-free.weight, kind="stable")
+    shown = [arrays.direction_name(int(c)) for c in order[:_NAMED] if free.weight[c] > 0.01]
+    many = int((free.weight > 0.01).sum())
+    more = f" and {many - len(shown)} more" if many > len(shown) else ""
+    return f"prices on {', '.join(shown)}{more}"

@@ -1,0 +1,274 @@
+"""The way to a near-optimal plan with its certificate; what `auto` and `optimal` have in common.
+
+1. Peer-to-peer, where possible: whatever follows may only be better.
+2. Bounds: cuts and distances (bounds.py), then the best prices without stages (price_bound.py).
+3. For K = 2, 3, 4, ... stages: the best fractional plan (fractional.py), rounded to whole rows (rounding.py),
+   dealt to classes (dealing.py, assembly.py) and polished (improve.py). A number of stages is left as soon as
+   its own bound shows that it cannot be good enough, and taken up again if no larger one turns out better.
+4. The bound over all numbers of stages together, with latencies (certificate.py).
+
+Times are in seconds here; the modules below count rows per GB/s, and `unit` is the seconds of one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner import direct
+from dgcl.planner.assembly import assemble
+from dgcl.planner.bounds import best_bound
+from dgcl.planner.certificate import ladder, stage_free_bound
+from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
+from dgcl.planner.dealing import deal
+from dgcl.planner.exact import best_whole_plan, is_small
+from dgcl.planner.fractional import Problem, StageProgram, make_problem
+from dgcl.planner.hierarchy import is_exact, plan_states
+from dgcl.planner.improve import improve
+from dgcl.planner.plan import Bound, PlanOptions, Trees
+from dgcl.planner.price_loop import Routes
+from dgcl.planner.rounding import whole_flows
+
+if TYPE_CHECKING:
+    from dgcl.planner.relation import Relation
+    from dgcl.topology import Topology
+
+SAME = 2e-4  # relative; a plan with more stages must be faster by this much
+HOP_SHARE = 2e-4  # what one hop for every delivery may weigh against the plan's time
+POLISH_TREES = 60_000  # beyond, a row more or less does not matter
+FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is played
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try.
+
+    Attributes:
+        tolerance: relative distance between plan and bound at which the search ends.
+        rounds, samples: of multiplicative weights, and answers kept of them.
+        steps: largest number of linear programs for each number of stages.
+        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is above
+            `fair`.
+        fair: see `usual_stages`.
+    """
+
+    tolerance: float
+    rounds: int = 200
+    samples: int = 40
+    steps: int = 12
+    usual_stages: int = 4
+    fair: float = 0.01
+
+
+def search(relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> Trees:
+    """Return the best plan found, with its bound.
+
+    Raises:
+        ValueError: a pair that needs rows cannot be reached even through relays.
+    """
+    found = Incumbent(relation, topology, options, effort)
+    if relation.world_size > 2 and not found.is_good():
+        StageSearch(found).run()
+    return found.trees()
+
+
+class Incumbent:
+    """The best plan and the best bound so far."""
+
+    def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
+        limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
+        self.deadline = time.perf_counter() + limit
+        self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
+        self.bound = best_bound(relation, topology, options.row_bytes)
+        self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
+        self.seconds = np.inf
+        self._trees: Trees | None = None
+        if self.direct_seconds is not None:
+            self._trees, self.seconds = replace(direct.stars(relation), made_by="direct"), self.direct_seconds
+            if relation.world_size <= 2:
+                self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
+
+    def offer(self, trees: Trees, made_by: str) -> bool:
+        """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
+        seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
+        more = self._trees is not None and trees.num_stages > self._trees.num_stages
+        if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
+            return False
+        self._trees, self.seconds = replace(trees, made_by=made_by), seconds
+        return True
+
+    def raise_bound(self, bound: Bound) -> None:
+        """Take `bound` if it is better."""
+        if bound.seconds > self.bound.seconds:
+            self.bound = bound
+
+    def gap(self) -> float:
+        """Return how far the plan is above the bound, relatively."""
+        return self.seconds / self.bound.seconds - 1.0 if self.bound.seconds > 0 else 0.0
+
+    def is_good(self) -> bool:
+        """Tell whether the gap is within the tolerance."""
+        return self.gap() <= self.effort.tolerance
+
+    def is_late(self) -> bool:
+        """Tell whether the time limit is over while there is a plan to show."""
+        return self._trees is not None and time.perf_counter() > self.deadline
+
+    def trees(self) -> Trees:
+        """Return the best plan with the best bound."""
+        assert self._trees is not None
+        return replace(self._trees, bound=self.bound)
+
+
+class StageSearch:
+    """Plans of two and more stages for an incumbent."""
+
+    def __init__(self, found: Incumbent) -> None:
+        self.found = found
+        self.relation, self.topology, self.effort = found.relation, found.topology, found.effort
+        self.arrays = found.topology.arrays()
+        self.unit = found.options.row_bytes / GIGA
+        self.space = plan_states(self.relation, self.topology)
+        self.exact = is_exact(self.relation)
+        self.staged: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Improve the incumbent's bound and plan."""
+        found = self.found
+        self.free = stage_free_bound(
+            self.relation, self.topology, self.space, found.bound.seconds / self.unit,
+            0.2 * self.effort.tolerance, found.deadline,
+        )  # fmt: skip
+        self._raise_bound()
+        if found.is_good() or found.is_late():
+            return
+        hop_cost = HOP_SHARE * found.bound.seconds / self.unit / self.relation.deliveries
+        routes = Routes(
+            self.arrays.link_ptr,
+            self.arrays.link_directions,
+            1.0 / self.arrays.bandwidth,
+            np.full(self.arrays.link_src.shape[0], hop_cost),
+        )
+        self._stages(make_problem(self.space, routes))
+        if is_small(self.relation) and not found.is_good():
+            trees = best_whole_plan(self.relation, self.arrays, self.relation.world_size - 1, 1.0 / self.unit)
+            if trees is not None:
+                found.offer(trees, "prices")
+
+    def _stages(self, problem: Problem) -> None:
+        """Try numbers of stages in turn, then those again that were left too early."""
+        found, most = self.found, self.relation.world_size - 1
+        least = max(2, self._least_stages())
+        usual = min(most, max(self.effort.usual_stages, least))
+        numbers = list(range(least, usual + 1))
+        if most > usual and self.exact:
+            numbers.append(most)
+        left: dict[int, StageProgram] = {}
+        for num_stages in numbers:
+            if num_stages > usual and found.gap() <= self.effort.fair:
+                break
+            program = StageProgram(problem, num_stages)
+            program.play(self._rounds(), self._floor(), self.effort.samples, found.deadline)
+            if not self._pursue(program, last=num_stages == numbers[-1]):
+                left[num_stages] = program
+            if found.is_good() or found.is_late():
+                return
+        for num_stages in sorted(left, key=lambda k: self._promise(left[k])):
+            if found.is_late():
+                return
+            if self._promise(left[num_stages]) < found.seconds * (1.0 - SAME):
+                self._pursue(left[num_stages], last=True)
+
+    def _pursue(self, program: StageProgram, last: bool) -> bool:
+        """Solve a number of stages and offer its plan; False if it was left because others may do better.
+
+        Others may if a plan of one more stage could reach the floor; a number that its own bound puts above
+        the incumbent is of no use at all.
+        """
+        found, floor = self.found, self._floor()
+        useless = found.seconds * (1.0 - SAME) / self.unit - program.num_stages * self._least_latency()
+        hopeless = useless if last else min(useless, (1.0 + self.effort.tolerance) * floor)
+        program.solve(floor, self.effort.tolerance, hopeless, self.effort.steps, found.deadline)
+        if self.exact:
+            self.staged[program.num_stages] = program.bound
+            self._raise_bound()
+        assert program.mixture is not None
+        if program.bound >= hopeless and program.mixture.seconds > (1.0 + self.effort.tolerance) * floor:
+            return program.bound >= useless
+        self._offer(program)
+        return True
+
+    def _offer(self, program: StageProgram) -> None:
+        """Make whole trees of the best mixture, polish them where that pays, and offer them."""
+        found, problem, relation = self.found, program.problem, self.relation
+        space, fractional = problem.space, program.result()
+        whole = whole_flows(
+            space.family, space.moves, space.start, fractional.flows, self.arrays.link_src.shape[0]
+        )
+        journeys = deal(
+            space.family, space.moves, fractional.flows, whole, space.items.ptr, space.item_set,
+            relation.source, relation.count,
+        )  # fmt: skip
+        trees = assemble(journeys, relation, self.arrays)
+        found.offer(trees, "prices")
+        enough = (1.0 + self.effort.tolerance) * max(self._floor(), program.bound)
+        seconds = predicted_seconds(trees, self.arrays, found.options.row_bytes)
+        if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES:
+            polished = improve(
+                trees, problem, relation, self.arrays, program.num_stages,
+                enough=enough, latency_unit=1.0 / self.unit, deadline=found.deadline,
+            )  # fmt: skip
+            found.offer(polished, "prices")
+
+    def _promise(self, program: StageProgram) -> float:
+        """Return the least time that a plan of this program may still take."""
+        return program.bound * self.unit + program.num_stages * self._least_latency() * self.unit
+
+    def _least_latency(self) -> float:
+        """Return the smallest latency of a link, in rows per GB/s."""
+        return float(self.arrays.link_latency.min(initial=np.inf)) / self.unit
+
+    def _floor(self) -> float:
+        """Return the bound on any number of stages, in rows per GB/s and without latencies."""
+        return self.free.value
+
+    def _raise_bound(self) -> None:
+        options = self.found.options
+        self.found.raise_bound(
+            ladder(
+                self.free, self.staged, self.found.direct_seconds, self.topology, self.relation.world_size,
+                options.row_bytes,
+            )  # fmt: skip
+        )
+
+    def _least_stages(self) -> int:
+        """Return the smallest number of stages in which every row can arrive over the allowed moves."""
+        space, world = self.space, self.relation.world_size
+        num_groups = len(space.groups)
+        least = 0
+        for g in range(num_groups):
+            low, high = space.family.set_ptr[g], space.family.set_ptr[g + 1]
+            wanted = np.zeros((world, world), np.bool_)
+            for b, device in enumerate(space.groups[g].tolist()):
+                has = (space.family.set_mask[low:high] >> b & 1).astype(np.bool_)
+                wanted[:, device] = (space.start[:, low:high][:, has] > 0).any(axis=1)
+            step = np.eye(world, dtype=np.bool_)
+            for v in range(world):
+                at = v * num_groups + g
+                step[v, space.moves.dst[space.moves.ptr[at] : space.moves.ptr[at + 1]]] = True
+            reach, stages = np.eye(world, dtype=np.bool_), 0
+            while (wanted & ~reach).any():
+                assert stages < world, "a destination cannot be reached"
+                reach = reach @ step
+                stages += 1
+            least = max(least, stages)
+        return least
+
+    def _rounds(self) -> int:
+        """Return the number of rounds: fewer where one takes long."""
+        space = self.space
+        splits = int(np.diff(space.family.pair_ptr).sum()) * max(len(group) for group in space.groups)
+        return max(40, int(self.effort.rounds * min(1.0, FULL_ROUNDS / max(1, splits))))
