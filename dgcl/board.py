@@ -7,6 +7,8 @@ once per event with release order and read with acquire order (:mod:`dgcl.kernel
          8     state      ALIVE, FAILED, CLOSED
         16     code       of the error, when FAILED (place in errors.ERROR_CODES)
         24     length     of the reason's text
+        32     call       that this rank is in, or was in last
+        40     tags[2]    what it is, of the last call with an even, and with an odd number
         64     reason     UTF-8
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
@@ -16,6 +18,10 @@ line counts up: ``call * K + stage + 1`` means that this rank has finished all i
 to that stage of that call. Calls are numbered from 1 and nothing is ever reset, so a stale flag cannot be
 mistaken for a fresh one. A rank publishes ready for call n + 1 only after it has seen every done of call n,
 by which time its senders have read the line of call n.
+
+*call* and *tags* are for a rank that waits in vain: a peer that makes another call than it does may well have
+no ready line for it. The tag of call n stays until call n + 2 begins, so who reads n before and after a tag
+has the tag of n.
 
 A line fills two cache lines' worth of space, because processors fetch lines in pairs.
 """
@@ -33,6 +39,7 @@ from dgcl.segments import Segment, SegmentFile
 ALIVE, FAILED, CLOSED = 0, 1, 2
 
 LINE = 128
+_CALL_START = 32
 _LINES_START = 1024
 _REASON_START = 64
 _REASON_MAX = _LINES_START - _REASON_START
@@ -79,6 +86,21 @@ class Board:
     def done_address(self, peer: int) -> int:
         """Address of the line by which this board's rank tells ``peer`` what it has written."""
         return self._segment.address + _LINES_START + (self._world_size + peer) * LINE
+
+    @property
+    def call_address(self) -> int:
+        """Address of the call that this board's rank is in; the two tags follow."""
+        return self._segment.address + _CALL_START
+
+    def current_call(self) -> tuple[int, int]:
+        """(number, tag) of the call that this board's rank is in."""
+        from dgcl.engine import read_word
+
+        while True:
+            call = int(read_word(self.call_address))
+            tag = int(read_word(self.call_address + 8 + 8 * (call & 1)))
+            if read_word(self.call_address) == call:
+                return call, tag
 
     @property
     def state(self) -> int:

@@ -116,10 +116,7 @@ class Communicator:
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
         self._check(rows, self.num_local, "num_owned + num_halo")
-        if rows.dtype.is_complex:
-            return torch.view_as_complex(ops.fold(torch.view_as_real(rows), self._number))
-        if row_type(rows.dtype, 1).sum_code < 0:
-            raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")
+        _check_summable(rows.dtype)
         return ops.fold(rows, self._number)
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
@@ -230,6 +227,9 @@ class Communicator:
         return result
 
     def _fold_now(self, rows: Tensor) -> Tensor:
+        _check_summable(rows.dtype)  # a backward comes here without passing `fold`
+        if rows.dtype.is_complex:
+            return torch.view_as_complex(self._fold_now(torch.view_as_real(rows)))
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         rows = rows.contiguous()
         block = self._runtime.fold(rows.data_ptr(), kind)
@@ -258,3 +258,9 @@ class Communicator:
                 f"rows must be on the CPU, where this communicator's ranks exchange rows (got "
                 f"{rows.device}); move them"
             )
+
+
+def _check_summable(dtype: torch.dtype) -> None:
+    """Raise unless rows of this type, or the pairs of real numbers that they are, can be added."""
+    if row_type(dtype.to_real(), 1).sum_code < 0:
+        raise TypeError(f"rows: {dtype} rows cannot be summed; convert them to a wider type first")

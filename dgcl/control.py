@@ -13,7 +13,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dgcl.errors import CommError, CommTimeoutError
+from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,8 @@ def all_reduce_sum(control: Control, tensor: Tensor) -> Tensor:
     run."""
     import torch
 
-    parts = control.exchange(tensor.detach().cpu().contiguous())
+    # A copy: ranks that are threads read each other's memory, and the caller may soon write to it.
+    parts = control.exchange(tensor.detach().to("cpu", copy=True).contiguous())
     total = parts[0].clone()
     for part in parts[1:]:
         if part.shape != total.shape or part.dtype != total.dtype:
@@ -87,13 +88,50 @@ class SingleControl:
 
 
 class ThreadMeeting:
-    """What the threads of one world share; give each a :class:`ThreadControl` on it."""
+    """Where the threads of one world meet; give each a :class:`ThreadControl` on it.
+
+    Args:
+        world_size: How many threads.
+        timeout: Seconds that they wait for each other.
+    """
 
     def __init__(self, world_size: int, timeout: float) -> None:
-        self.world_size = world_size
-        self.timeout = timeout
-        self.slots: list[Any] = [None] * world_size
-        self.barrier = threading.Barrier(world_size)
+        self.world_size, self.timeout = world_size, timeout
+        self._changed = threading.Condition()
+        self._round = 0
+        self._given: dict[int, Any] = {}
+        self._values: list[Any] = []  # of the last round that was complete
+        self._left: dict[int, str] = {}
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        """Every thread's value, once all have given theirs."""
+        with self._changed:
+            mine = self._round
+            if not self._left:
+                self._given[rank] = value
+            if len(self._given) == self.world_size:
+                self._values = [self._given[other] for other in range(self.world_size)]
+                self._given = {}
+                self._round += 1
+                self._changed.notify_all()
+            elif not self._changed.wait_for(lambda: self._round > mine or bool(self._left), self.timeout):
+                missing = [other for other in range(self.world_size) if other not in self._given]
+                self._left[rank] = "has given up waiting"
+                self._changed.notify_all()
+                raise CommTimeoutError(
+                    f"rank {rank}: ranks {missing} have not come to meet within {self.timeout:g} s"
+                )
+            if self._round == mine:
+                other, why = next(iter(self._left.items()))
+                raise PeerLostError(f"rank {rank}: the ranks cannot meet: rank {other} {why}")
+            # Nobody can complete the next round before this thread takes part in it, so these values stay.
+            return list(self._values)
+
+    def leave(self, rank: int, why: str) -> None:
+        """Thread ``rank`` will not come again; ``why`` completes a sentence about it."""
+        with self._changed:
+            self._left.setdefault(rank, why)
+            self._changed.notify_all()
 
 
 class ThreadControl:
@@ -105,22 +143,17 @@ class ThreadControl:
         self.world_size = meeting.world_size
 
     def barrier(self) -> None:
-        """Wait for all threads; an error if one of them has left or the deadline passes."""
-        try:
-            self._meeting.barrier.wait(self._meeting.timeout)
-        except threading.BrokenBarrierError:
-            raise CommTimeoutError(
-                f"rank {self.rank}: the ranks did not meet: one has stopped, or {self._meeting.timeout} s "
-                f"have passed"
-            ) from None
+        """Wait for all threads."""
+        self.exchange(None)
 
     def exchange(self, value: Any) -> list[Any]:
-        """Every thread's value."""
-        self._meeting.slots[self.rank] = value
-        self.barrier()
-        values = list(self._meeting.slots)
-        self.barrier()
-        return values
+        """Every thread's value.
+
+        Raises:
+            PeerLostError: A thread has left.
+            CommTimeoutError: The deadline has passed.
+        """
+        return self._meeting.exchange(self.rank, value)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """The value of thread ``src``."""
@@ -137,10 +170,6 @@ class ThreadControl:
         """Every thread's value, on thread ``dst``."""
         values = self.exchange(value)
         return values if self.rank == dst else None
-
-    def abort(self) -> None:
-        """This thread leaves for good: let nobody wait for it."""
-        self._meeting.barrier.abort()
 
 
 class GroupControl:

@@ -47,8 +47,13 @@ def write_word(address: int, value: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def publish_ready(lines: np.ndarray, call: int, words: np.ndarray) -> None:
-    """Write ``words`` (all of a ready line but the call) to every line, then the call, with release order."""
+def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray) -> None:
+    """Write ``words`` (all of a ready line but the call) to every line, then the call, with release order.
+
+    First, at ``own_call``, which call this is: ``words[0]`` as its tag, then its number.
+    """
+    store_release(own_call + 8 + 8 * (call & 1), words[0])
+    store_release(own_call, call)
     for i in range(len(lines)):
         for word in range(len(words)):
             store_release(lines[i] + 8 * (word + 1), words[word])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl.context import context
 from dgcl.control import GroupControl, SingleControl, ThreadControl, ThreadMeeting
 from dgcl.errors import CommError
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
 
 _SETUP_TIMEOUT = 1800.0
 
@@ -73,21 +77,32 @@ def _launch_threads(
     meeting = ThreadMeeting(num_ranks, timeout)
     results: list[Any] = [None] * num_ranks
     errors: list[tuple[int, BaseException]] = []
+    opened: dict[int, Iterable[Communicator]] = {}
 
     def run(rank: int) -> None:
-        control = ThreadControl(meeting, rank)
-        context.control = control if num_ranks > 1 else SingleControl()
+        context.control = ThreadControl(meeting, rank) if num_ranks > 1 else SingleControl()
+        opened[rank] = context.opened
         try:
             results[rank] = _run_rank(function, args)
+            meeting.leave(rank, "has returned")
         except BaseException as error:  # carried to the caller's thread
             errors.append((rank, error))
-            control.abort()
+            meeting.leave(rank, f"was stopped by {type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(num_ranks)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # Ctrl-C is heard in this thread alone; the ranks stop at their next call
+        for rank in range(num_ranks):
+            meeting.leave(rank, f"was stopped by {type(error).__name__}")
+            for comm in list(opened.get(rank, ())):
+                comm.fail(f"stopped by {type(error).__name__}")
+        for thread in threads:
+            thread.join()
+        raise
     _raise_first(errors)
     return results
 
@@ -95,6 +110,14 @@ def _launch_threads(
 def _launch_processes(
     function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float
 ) -> list[Any]:
+    # Pickled here, not by multiprocessing, which would have all ranks share the memory of one tensor.
+    try:
+        task = pickle.dumps((function, args))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f'function and args must be picklable for ranks="processes" ({error}); define the function at the'
+            ' top level of a module, or use ranks="threads"'
+        ) from None
     spawn = multiprocessing.get_context("spawn")
     results: list[Any] = [None] * num_ranks
     errors: list[tuple[int, BaseException]] = []
@@ -107,7 +130,7 @@ def _launch_processes(
                 receiver, sender = spawn.Pipe(duplex=False)
                 process = spawn.Process(
                     target=_process_main,
-                    args=(function, args, rank, num_ranks, store, timeout, sender),
+                    args=(task, rank, num_ranks, store, timeout, sender),
                     name=f"dgcl rank {rank}",
                     daemon=True,
                 )
@@ -120,7 +143,7 @@ def _launch_processes(
                     assert isinstance(pipe, Connection)
                     rank = pipes.pop(pipe)
                     try:
-                        good, value = pipe.recv()
+                        good, value = pickle.loads(pipe.recv_bytes())
                     except EOFError:
                         processes[rank].join()
                         good, value = (
@@ -143,8 +166,7 @@ def _launch_processes(
 
 
 def _process_main(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    task: bytes,
     rank: int,
     num_ranks: int,
     store: str,
@@ -158,20 +180,26 @@ def _process_main(
             "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
         )
         context.control = GroupControl(None, timeout)
-        answer = (True, _run_rank(function, args))
+        function, args = pickle.loads(task)
+        answer = _packed(_run_rank(function, args))
     except BaseException as error:  # carried to the parent
-        answer = (False, _portable(error))
+        answer = pickle.dumps((False, _portable(error)))
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    sender.send(answer)
+    sender.send_bytes(answer)
     sender.close()
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return pickle.dumps((True, result))
+    except Exception as error:  # any class of the user's may fail to pickle in any way
+        raise TypeError(f"function: its result cannot be sent to the caller's process: {error!r}") from error
 
 
 def _portable(error: BaseException) -> BaseException:
     """The error with its traceback as a note; one that cannot be pickled becomes a RuntimeError."""
-    import pickle
-
     note = "".join(traceback.format_exception(error))
     try:
         copy: BaseException = pickle.loads(pickle.dumps(error))

@@ -8,6 +8,7 @@ rank. Double backward works because expand's backward is fold and fold's is expa
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +20,14 @@ if TYPE_CHECKING:
 
 #: Communicators by number; a number is all that a graph of operators can hold.
 _communicators: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)  # ranks may be threads: taking a number is one step
 
 
 def register_communicator(comm: Communicator) -> int:
     """Give a communicator its number."""
-    number = _numbers.pop()
-    _numbers.append(number + 1)
+    number = next(_numbers)
     _communicators[number] = comm
     return number
-
-
-_numbers = [1]
 
 
 def _find(number: int) -> Communicator:

@@ -87,7 +87,8 @@ class BufferPool:
 
     def lend(self, block: Block, num_bytes: int) -> np.ndarray:
         """The first ``num_bytes`` of a block as a uint8 array; the block is released when the array dies."""
-        array = block.segment.memory[block.offset : block.offset + num_bytes]
+        # From a buffer, not a slice: numpy has views of a slice refer past it, to the segment's whole array.
+        array = np.frombuffer(block.segment.memory[block.offset : block.offset + num_bytes].data, np.uint8)
         key = block.segment.base + block.offset
 
         # The closure must not hold `self._lent[key]`'s referent, only the pool: a pool outlives its arrays.

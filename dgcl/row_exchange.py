@@ -31,12 +31,12 @@ def dispatch_rows(
     Raises:
         ValueError: Something is wrong on some rank; every rank raises.
     """
-    tensor, problem = _as_rows(given, name)
-    if problem is None and tensor is not None and tensor.shape[0] != expected:
+    rows, problem = _as_rows(given, name)
+    if problem is None and rows is not None and rows.shape[0] != expected:
         problem = (
-            f"{name} must have one row for each of the {expected} {what} (got shape {tuple(tensor.shape)})"
+            f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
         )
-    cards = control.exchange((problem, None if tensor is None else (tuple(tensor.shape), tensor.dtype)))
+    cards = control.exchange((problem, None if rows is None else (tuple(rows.shape), rows.dtype)))
     for rank, (text, _) in enumerate(cards):
         if text is not None:
             raise ValueError(f"{text}, on rank {rank}")
@@ -46,13 +46,13 @@ def dispatch_rows(
     if all(kind is not None for kind in kinds):
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"{name} must have the same shape and dtype on every rank (got {kinds})")
-        assert tensor is not None
-        return tensor[torch.from_numpy(ids)]
+        assert rows is not None
+        return _take(rows, ids)
     wanted = control.gather(ids)
     pieces = None
     if wanted is not None:
-        assert tensor is not None
-        pieces = [tensor[torch.from_numpy(some)] for some in wanted]
+        assert rows is not None
+        pieces = [_take(rows, some) for some in wanted]
     piece: Tensor = control.scatter(pieces)
     return piece
 
@@ -76,7 +76,8 @@ def collect_rows(
     kinds = control.exchange((tuple(rows.shape[1:]), rows.dtype))
     if any(kind != kinds[0] for kind in kinds):
         raise ValueError(f"rows must have the same trailing shape and dtype on every rank (got {kinds})")
-    card = (ids, rows.detach().cpu().contiguous())
+    # A copy: rank `dst` may be a thread that still reads when this rank has returned and writes to its rows.
+    card = (ids, rows.detach().to("cpu", copy=True).contiguous())
     pieces = control.exchange(card) if dst is None and file is None else control.gather(card, dst or 0)
     result = None
     if pieces is not None:
@@ -97,19 +98,29 @@ def collect_rows(
     return None
 
 
-def _as_rows(given: Any, name: str) -> tuple[Tensor | None, str | None]:
-    """The argument as a CPU tensor, or what is wrong with it."""
+def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | None]:
+    """The argument as a CPU tensor or an array of a type that torch has, or what is wrong with it."""
     if given is None:
         return None, None
-    try:
-        tensor = given.detach() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
-    except TypeError as error:
-        return None, f"{name} cannot be made a tensor: {error}"
-    if tensor.layout != torch.strided:
-        return None, f"{name} must be dense (got {tensor.layout}; call .to_dense())"
-    if tensor.dim() == 0:
+    rows: Tensor | np.ndarray
+    if isinstance(given, Tensor):
+        if given.layout != torch.strided:
+            return None, f"{name} must be dense (got {given.layout}; call .to_dense())"
+        rows = given.detach().cpu()
+    else:
+        try:
+            rows = np.asarray(given)  # not as a tensor: arrays may be read-only, or mapped files
+            torch.from_numpy(np.empty(0, rows.dtype))
+        except (TypeError, ValueError) as error:
+            return None, f"{name} cannot be made a tensor: {error}"
+    if rows.ndim == 0:
         return None, f"{name} must have rows (got a scalar)"
-    return tensor.cpu(), None
+    return rows, None
+
+
+def _take(rows: Tensor | np.ndarray, ids: np.ndarray) -> Tensor:
+    """Rows ``ids``, in memory of their own."""
+    return rows[torch.from_numpy(ids)] if isinstance(rows, Tensor) else torch.from_numpy(rows[ids])
 
 
 def _save(tensor: Tensor, path: Path) -> None:

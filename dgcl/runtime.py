@@ -123,12 +123,12 @@ class Runtime:
         """A block for the result of an expand; fill the first ``num_owned`` rows, then call
         :meth:`expand`."""
         self._check_usable()
-        return self.pool.allocate(self._program.num_local * row_type.row_bytes)
+        return self._allocate(self._program.num_local * row_type.row_bytes)
 
     def expand(self, rows: Block, row_type: RowType) -> None:
         """Fill the halo rows of a block whose first rows are the owned ones."""
         program = self._program
-        relay = self.pool.allocate(program.num_relay * row_type.row_bytes)
+        relay = self._allocate(program.num_relay * row_type.row_bytes)
         buffers = (rows.address, program.num_local, relay.address)
         self._run(self._tasks[EXPAND], row_type, rows, relay, buffers)
         self.pool.release(relay)
@@ -145,8 +145,8 @@ class Runtime:
         """
         self._check_usable()
         program = self._program
-        arrivals = self.pool.allocate(program.expand.rows_sent * row_type.row_bytes)
-        result = self.pool.allocate(program.num_owned * row_type.row_bytes)
+        arrivals = self._allocate(program.expand.rows_sent * row_type.row_bytes)
+        result = self._allocate(program.num_owned * row_type.row_bytes)
         buffers = (rows, program.num_local, arrivals.address)
         self._run(self._tasks[FOLD], row_type, arrivals, arrivals, buffers)
         sum_rows(
@@ -179,6 +179,14 @@ class Runtime:
             self._peers.close()
             self._file.close()
 
+    def _allocate(self, num_bytes: int) -> Block:
+        """A block, or an error that the peers hear of: they would wait for this rank in vain."""
+        try:
+            return self.pool.allocate(num_bytes)
+        except MemoryError as error:
+            self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
+            raise
+
     def _check_usable(self) -> None:
         if self._closed:
             raise ValueError(
@@ -197,26 +205,14 @@ class Runtime:
         """One call of one verb, from ready to done."""
         self._call += 1
         tag = _pack_tag(task.verb, row_type)
-        publish_ready(
-            task.own_ready,
-            self._call,
-            np.array(
-                [
-                    tag,
-                    buffer.segment.base,
-                    buffer.segment.size,
-                    buffer.offset,
-                    relay.segment.base,
-                    relay.segment.size,
-                    relay.offset,
-                ],
-                np.int64,
-            ),
-        )
-        task.sent[:] = 0
-        task.received[:] = 0
-        deadline = None
+        words = [tag]
+        for block in (buffer, relay):
+            words += [block.segment.base, block.segment.size, block.offset]
         try:
+            task.sent[:] = 0
+            task.received[:] = 0
+            publish_ready(task.own_ready, self._board.call_address, self._call, np.array(words, np.int64))
+            progress, deadline = -1, 0.0
             while True:
                 status = advance(
                     task.verb,
@@ -243,12 +239,15 @@ class Runtime:
                     relay_rows = task.verb == EXPAND and task.where[1] == 1
                     self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
                 elif status == DISAGREES:
-                    raise self._disagreement(task, tag)
+                    peer = int(task.schedule.send_peer[task.where[0]])
+                    line = int(task.lines[0][peer])
+                    raise self._disagreement(peer, tag, read_word(line), read_word(line + 8))
                 else:
                     assert status == WAITING
-                    now = time.monotonic()
-                    deadline = deadline or now + self._timeout
-                    self._look_around(task, now >= deadline)
+                    now, so_far = time.monotonic(), int(task.sent.sum()) + int(task.received.sum())
+                    if so_far > progress:
+                        progress, deadline = so_far, now + self._timeout
+                    self._look_around(task, tag, now >= deadline)
         except CommError as error:
             self.fail(error)
             raise
@@ -256,7 +255,7 @@ class Runtime:
             self.fail(CommError(f"rank {self.rank} left {_VERBS[task.verb]} {self._call}: {error!r}"))
             raise
 
-    def _look_around(self, task: _Task, late: bool) -> None:
+    def _look_around(self, task: _Task, tag: int, late: bool) -> None:
         """Raise if the call cannot or must not go on."""
         report = self._peers.reported_failure()
         if report is not None:
@@ -265,9 +264,13 @@ class Runtime:
             self._board.post_failure(error)  # pass on the first reason, not a chain of them
             raise self._failure
         for peer, needed in self._awaited(task):
+            call, theirs = self._peers.boards[peer].current_call()
+            differs = call > self._call or (call == self._call and theirs != tag)
             why = self._peers.gone(peer)
-            # It may have done its part just before it went: only what is still missing now is lost.
-            if why is not None and not self._arrived_meanwhile(task, peer):
+            # It may have done its part just before it went on: only what is still missing now is lost.
+            if (differs or why is not None) and not self._arrived_meanwhile(task, peer):
+                if differs:
+                    raise self._disagreement(peer, tag, call, theirs)
                 raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
         if late:
             waits = [f"{needed} (rank {peer})" for peer, needed in self._awaited(task)]
@@ -306,10 +309,7 @@ class Runtime:
         unsent = (task.sent == 0) & (schedule.send_peer == peer)
         return not unsent.any() or read_word(int(task.lines[0][peer])) >= self._call
 
-    def _disagreement(self, task: _Task, tag: int) -> DisagreementError:
-        peer = int(task.schedule.send_peer[task.where[0]])
-        line = int(task.lines[0][peer])
-        call, theirs = read_word(line), read_word(line + 8)
+    def _disagreement(self, peer: int, tag: int, call: int, theirs: int) -> DisagreementError:
         if call == self._call and theirs == tag:
             what = "a buffer outside its own memory"
         else:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgcl.free_memory import available_memory
+
 _PAGE = mmap.PAGESIZE
 
 
@@ -74,16 +76,22 @@ class SegmentFile:
             MemoryError: The memory cannot be had; the file is as it was.
         """
         size = max(-(-num_bytes // _PAGE), 1) * _PAGE
-        try:
-            os.posix_fallocate(self._descriptor, self._size, size)
-            segment = _map(self._descriptor, self._size, size)
-        except OSError as error:
+        problem = None
+        available = available_memory()
+        if size > available:
+            problem = f"{available / 1e6:.1f} MB are available"
+        else:
+            try:
+                os.posix_fallocate(self._descriptor, self._size, size)
+                segment = _map(self._descriptor, self._size, size)
+            except OSError as error:
+                problem = error.strerror
+        if problem is not None:
             raise MemoryError(
-                f"cannot allocate {size / 1e6:.1f} MB of shared memory for rows ({self._size / 1e6:.1f} MB "
-                f"are already in "
-                f"use by this rank): {error.strerror}; use narrower layers, more ranks, or free results "
-                f"that are kept alive"
-            ) from None
+                f"cannot allocate {size / 1e6:.1f} MB of shared memory for rows: {problem} (this rank holds"
+                f" {self._size / 1e6:.1f} MB already); use narrower layers or fewer results that are kept"
+                " alive, or more machines"
+            )
         self._size += size
         return segment
 

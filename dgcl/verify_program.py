@@ -57,10 +57,10 @@ def _check_matching(programs: list[Program], verb: str) -> None:
                 raise fail(
                     program, f"{verb}: the send to rank {peer} in stage {stage} is not what that rank expects"
                 )
-    sends = sum(len(getattr(program, verb).send_peer) for program in programs)
-    receives = sum(len(getattr(program, verb).recv_peer) for program in programs)
-    if sends != receives:
-        raise ProgramError(f"{verb}: {sends} sends but {receives} receives")
+    num_sends = sum(len(getattr(program, verb).send_peer) for program in programs)
+    num_receives = sum(len(getattr(program, verb).recv_peer) for program in programs)
+    if num_sends != num_receives:
+        raise ProgramError(f"{verb}: {num_sends} sends but {num_receives} receives")
 
 
 def _check_counts(programs: list[Program], plan: Plan) -> None:

@@ -75,7 +75,7 @@ def mutants(world: World, seed: int) -> Iterator[tuple[str, list[Program]]]:
 
 
 def meaning(program: Program) -> list[Any]:
-    """All of a program that can make a difference: rows instead of where they are listed, no empty portions."""
+    """All that makes a difference: rows instead of where they are listed, and no places of empty portions."""
     parts: list[Any] = []
     for field in dataclasses.fields(Program):
         value = getattr(program, field.name)

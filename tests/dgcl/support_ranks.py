@@ -1,0 +1,60 @@
+"""Ranks that run hand-made plans: communicators without a planner, and the dense answer to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.context import context
+from tests.dgcl.support_plans import World
+
+
+def join(shares: list[tuple[Any, ...]], timeout: float = 20.0) -> Communicator:
+    """This rank's communicator for its share of a world; collective."""
+    control = context.require_control()
+    program, plan, local, sizes = shares[control.rank]
+    comm = Communicator(program, plan, local, sizes, control, timeout)
+    context.communicator = comm
+    context.opened.add(comm)
+    return comm
+
+
+def on_threads(world: World, function: Callable[[Communicator], Any], timeout: float = 20.0) -> list[Any]:
+    """``function(comm)`` on every rank of the world, as threads; what it returned, in rank order."""
+    shares = world.shares()
+    return dgcl.launch(lambda: function(join(shares, timeout)), world.world_size)
+
+
+def local_ids(comm: Communicator) -> Tensor:
+    """Global ids of the local rows: owned, then halo."""
+    return torch.cat([comm.owned_ids, comm.halo_ids])
+
+
+def folded(comm: Communicator, rows: Tensor) -> Tensor:
+    """What a fold of ``rows`` must give here, added up densely in the rows' own type; collective."""
+    held = comm.control.exchange((local_ids(comm), rows.detach().clone()))
+    total = torch.zeros(comm.num_nodes, *rows.shape[1:], dtype=rows.dtype)
+    for ids, theirs in held:
+        total.index_add_(0, ids, theirs)
+    return total[comm.owned_ids]
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same type, shape and bits, NaNs included."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+
+
+def random_bits(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """A tensor of any bit patterns that the type has (bool: two)."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    num_bytes = torch.Size(shape).numel() * dtype.itemsize
+    return torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, generator=generator).view(dtype).view(shape)
