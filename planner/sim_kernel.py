@@ -1,0 +1,189 @@
+"""The event loop of the simulator, compiled: messages that share connections max-min fairly.
+
+Knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait
+for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
+    """Write into `rate` the max-min fair share of each message in `active`, the most urgent served first.
+
+    Messages of the smallest `urgency` share all there is, those of the next share what is left, and so on.
+
+    The direction that leaves the least to each message through it is filled first; its messages keep that
+    rate, and what they take elsewhere is set aside; and so on (progressive filling: Bertsekas and Gallager,
+    Data Networks, 6.5).
+    """
+    left = capacity.copy()
+    for level in np.unique(urgency[active]):
+        _fill(active[urgency[active] == level], ptr, hops, left, rate)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill(active: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
+    """Share out `left` among the messages in `active`, and take what they use out of it."""
+    through = np.zeros(left.shape[0], np.int64)
+    for m in active:
+        rate[m] = -1.0
+        for h in range(ptr[m], ptr[m + 1]):
+            through[hops[h]] += 1
+    todo = active.shape[0]
+    while todo:
+        share, tightest = np.inf, -1
+        for c in range(left.shape[0]):
+            if through[c] > 0 and left[c] < share * through[c]:
+                share, tightest = left[c] / through[c], c
+        for m in active:
+            if rate[m] >= 0:
+                continue
+            for h in range(ptr[m], ptr[m + 1]):
+                if hops[h] == tightest:
+                    rate[m] = share
+                    todo -= 1
+                    for other in range(ptr[m], ptr[m + 1]):
+                        left[hops[other]] = max(0.0, left[hops[other]] - share)
+                        through[hops[other]] -= 1
+                    break
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def run(
+    size: Any,
+    latency: Any,
+    release: Any,
+    ptr: Any,
+    hops: Any,
+    capacity: Any,
+    waits: Any,
+    next_ptr: Any,
+    next_message: Any,
+    previous: Any,
+    urgency: Any,
+    sender: Any,
+    at_once: int,
+) -> Any:
+    """Run all messages to their end.
+
+    A message is *issued* when its release time has come and all it waits for have arrived; `latency` seconds
+    later, and not before the message queued ahead of it has arrived, its bytes start to flow; when the last
+    byte is through, it has arrived. A message without bytes arrives as soon as it would flow.
+
+    Args:
+        size: (N,) float64, bytes. latency, release: (N,) float64, seconds.
+        ptr, hops: route of each message as connection-directions; empty for messages without bytes.
+        capacity: (num_directions,) float64, bytes per second.
+        waits: (N,) int64, how many messages each waits for; next_ptr, next_message: which wait for a message.
+        previous: (N,) int64, the message queued ahead, or -1.
+        urgency: (N,) int64, see `fair_rates`.
+        sender: (N,) int64, who sends each message, -1 for nobody.
+        at_once: how many messages of one sender may flow at a time; of those that could, the first in the
+            order of messages goes first. 0: any number.
+
+    Returns:
+        issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
+        float64, seconds during which anything flowed over each direction.
+    """
+    num = size.shape[0]
+    issued, flowing, arrived = np.full(num, np.nan), np.full(num, np.nan), np.full(num, np.nan)
+    busy = np.zeros(capacity.shape[0])
+    waiting = waits.copy()
+    behind = np.full(num, -1, np.int64)
+    ahead = np.ones(num, np.int64)  # what keeps the bytes from flowing: the latency, and the message ahead
+    for m in range(num):
+        if previous[m] >= 0:
+            ahead[m] = 2
+            behind[previous[m]] = m
+    remaining, rate = size.copy(), np.zeros(num)
+    could, open_ = np.zeros(num, np.bool_), np.zeros(num, np.bool_)  # may flow now; flows
+    hands = np.zeros(max(1, sender.max() + 1) if num else 1, np.int64)
+    alarms = [(0.0, -1)]  # when a message's latency is over
+    heapq.heappop(alarms)
+    for m in range(num):
+        if waiting[m] == 0:
+            issued[m] = release[m]
+            heapq.heappush(alarms, (release[m] + latency[m], m))
+    active = np.flatnonzero(open_)
+    now = 0.0
+    while len(alarms) or active.shape[0]:
+        # 1. Go to the next moment at which anything changes.
+        step = np.inf
+        for m in active:
+            if rate[m] > 0:
+                step = min(step, remaining[m] / rate[m])
+        rings = len(alarms) > 0 and alarms[0][0] <= now + step
+        if rings:
+            step = max(0.0, alarms[0][0] - now)
+        _count_busy(active, rate, ptr, hops, step, busy)
+        done = [0]
+        done.pop()
+        for m in active:
+            # Whoever is done within a rounding of this moment is done now: equals finish together.
+            if rate[m] > 0 and remaining[m] <= rate[m] * step * (1 + 1e-12):
+                done.append(m)
+            else:
+                remaining[m] -= rate[m] * step
+        now = alarms[0][0] if rings else now + step
+        while len(alarms) and alarms[0][0] <= now:
+            _, m = heapq.heappop(alarms)
+            ahead[m] -= 1
+            could[m] = ahead[m] == 0
+        # 2. Let what has arrived set others free, and these start; what is empty arrives at once.
+        changed = True
+        while changed:
+            for m in done:
+                arrived[m] = now
+                open_[m] = False
+                if at_once and sender[m] >= 0:
+                    hands[sender[m]] -= 1
+                if behind[m] >= 0:
+                    ahead[behind[m]] -= 1
+                    could[behind[m]] = ahead[behind[m]] == 0
+                for i in range(next_ptr[m], next_ptr[m + 1]):
+                    other = next_message[i]
+                    waiting[other] -= 1
+                    if waiting[other] == 0:
+                        issued[other] = max(now, release[other])
+                        heapq.heappush(alarms, (issued[other] + latency[other], other))
+            while len(alarms) and alarms[0][0] <= now:
+                _, m = heapq.heappop(alarms)
+                ahead[m] -= 1
+                could[m] = ahead[m] == 0
+            done.clear()
+            for m in np.flatnonzero(could):
+                if at_once and sender[m] >= 0:
+                    if hands[sender[m]] == at_once:
+                        continue
+                    hands[sender[m]] += 1
+                could[m] = False
+                flowing[m] = now
+                if size[m] > 0:
+                    open_[m] = True
+                else:
+                    done.append(m)
+            changed = len(done) > 0
+        active = np.flatnonzero(open_)
+        fair_rates(active, urgency, ptr, hops, capacity, rate)
+    return issued, flowing, arrived, busy
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _count_busy(active: Any, rate: Any, ptr: Any, hops: Any, step: float, busy: Any) -> None:
+    """Add `step` seconds to every direction over which something flows."""
+    used = np.zeros(busy.shape[0], np.bool_)
+    for m in active:
+        if rate[m] > 0:
+            for h in range(ptr[m], ptr[m + 1]):
+                used[hops[h]] = True
+    if step > 0 and step < np.inf:
+        for c in range(busy.shape[0]):
+            if used[c]:
+                busy[c] += step
