@@ -111,7 +111,7 @@ def run(
         if waiting[m] == 0:
             issued[m] = release[m]
             heapq.heappush(alarms, (release[m] + latency[m], m))
-    active = np.flatnonzero(open_)
+    active: Any = np.flatnonzero(open_)
     now = 0.0
     while len(alarms) or active.shape[0]:
         # 1. Go to the next moment at which anything changes.
@@ -158,7 +158,8 @@ def run(
                 ahead[m] -= 1
                 could[m] = ahead[m] == 0
             done.clear()
-            for m in np.flatnonzero(could):
+            ready: Any = np.flatnonzero(could)
+            for m in ready:
                 if at_once and sender[m] >= 0:
                     if hands[sender[m]] == at_once:
                         continue

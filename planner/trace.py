@@ -22,9 +22,9 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
         for rank in sorted(set(sent.src.tolist()))
     ]
     lanes = sorted(set(zip(sent.src.tolist(), sent.stage.tolist(), sent.dst.tolist(), strict=True)))
-    lane_of = {}
+    lane_of: dict[tuple[int, int, int], int] = {}
     for src, stage, dst in lanes:
-        lane_of[src, stage, dst] = tid = sum(1 for s, _, _ in lane_of if s == src)
+        lane_of[src, stage, dst] = tid = sum(s == src for s, _, _ in lane_of)
         name = f"stage {stage} to rank {dst}"
         events.append({"name": "thread_name", "ph": "M", "pid": src, "tid": tid, "args": {"name": name}})
     for m in range(sent.num):

@@ -68,11 +68,9 @@ def _order(order: Order) -> dict[str, Any]:
 
 def _busiest_rank(plan: Plan) -> int:
     """Return the rank that sends and receives the most rows; the lowest of equals."""
-    count = plan.trees.edge_count().astype(np.float64)
-    both = np.concatenate([plan.trees.edge_src, plan.trees.edge_dst])
-    return int(
-        np.argmax(np.bincount(both, weights=np.concatenate([count, count]), minlength=plan.world_size))
-    )
+    ends = np.concatenate([plan.trees.edge_src, plan.trees.edge_dst])
+    rows = np.tile(plan.trees.edge_count().astype(np.float64), 2)
+    return int(np.argmax(np.bincount(ends, weights=rows, minlength=plan.world_size)))
 
 
 def render_what_if(answers: list[Answer]) -> str:
