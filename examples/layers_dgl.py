@@ -6,6 +6,7 @@ Every layer takes the block and this rank's rows, exchanges once, and returns th
 from __future__ import annotations
 
 import dgl.nn
+import torch
 from dgl import function as fn
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ import dgcl
 import dgcl.nn
 
 
-def prepare(comm: dgcl.Communicator) -> dgl.DGLGraph:
+def prepare(comm: dgcl.Communicator, dtype: torch.dtype) -> dgl.DGLGraph:
     """What the layers take as their graph."""
     return comm.local_graph("dgl")
 

@@ -25,10 +25,10 @@ class Graph:
     gcn_weights: Tensor
 
 
-def prepare(comm: dgcl.Communicator) -> Graph:
+def prepare(comm: dgcl.Communicator, dtype: torch.dtype) -> Graph:
     """What the layers take as their graph."""
     local = comm.local_graph("pyg")
-    return Graph(local, *local.gcn_norm(dtype=torch.get_default_dtype()))
+    return Graph(local, *local.gcn_norm(dtype=dtype))
 
 
 class GCN(nn.Module):

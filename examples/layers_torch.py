@@ -14,7 +14,7 @@ import dgcl.nn
 from dgcl.frameworks.csr import CSRLocalGraph
 
 
-def prepare(comm: dgcl.Communicator) -> CSRLocalGraph:
+def prepare(comm: dgcl.Communicator, dtype: torch.dtype) -> CSRLocalGraph:
     """What the layers take as their graph."""
     return comm.local_graph("csr")
 

@@ -1,0 +1,114 @@
+"""examples/train.py: every model with every framework's layers trains, and gives the numbers of one rank."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The program, imported as Python runs it: with its folder on the path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        names = ("train", "graphs", "layers_dgl", "layers_pyg", "layers_torch")
+        yield importlib.import_module("train")
+        for name in names:
+            patch.delitem(sys.modules, name, raising=False)
+
+
+def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object) -> argparse.Namespace:
+    given = {
+        "model": model,
+        "layers_from": layers_from,
+        "layers": 3,
+        "hidden": 6,
+        "dropout": 0.3,
+        "epochs": 3,
+        "every": 1,
+        "lr": 0.01,
+        "weight_decay": 5e-4,
+        "seed": 0,
+        "check": True,
+        "dtype": torch.float64,
+    }
+    return argparse.Namespace(**{**given, **changed})
+
+
+def train_and_check(model: str, layers_from: str) -> bool:
+    """One rank of the program, as a process: models are initialised by torch's one generator."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        train, graphs = importlib.import_module("train"), importlib.import_module("graphs")
+        data = None
+        if torch.distributed.get_rank() == 0:
+            data = graphs.planted_communities(num_nodes=120, num_classes=3, width=5)
+            data.graph = graphs.with_self_loops(data.graph)
+        args = arguments(model, layers_from)
+        passed: bool = train.check(data, args, train.train(data, args, False))
+        return passed
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+@pytest.mark.parametrize("layers_from", ["dgl", "pyg", "torch"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "commnet", "gat"])
+def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_pool) -> None:
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
+    assert rank_pool(3).run(train_and_check, model, layers_from) == [True] * 3
+
+
+def test_a_difference_is_noticed(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    data = importlib.import_module("graphs").planted_communities(num_nodes=60, num_classes=3, width=5)
+    args = arguments(epochs=1)
+    (result,) = dgcl.launch(program.train, 1, data, args, False)
+    assert program.check(data, args, result)
+    result.logits[17, 1] += 1e-6
+    assert not program.check(data, args, result)
+    assert "equal to 1 rank: NO (largest difference 1.0e-06)" in capsys.readouterr().out
+
+
+def test_a_file_without_features_or_labels(program: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "edges.txt"
+    path.write_text("# a triangle and a tail\n0 1\n1 2\n2 0\n2 3\n")
+    data = importlib.import_module("graphs").from_file(str(path))
+    assert "(random features, labels, split)" in data.name
+    assert data.features.shape == (4, 64)
+    assert data.masks.sum() == 4
+
+
+def test_self_loops_are_made_single(program: ModuleType) -> None:
+    graphs = importlib.import_module("graphs")
+    graph = graphs.as_graph(np.array([[0, 1, 1, 2, 1], [1, 1, 1, 0, 1]]), num_nodes=4)
+    sources, heads = graphs.with_self_loops(graph).edges()
+    assert sorted(zip(sources.tolist(), heads.tolist(), strict=True)) == [
+        (0, 0), (0, 1), (1, 1), (2, 0), (2, 2), (3, 3)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param([], id="alone"),
+        pytest.param(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"], id="torchrun"),
+    ],
+)
+def test_the_program(ranks: list[str]) -> None:
+    command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--check", "--epochs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal to 1 rank: yes" in done.stdout
+    assert done.stdout.count("equal to") == 1  # one rank prints
+    assert "plan " in done.stdout
