@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
         elif method == "ring":
             far = max((d - source) % world for d in dests)
             ways = {((source + k) % world, (source + k + 1) % world) for k in range(far)}
+        elif method == "chain":
+            stops = [source, *sorted(dests, key=lambda d: (d - source) % world)]
+            ways = set(pairwise(stops))
         else:
             ways = set()
         if not {(names[s], names[d]) for s, d in ways} <= have:
@@ -130,6 +134,14 @@ def test_a_ring_passes_rows_on_until_the_last_that_needs_them() -> None:
     assert [tree_edges(plan.trees, t) for t in (0, 1)] == [[(1, 2, 0), (2, 3, 1), (3, 0, 2)], [(3, 0, 0)]]
     with pytest.raises(ValueError, match=r"a ring is not possible: rank 3 \(d3\) -> rank 0 \(d0\)"):
         make_plan(Relation.from_classes(4, [(2, {0}, 5)]), line(4), "ring")
+
+
+def test_a_chain_goes_from_one_that_needs_a_row_to_the_next() -> None:
+    relation = Relation.from_classes(4, [(1, {2, 0}, 5), (3, {0}, 2)])
+    plan = make_plan(relation, switched(4), "chain")
+    assert [tree_edges(plan.trees, t) for t in (0, 1)] == [[(1, 2, 0), (2, 0, 1)], [(3, 0, 0)]]
+    with pytest.raises(ValueError, match=r"a chain is not possible: rank 2 \(d2\) -> rank 0 \(d0\)"):
+        make_plan(Relation.from_classes(4, [(2, {0}, 5)]), line(4), "chain")
 
 
 def test_a_staged_broadcast_lets_one_owner_send_after_the_other() -> None:
