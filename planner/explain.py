@@ -1,0 +1,123 @@
+"""The trees of one class, for those who want to see how its rows travel."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from dgcl.planner.plan import Plan
+from dgcl.planner.relation import Relation
+
+
+def find_class(relation: Relation, text: str) -> int:
+    """Return the class that `text` names: its number, or owner and destinations, as in ``3`` or ``0>1,5``.
+
+    Raises:
+        ValueError: no such class; the message says what there is.
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d+", text):
+        c = int(text)
+        if c >= relation.num_classes:
+            raise ValueError(
+                f"class {c} does not exist: the relation has classes 0 to {relation.num_classes - 1}"
+            )
+        return c
+    match = re.fullmatch(r"(\d+)\s*>\s*(\d+(?:\s*,\s*\d+)*)", text)
+    if match is None:
+        raise ValueError(f"a class is given by its number or as OWNER>DEST,DEST,... (got {text!r})")
+    source, dests = int(match[1]), sorted({int(d) for d in match[2].split(",")})
+    mine = np.flatnonzero(relation.source == source)
+    for c in mine.tolist():
+        if relation.dest_ranks(c) == dests:
+            return int(c)
+    raise ValueError(
+        f"no class of rank {source} goes to exactly {', '.join(map(str, dests))}"
+        f" (rank {source} owns {mine.size} classes)"
+    )
+
+
+def _existing(relation: Relation, c: int) -> int:
+    if not 0 <= c < relation.num_classes:
+        have = f"classes 0 to {relation.num_classes - 1}" if relation.num_classes else "no classes"
+        raise ValueError(f"class {c} does not exist: the relation has {have}")
+    return c
+
+
+def explain(plan: Plan, c: int) -> dict[str, Any]:
+    """Return how class `c` travels, as JSON values: its trees, largest first, with the seconds each link
+    takes alone.
+    """
+    relation, trees = plan.relation, plan.trees
+    if not 0 <= c < relation.num_classes:
+        raise ValueError(
+            f"class {c} does not exist: the relation has classes 0 to {relation.num_classes - 1}"
+        )
+    names = [device.name for device in plan.topology.devices]
+    mine = np.flatnonzero(trees.tree_class == c)
+    mine = mine[np.argsort(-trees.tree_count[mine], kind="stable")]
+    dests = relation.dest_ranks(c)
+    return {
+        "class": c,
+        "source": {"rank": int(relation.source[c]), "device": names[relation.source[c]]},
+        "destinations": [{"rank": d, "device": names[d]} for d in dests],
+        "vertices": int(relation.count[c]),
+        "trees": [
+            {
+                "tree": int(t),
+                "vertices": int(trees.tree_count[t]),
+                "edges": [
+                    {
+                        "src": int(trees.edge_src[e]),
+                        "dst": int(trees.edge_dst[e]),
+                        "stage": int(trees.edge_stage[e]),
+                        "relay": int(trees.edge_dst[e]) not in dests,
+                        "route": _route(plan, int(trees.edge_src[e]), int(trees.edge_dst[e])),
+                    }
+                    for e in range(int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1]))
+                ],
+            }
+            for t in mine.tolist()
+        ],
+    }
+
+
+def _route(plan: Plan, src: int, dst: int) -> list[str]:
+    arrays = plan.topology.arrays()
+    link = int(arrays.link_of[src, dst])
+    hops = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
+    return [plan.topology.connections[int(arrays.direction_connection[c])].kind for c in hops]
+
+
+def render_class(facts: dict[str, Any], most: int = 8) -> str:
+    """Return the outcome of `explain` as text, each tree drawn from its root, at most `most` of them."""
+    source = facts["source"]
+    dests = ", ".join(f"{d['rank']} ({d['device']})" for d in facts["destinations"])
+    lines = [
+        f"class {facts['class']}: {facts['vertices']} vertices of rank {source['rank']} ({source['device']}),"
+        f" needed by {dests}"
+    ]
+    for tree in facts["trees"][:most]:
+        share = tree["vertices"] / facts["vertices"]
+        lines += ["", f"tree {tree['tree']}: {tree['vertices']} vertices ({share:.1%})"]
+        lines.append(f"  {source['rank']}")
+        lines += _branches(tree["edges"], source["rank"], "  ")
+    if len(facts["trees"]) > most:
+        rest = facts["trees"][most:]
+        lines += ["", f"and {len(rest)} more trees for {sum(t['vertices'] for t in rest)} vertices"]
+    return "\n".join(lines)
+
+
+def _branches(edges: list[dict[str, Any]], at: int, indent: str) -> list[str]:
+    """Return the lines below rank `at`, by stage."""
+    lines = []
+    below = sorted((e for e in edges if e["src"] == at), key=lambda e: (e["stage"], e["dst"]))
+    for i, edge in enumerate(below):
+        last = i + 1 == len(below)
+        fork, relay = "`-" if last else "|-", ", relay" if edge["relay"] else ""
+        how = f"stage {edge['stage']}, {' + '.join(edge['route'])}{relay}"
+        lines.append(f"{indent}{fork} {edge['dst']}   {how}")
+        lines += _branches(edges, edge["dst"], indent + ("   " if last else "|  "))
+    return lines

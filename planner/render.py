@@ -1,0 +1,117 @@
+"""One screen about a plan, from the data of `report.report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def render(facts: dict[str, Any]) -> str:
+    """Return the report as text of about 40 lines, 100 columns at most where names are short."""
+    blocks = [
+        _head(facts),
+        _methods(facts["methods"]),
+        _stages(facts["stages"]),
+        _kinds(facts["kinds"]),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(facts: dict[str, Any]) -> str:
+    machine, relation, bound = facts["machine"], facts["relation"], facts["bound"]
+    wires = [
+        f"{c['count']} {c['kind']} ({_range(c['min_GBps'], c['max_GBps'])} GB/s)"
+        for c in machine["connections"]
+    ]
+    place = "" if machine["machines"] == 1 else f" in {machine['machines']} machines"
+    vertices = f"{relation['boundary_vertices']:,} boundary vertices in {relation['num_classes']:,} classes"
+    rows = f"{relation['deliveries']:,} rows to deliver"
+    each = f"{relation['average_destinations']:.2f} destinations each, {size(relation['bytes_needed'])}"
+    lines = [
+        f"machine   {machine['name']}: {machine['devices']} devices{place}; {', '.join(wires)}",
+        f"relation  {vertices}; {rows} ({each})",
+        f"bound     {seconds(bound['seconds'])}, limited by: {bound['limited_by']}",
+    ]
+    return "\n".join(lines)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _methods(methods: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for m in methods:
+        if "impossible" in m:
+            rows.append([m["method"], "impossible here", "", "", "", "", ""])
+            continue
+        name = m["method"] if m["made_by"] == m["method"] else f"{m['method']} ({m['made_by']})"
+        rows.append(
+            [
+                name,
+                seconds(m["predicted_seconds"]),
+                f"{m['to_bound']:.3f}",
+                str(m["num_stages"]),
+                size(m["bytes_sent"]),
+                f"{m['sent_to_needed']:.2f}",
+                seconds(m["planning_seconds"]),
+            ]
+        )
+    return table(["method", "takes", "/ bound", "stages", "sends", "/ needed", "planned in"], rows)
+
+
+def _stages(stages: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        [
+            str(s["stage"]),
+            seconds(s["seconds"]),
+            f"{s['share_of_plan']:.0%}",
+            "  ".join(f"{b['connection']} {b['share_of_stage']:.0%}" for b in s["busiest"]),
+        ]
+        for s in stages
+    ]
+    return table(["stage", "takes", "share", "busiest connections"], rows, flush_left=(0, 3)) if rows else ""
+
+
+def _kinds(kinds: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        [
+            k["kind"],
+            seconds(k["busiest_seconds"]),
+            f"{k['share_of_plan']:.0%}",
+            f"{k['average_use']:.0%}",
+            size(k["bytes"]),
+        ]
+        for k in kinds
+    ]
+    return table(["kind", "busiest", "of plan", "in use", "carries"], rows)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], flush_left: Sequence[int] = (0,)) -> str:
+    """Return aligned columns, those in `flush_left` to the left, the others to the right."""
+    lines = [list(header), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in flush_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def seconds(value: float) -> str:
+    """Return a time with a fitting unit: ``1.234 ms``."""
+    return _scaled(value, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+
+
+def size(value: float) -> str:
+    """Return bytes with a fitting unit (1 GB = 1e9 bytes)."""
+    return _scaled(value, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    if value == 0:
+        return f"0 {units[-1][1]}" if units[-1][1] == "B" else "0 s"
+    scale, unit = next(((s, u) for s, u in units if abs(value) >= s), units[-1])
+    return f"{value / scale:.4g} {unit}"
