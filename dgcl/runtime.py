@@ -273,11 +273,10 @@ class Runtime:
                     raise self._disagreement(peer, tag, call, theirs)
                 raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
         if late:
-            waits = [f"{needed} (rank {peer})" for peer, needed in self._awaited(task)]
+            waits = "; ".join(needed for _, needed in self._awaited(task))
             raise CommTimeoutError(
-                f"{self._place(task)}: waited {self._timeout:g} s in vain: {'; '.join(waits)}. If ranks may "
-                f"be that late, give "
-                f"build_comm_info a longer timeout"
+                f"{self._place(task)}: waited {self._timeout:g} s in vain: {waits}. If ranks may be that"
+                " late, give build_comm_info a longer timeout"
             )
 
     def _place(self, task: _Task) -> str:

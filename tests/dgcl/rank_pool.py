@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["torch", "torch_geometric.nn", "dgl", "numba", "dgcl.build", "dgcl.communicator", "dgcl.nn"]
+PRELOAD = ["torch_geometric.nn", "dgl", "dgcl.build", "dgcl.nn", "tests.dgcl.support_warm"]
 DEADLINE = 120.0
 
 

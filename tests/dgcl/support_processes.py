@@ -1,0 +1,108 @@
+"""Ranks that are processes and may be killed, stopped and continued while they work."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.dgcl.rank_pool import PRELOAD
+
+DEADLINE = 60.0
+
+
+class Ranks:
+    """``world_size`` processes that run ``function(channel, *args)`` after ``dgcl.init()``.
+
+    What a rank sends into its channel is received by :meth:`told`; when its function returns or raises,
+    its communicators are closed as :func:`dgcl.launch` does, and it ends.
+    """
+
+    def __init__(self, world_size: int, function: Callable[..., Any], *args: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dgcl-ranks-")
+        store = str(Path(self._folder.name) / "store")
+        self.processes, self._channels = [], []
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        for rank in range(world_size):
+            here, there = context.Pipe()
+            task = (rank, world_size, store, there, function, args)
+            process = context.Process(target=_main, args=task, daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+            self._channels.append(here)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+        for channel in self._channels:
+            channel.close()
+        self._folder.cleanup()
+
+    def signal(self, rank: int, number: signal.Signals) -> float:
+        """Send a signal to a rank's process; when."""
+        pid = self.processes[rank].pid
+        assert pid is not None
+        now = time.monotonic()
+        os.kill(pid, number)
+        return now
+
+    def told(self, ranks: list[int] | None = None) -> dict[int, Any]:
+        """The next thing that each of these ranks sends."""
+        wanted = {self._channels[rank]: rank for rank in ranks or range(len(self._channels))}
+        said: dict[int, Any] = {}
+        while wanted:
+            ready = wait(list(wanted), timeout=DEADLINE)
+            assert ready, f"ranks {sorted(wanted.values())} have said nothing for {DEADLINE} s"
+            for channel in ready:
+                assert isinstance(channel, Connection)
+                rank = wanted.pop(channel)
+                try:
+                    said[rank] = channel.recv()
+                except EOFError:
+                    raise AssertionError(f"rank {rank} is dead") from None
+        return said
+
+    def tell(self, what: Any, ranks: list[int] | None = None) -> None:
+        """Send something to these ranks."""
+        for rank in ranks or range(len(self._channels)):
+            self._channels[rank].send(what)
+
+
+def _main(
+    rank: int, world_size: int, store: str, channel: Connection, function: Callable[..., Any], args: Any
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import dgcl
+    from dgcl.launcher import _run_rank
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    dgcl.init(timeout=DEADLINE)
+    try:
+        _run_rank(function, (channel, *args))
+    except Exception as error:
+        channel.send(("ended by", type(error).__name__, str(error)))
+    finally:
+        os._exit(0)  # at once: a group whose members were killed does not part in order
+
+
+def describe(error: BaseException) -> tuple[str, str, float]:
+    """An error for the channel: its class, its text, and when it was raised."""
+    return type(error).__name__, str(error), time.monotonic()

@@ -1,0 +1,17 @@
+"""Imported by the server that forks ranks: loads and links once what every rank would spend seconds on."""
+
+from __future__ import annotations
+
+import torch
+
+from dgcl.context import context
+from dgcl.control import SingleControl
+from tests.dgcl.support_plans import make_world
+from tests.dgcl.support_ranks import join
+
+context.control = SingleControl()
+_comm = join(make_world([(0, 0)], [0], 1).shares())
+_comm.fold(_comm.expand(torch.zeros(1)))
+_comm.close()
+context.communicator = context.control = None
+del _comm

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from tests.dgcl.support_plans import make_world, random_world
+from tests.dgcl.support_processes import Ranks, describe
+from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
+
+SOON = 2.0  # seconds within which a survivor must have noticed; it takes some 20 ms
+LINE = random_world(2, 4, "line")
+TRIANGLE = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)
+PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
+
+# In processes: what happens to a rank from outside.
+
+
+def train(channel: Connection, shares: list[Any], timeout: float) -> None:
+    """Epochs for ever; says when the first is over, and how it ended."""
+    comm = join(shares, timeout)
+    x = torch.ones(comm.num_owned, 40, requires_grad=True)
+    epochs = 0
+    try:
+        while True:
+            dgcl.graph_allgather(dgcl.graph_allgather(x)[: comm.num_owned] * 2).sum().backward()
+            epochs += 1
+            if epochs == 3:
+                channel.send("under way")
+    except CommError as error:
+        channel.send(describe(error))
+    channel.recv()
+
+
+def segments_held() -> list[str]:
+    """Files of shared memory with a name."""
+    return sorted(path.name for path in Path("/dev/shm").iterdir() if path.stat().st_uid == os.getuid())
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+def test_kill_of_a_rank_is_noticed_by_all_others(victim: int) -> None:
+    """On a line, where most ranks exchange nothing with the victim and hear of it by their neighbours."""
+    with Ranks(4, train, LINE.shares(), 60.0) as ranks:
+        ranks.told()
+        killed = ranks.signal(victim, signal.SIGKILL)
+        for rank, (kind, text, when) in ranks.told([rank for rank in range(4) if rank != victim]).items():
+            assert kind == "PeerLostError", text
+            assert f"rank {victim} has died" in text
+            assert f"rank {rank}" in text
+            assert when - killed < SOON
+
+
+def test_killing_every_rank_leaves_nothing() -> None:
+    before = segments_held()
+    with Ranks(3, train, TRIANGLE.shares(), 60.0) as ranks:
+        ranks.told()
+        pids = [process.pid for process in ranks.processes]
+        for rank in range(3):
+            ranks.signal(rank, signal.SIGKILL)
+        for process in ranks.processes:
+            process.join(10)
+        assert segments_held() == before
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def stop_and_go(channel: Connection, shares: list[Any], timeout: float) -> None:
+    """Keep some results, fail, be told to look at them again, start afresh."""
+    comm = join(shares, timeout)
+    kept = [comm.expand(comm.owned_ids * step) for step in range(5)]
+    channel.send("under way")
+    late = ""
+    try:
+        while True:
+            comm.expand(torch.zeros(comm.num_owned, 50))
+    except CommError as error:
+        channel.send(describe(error))
+        late = str(error)
+    blocks = comm._runtime.pool
+    others = [torch.full((comm.num_local,), 7) for _ in range(5)]
+    channel.recv()  # the stopped rank has been continued, and has found out
+    assert all(torch.equal(result, local_ids(comm) * step) for step, result in enumerate(kept))
+    assert all((other == 7).all() for other in others)
+    with pytest.raises(CommError, match="unusable since an earlier call failed"):
+        comm.fold(torch.zeros(comm.num_local))
+    assert late
+    del blocks
+    comm.close()
+    fresh = join(shares, 60.0)
+    assert torch.equal(fresh.expand(fresh.owned_ids), local_ids(fresh))
+    channel.send("works again")
+
+
+def test_a_stopped_rank_is_waited_for_until_the_deadline_and_then_harms_nobody() -> None:
+    with Ranks(3, stop_and_go, TRIANGLE.shares(), 1.0) as ranks:
+        ranks.told()
+        stopped = ranks.signal(2, signal.SIGSTOP)
+        for rank, (kind, text, when) in ranks.told([0, 1]).items():
+            assert kind == "CommTimeoutError", text
+            assert "waited 1 s in vain: stage" in text
+            assert "rows" in text
+            assert "rank 2" in text
+            assert f"rank {rank}" in text
+            assert 0.9 < when - stopped < 1.0 + SOON
+        ranks.signal(2, signal.SIGCONT)
+        kind, text, _ = ranks.told([2])[2]
+        assert kind == "CommTimeoutError"
+        assert "rank 2 stops because rank" in text
+        ranks.tell("look")
+        assert set(ranks.told().values()) == {"works again"}
+
+
+def wait_for_others(channel: Connection, shares: list[Any]) -> None:
+    """Rank 0 waits in a call that rank 1 never makes."""
+    comm = join(shares, 60.0)
+    if comm.rank == 1:
+        channel.send("waiting")
+        channel.recv()
+        return
+    channel.send("waiting")
+    try:
+        comm.expand(torch.zeros(comm.num_owned))
+    except KeyboardInterrupt as error:
+        channel.send(describe(error))
+        channel.recv()
+
+
+def test_an_interrupt_is_heard_while_waiting() -> None:
+    with Ranks(2, wait_for_others, PAIR.shares()) as ranks:
+        ranks.told()
+        time.sleep(0.3)  # until rank 0 is deep in its call; earlier would be right, too
+        sent = ranks.signal(0, signal.SIGINT)
+        kind, _, when = ranks.told([0])[0]
+        assert kind == "KeyboardInterrupt"
+        assert when - sent < SOON
+
+
+def die_in_the_set_up(channel: Connection, shares: list[Any]) -> None:
+    from dgcl.context import context
+
+    if context.require_control().rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        join(shares, 60.0)
+    except CommError as error:
+        channel.send(describe(error))
+
+
+def test_a_rank_that_dies_before_the_first_call() -> None:
+    with Ranks(2, die_in_the_set_up, PAIR.shares()) as ranks:
+        kind, text, _ = ranks.told([0])[0]
+        assert kind == "CommError"
+        assert "rank 0: exchange over the control group failed, a rank is gone or late" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_killed_at_any_moment(seed: int) -> None:
+    """A rank dies at a random moment of training, ten times over; then another one, until one is left."""
+    generator = np.random.default_rng(seed)
+    world = random_world(seed, 4, f"random-{1 + seed % 2}")
+    for _ in range(10):
+        with Ranks(4, train, world.shares(), 60.0) as ranks:
+            ranks.told()
+            time.sleep(generator.exponential(0.01))
+            victim = int(generator.integers(4))
+            killed = ranks.signal(victim, signal.SIGKILL)
+            for kind, text, when in ranks.told([rank for rank in range(4) if rank != victim]).values():
+                assert kind == "PeerLostError", text
+                assert f"rank {victim} has died" in text
+                assert when - killed < SOON
+    assert not [name for name in segments_held() if "dgcl" in name]
+
+
+# In threads: what a rank does to the others.
+
+
+def caught(world: Any, function: Any, timeout: float = 20.0) -> list[BaseException | None]:
+    """What each rank's ``function(comm)`` raises."""
+    meeting = threading.Barrier(world.world_size)
+
+    def run(comm: Communicator) -> BaseException | None:
+        try:
+            function(comm)
+        except Exception as error:
+            meeting.wait()  # nobody leaves before all have failed
+            return error
+        meeting.wait()
+        return None
+
+    return on_threads(world, run, timeout)
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "said"),
+    [
+        (
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 128)),
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 64)),
+            ("expand of rows of 512 bytes, torch.float32", "expand of rows of 256 bytes, torch.float32"),
+        ),
+        (
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 4, dtype=torch.int32)),
+            ("torch.float32", "torch.int32"),
+        ),
+        (
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
+            lambda comm: comm.fold(torch.zeros(comm.num_local, 4)),
+            ("expand of rows of 16 bytes", "fold of rows of 16 bytes"),
+        ),
+        (
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 0)),
+            lambda comm: comm.expand(torch.zeros(comm.num_owned, 1)),
+            ("rows of 0 bytes", "rows of 4 bytes"),
+        ),
+    ],
+    ids=["width", "dtype", "verb", "no width"],
+)
+@pytest.mark.parametrize(
+    "world",
+    [PAIR, make_world([(0, 1)], [0, 1], 2), make_world([(1, 0)], [0, 1], 2)],
+    ids=["both ways", "0 to 1 only", "1 to 0 only"],
+)
+def test_ranks_that_make_different_calls_both_hear_of_both(
+    world: Any, zero: Any, one: Any, said: Any
+) -> None:
+    """Whichever way rows travel: a rank that only sends, or only receives, must find out as well."""
+    errors = caught(world, lambda comm: (zero, one)[comm.rank](comm))
+    for error in errors:
+        assert isinstance(error, DisagreementError), error
+        for part in ("rank 0 is in call 1", "rank 1 is in call 1", *said):
+            assert part in str(error)
+
+
+def test_a_rank_that_is_a_call_ahead_is_found_out() -> None:
+    def run(comm: Communicator) -> None:
+        comm.expand(torch.zeros(comm.num_owned))
+        if comm.rank == 0:
+            comm.expand(torch.zeros(comm.num_owned, 3))
+        comm.fold(torch.zeros(comm.num_local))
+
+    errors = caught(PAIR, run)
+    assert all(isinstance(error, DisagreementError) for error in errors)
+    assert all("call 2: expand" in str(error) and "call 2: fold" in str(error) for error in errors)
+
+
+def test_a_rank_that_leaves_early_is_named() -> None:
+    def run(comm: Communicator) -> None:
+        comm.expand(comm.owned_ids)
+        if comm.rank == 1:
+            comm.close()
+        else:
+            comm.expand(comm.owned_ids)
+
+    first, gone, *_ = caught(LINE, run)
+    assert gone is None
+    assert isinstance(first, PeerLostError)
+    assert "rank 1 has closed its communicator, and stage" in str(first)
+
+
+def test_a_rank_whose_layer_raises_stops_the_others() -> None:
+    """The error of the layer is what the caller of launch gets; the other ranks' consequences are notes."""
+
+    def run(comm: Communicator) -> None:
+        comm.expand(comm.owned_ids)
+        if comm.rank == 2:
+            raise ZeroDivisionError("in a layer")
+        comm.expand(comm.owned_ids)
+
+    with pytest.raises(ZeroDivisionError, match="in a layer") as raised:
+        on_threads(LINE, run)
+    notes = "\n".join(raised.value.__notes__)
+    assert "raised on rank 2" in notes
+    for rank in (0, 1, 3):  # each hears of it from whom it looks at first, in the same words
+        assert re.search(rf"rank {rank}: CommError: rank {rank} stops because .* rank 2: stopped by Z", notes)
+
+
+def test_a_rank_that_is_late_is_named_with_stage_and_rows() -> None:
+    late = threading.Event()
+
+    def run(comm: Communicator) -> None:
+        if comm.rank == 1:
+            late.wait(20)
+        try:
+            comm.expand(comm.owned_ids)
+        finally:
+            late.set()
+
+    errors = caught(PAIR, run, timeout=0.3)
+    assert isinstance(errors[0], CommTimeoutError)
+    assert str(errors[0]) == (
+        "rank 0, expand (call 1): waited 0.3 s in vain: stage 0: 1 rows have not arrived from rank 1; stage"
+        " 0: rank 1 is not ready to receive 2 rows. If ranks may be that late, give build_comm_info a longer"
+        " timeout"
+    )
+    assert isinstance(errors[1], CommTimeoutError)
+    assert "rank 1 stops because rank 0 reports: rank 0, expand (call 1): waited" in str(errors[1])
+
+
+def test_progress_puts_the_deadline_off() -> None:
+    """Rank 0 gets rows of ranks 1 to 4 one after the other; each is in time, all together take longer."""
+    world = make_world([(rank, 0) for rank in range(1, 5)], range(5), 5)
+    done = [threading.Event() for _ in range(5)]
+
+    def run(comm: Communicator) -> None:
+        if comm.rank > 0:
+            done[comm.rank - 1].wait(20)
+            time.sleep(0.3)
+        else:
+            done[0].set()
+        comm.expand(comm.owned_ids)
+        done[comm.rank].set()
+
+    assert caught(world, run, timeout=0.7) == [None] * 5
+
+
+def test_memory_that_is_not_there_stops_the_others_at_once() -> None:
+    def run(comm: Communicator) -> None:
+        if comm.rank == 1:
+            comm._runtime.pool._file.grow = no_memory  # type: ignore[method-assign]
+        comm.expand(torch.zeros(comm.num_owned, 1 << 20))
+
+    def no_memory(num_bytes: int) -> Any:
+        raise MemoryError("cannot allocate")
+
+    errors = caught(PAIR, run)
+    assert isinstance(errors[1], MemoryError)
+    assert isinstance(errors[0], CommError)
+    assert "rank 0 stops because rank 1 reports: rank 1 is out of memory: cannot allocate" in str(errors[0])
+
+
+def test_after_a_failure_the_communicator_refuses_and_a_fresh_one_works() -> None:
+    shares = TRIANGLE.shares()
+
+    def run() -> None:
+        broken = join(shares)
+        kept = broken.expand(broken.owned_ids)
+        with pytest.raises(DisagreementError):
+            broken.expand(torch.zeros(broken.num_owned, 1 + broken.rank))
+        for verb, rows in (("expand", broken.num_owned), ("fold", broken.num_local)):
+            with pytest.raises(DisagreementError, match=r"unusable since an earlier .* build a new"):
+                getattr(broken, verb)(torch.zeros(rows))
+        assert torch.equal(kept, local_ids(broken))
+        fresh = join(shares)
+        assert torch.equal(fresh.expand(fresh.owned_ids), local_ids(fresh))
+        assert torch.equal(
+            fresh.fold(torch.ones(fresh.num_local)), folded(fresh, torch.ones(fresh.num_local))
+        )
+        broken.close()
+        assert torch.equal(fresh.expand(fresh.owned_ids), local_ids(fresh))
+
+    dgcl.launch(run, 3)
+
+
+def test_a_failed_call_gives_no_block_back_to_a_peer() -> None:
+    """A late writer still has the failed call's address: nobody may be given that memory again."""
+
+    def run(comm: Communicator) -> None:
+        if comm.rank == 1:
+            comm.control.exchange(None)
+            return
+        with pytest.raises(CommTimeoutError):
+            comm.expand(comm.owned_ids)
+        comm.control.exchange(None)
+        with pytest.raises(CommTimeoutError, match="unusable"):
+            comm.expand(comm.owned_ids)
+
+    on_threads(PAIR, run, timeout=0.2)
