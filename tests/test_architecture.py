@@ -202,6 +202,20 @@ def test_habits(path: Path) -> None:
     assert not broken
 
 
+def test_simulator_shares_no_cost_code() -> None:
+    """Its word about the cost model is worth something only if it does not lean on it."""
+    simulator = {path.stem: path for path in sources("planner") if path.stem.startswith("sim")}
+    assert "simulate" in simulator
+    lean_on = {f"dgcl.planner.{name}" for name in ("arrays", "errors", "plan", "relation", *simulator)}
+    for path in simulator.values():
+        modules = {node.module for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom)}
+        modules |= {
+            name.name for node in ast.walk(parse(path)) if isinstance(node, ast.Import) for name in node.names
+        }
+        ours = {module for module in modules if module and room(module) == "planner"}
+        assert ours <= lean_on, path.name
+
+
 def test_files_fit_in_the_head() -> None:
     lines = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for f in FOLDERS for p in sources(f)}
     long = {name: count for name, count in lines.items() if count > USUAL_LINES}

@@ -17,11 +17,18 @@ import sys
 from collections.abc import Sequence
 
 from dgcl import __version__
-from dgcl.cli import check, info, partition, plan, topo
+from dgcl.cli import check, info, partition, plan, simulate, topo
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
 
-VERBS = {"topo": topo, "partition": partition, "plan": plan, "check": check, "info": info}
+VERBS = {
+    "topo": topo,
+    "partition": partition,
+    "plan": plan,
+    "check": check,
+    "simulate": simulate,
+    "info": info,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

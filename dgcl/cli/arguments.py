@@ -42,12 +42,29 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
-def positive_seconds(text: str) -> float:
-    """An option type: a finite number of seconds above zero."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 (got {text!r})")
-    return value
+def number(least: float, *, open_end: bool = False) -> Callable[[str], float]:
+    """An option type: a finite number of at least ``least``, or above it where the end is open."""
+
+    def finite_number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < least or (open_end and value == least):
+            bound = f"above {least:g}" if open_end else f"of at least {least:g}"
+            raise argparse.ArgumentTypeError(f"must be a number {bound} (got {text!r})")
+        return value
+
+    return finite_number
+
+
+def per_rank(value_type: Callable[[str], float]) -> Callable[[str], tuple[int, float]]:
+    """An option type: ``RANK:VALUE``."""
+
+    def rank_and_value(text: str) -> tuple[int, float]:
+        rank, colon, value = text.partition(":")
+        if not colon:
+            raise argparse.ArgumentTypeError(f"must be RANK:VALUE (got {text!r})")
+        return at_least(0)(rank), value_type(value)
+
+    return rank_and_value

@@ -53,8 +53,8 @@ def load_graph(path: str) -> Graph:
 
 def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
-    from dgcl.partition.replication import replication_factors
     from dgcl.partition import METHODS, partition_graph, partition_report
+    from dgcl.partition.replication import replication_factors
 
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.cli.arguments import at_least, positive_seconds
+from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, seconds, size, step
@@ -42,7 +43,10 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
     parser.add_argument(
-        "--time-limit", metavar="S", type=positive_seconds, help="stop planning after S seconds"
+        "--time-limit", metavar="S", type=number(0, open_end=True), help="stop planning after S seconds"
+    )
+    parser.add_argument(
+        "--gap", metavar="G", type=number(0), help="stop once this near the bound (0.01: 1%%)"
     )
     parser.add_argument("--out", metavar="plan.npz", help="write the plan")
     parser.add_argument("--relation-out", metavar="R.npz", help="write the relation")
@@ -58,6 +62,8 @@ def plan(args: argparse.Namespace) -> int:
     _check_files(args)
     relation, topology = _problem(args)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
+    if args.gap is not None:
+        options = replace(options, gap=args.gap)
     with step(f"planning {relation.num_classes} classes on {topology.name}"):
         made = make_plan(relation, topology, args.method, options)
     with ExitStack() as outputs:  # both files appear, or neither

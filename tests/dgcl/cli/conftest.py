@@ -34,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "graph.txt").write_text("# owner\n" + "".join(f"{u} {v}\n" for u, v in edges))
     np.save(tmp_path / "part.npy", np.array([0, 0, 1, 1, 2, 2], np.int32))
     (tmp_path / "line.json").write_text(json.dumps(LINE))
+    (tmp_path / "cut.json").write_text(json.dumps({**LINE, "connections": LINE["connections"][:1]}))
     return tmp_path
 
 

@@ -1,0 +1,150 @@
+"""``dgcl simulate``: play a plan on a machine, message by message."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from dgcl.cli.arguments import at_least, number, per_rank
+from dgcl.cli.errors import CliError, reading
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_fields, print_json, print_table, seconds, size, step
+from dgcl.cli.topo import HELP as TOPOLOGY_HELP
+from dgcl.cli.topo import resolve
+
+if TYPE_CHECKING:
+    from dgcl.planner import Plan
+    from dgcl.planner.simulate import Simulation
+
+ORDERS = {
+    "eager": "as soon as its rows are there",
+    "first": "then, but connections serve earlier stages first",
+    "rank": "after all that it sends in earlier stages",
+    "barrier": "after everybody has finished earlier stages",
+}
+BUSIEST = 10
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command."""
+    orders = ", or ".join(f"{what} ({order})" for order, what in ORDERS.items())
+    parser = verbs.add_parser(
+        name,
+        help="play a plan message by message, on its own machine or another",
+        description="Simulate a plan with messages that share connections max-min fairly and start when their"
+        " rows have arrived, without the cost model's stages: how long it takes, who waits, and which"
+        f" connections are busy. A rank sends {orders}.",
+    )
+    parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
+    parser.add_argument("--topology", metavar="T", help=f"another machine: {TOPOLOGY_HELP}")
+    parser.add_argument("--row-bytes", metavar="B", type=at_least(1), help="default: the plan's")
+    parser.add_argument("--order", choices=ORDERS, default="eager", help="when a rank sends (default: eager)")
+    parser.add_argument("--slices", metavar="K", type=at_least(1), default=1, help="pass rows on in K slices")
+    parser.add_argument(
+        "--sends-at-once", metavar="N", type=at_least(1), help="messages that a rank sends at a time"
+    )
+    parser.add_argument(
+        "--slow",
+        metavar="RANK:FACTOR",
+        type=per_rank(number(1)),
+        action="append",
+        default=[],
+        help="slow device",
+    )
+    parser.add_argument(
+        "--late",
+        metavar="RANK:SECONDS",
+        type=per_rank(number(0)),
+        action="append",
+        default=[],
+        help="late rank",
+    )
+    parser.add_argument("--trace", metavar="trace.json", help="write every message, for ui.perfetto.dev")
+    parser.runs(simulate)
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Print what happened, beside what the cost model says; write the trace if asked for."""
+    from dgcl.planner.cost import predicted_seconds
+    from dgcl.planner.simulate import simulate as play
+    from dgcl.planner.trace import save_trace
+
+    check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
+    plan = _load(args.plan)
+    machine = resolve(args.topology, plan.world_size) if args.topology else plan.topology
+    row_bytes = args.row_bytes or plan.row_bytes
+    with step(f"simulating {args.plan} on {machine.name}"):
+        found = play(
+            plan,
+            topology=machine,
+            row_bytes=row_bytes,
+            order=args.order,
+            slices=args.slices,
+            sends_at_once=args.sends_at_once,
+            slow=_by_rank("--slow", args.slow, plan.world_size),
+            start=_by_rank("--late", args.late, plan.world_size),
+        )
+        predicted = predicted_seconds(plan.trees, machine.arrays(), row_bytes)
+    if args.trace is not None:
+        with replacing(args.trace) as temporary:
+            save_trace(found, temporary)
+    if args.json:
+        setting = {
+            "topology": machine.name,
+            "row_bytes": row_bytes,
+            "order": args.order,
+            "slices": args.slices,
+        }
+        print_json({**setting, "predicted_seconds": predicted, **found.to_json()})
+    else:
+        setting = f"{plan.num_stages} stages on {machine.name}, rows of {size(row_bytes)}, order {args.order}"
+        _print(setting, predicted, found)
+    return 0
+
+
+def _load(path: str) -> Plan:
+    """Read a plan and prove it: playing one that is wrong would tell nothing."""
+    from dgcl.planner import Plan, verify_plan
+
+    with step(f"reading {path}"), reading(path, "plan"):
+        plan = Plan.load(path)
+        verify_plan(plan)
+    return plan
+
+
+def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> dict[int, float]:
+    for rank, _ in values:
+        if rank >= world_size:
+            raise CliError(f"{option}: rank must be below {world_size}, the ranks of the plan (got {rank})")
+    return dict(values)
+
+
+def _print(setting: str, predicted: float, found: Simulation) -> None:
+    ratio = f", {found.seconds / predicted:.4g} times the model's" if predicted else ""
+    print_fields(
+        [
+            ("plan", setting),
+            ("model", seconds(predicted)),
+            ("simulated", f"{seconds(found.seconds)}{ratio}"),
+            ("messages", f"{found.messages.num}, {size(found.bytes.sum())}"),
+        ]
+    )
+    ranks = enumerate(zip(found.rank_finish.tolist(), found.rank_wait.tolist(), strict=True))
+    print()
+    print_table(
+        ("rank", "finished", "waited"), [(str(r), seconds(end), seconds(wait)) for r, (end, wait) in ranks]
+    )
+    busy = sorted(
+        zip(
+            found.direction_busy.tolist(), found.direction_bytes.tolist(), found.direction_names, strict=True
+        ),
+        key=lambda row: (-row[0], row[2]),
+    )
+    if found.seconds > 0:
+        print()
+        rows = [
+            (name, seconds(time), f"{time / found.seconds:.0%}", size(sent))
+            for time, sent, name in busy[:BUSIEST]
+            if sent
+        ]
+        print_table(("connection", "busy", "share", "bytes"), rows)
