@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.plan import Trees
+from dgcl.planner.plan import Trees, tree_chunks
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:
@@ -34,18 +34,21 @@ def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
         ValueError: a tree edge uses a pair of ranks without a link.
     """
     num_links, num_stages = arrays.link_src.shape[0], trees.num_stages
-    link = arrays.link_of[trees.edge_src, trees.edge_dst]
-    missing = np.flatnonzero(link < 0)
-    if missing.size:
-        e = int(missing[0])
-        raise ValueError(
-            f"edge {e} goes from rank {trees.edge_src[e]} to rank {trees.edge_dst[e]},"
-            " but the topology has no such link"
-        )
-    slot = trees.edge_stage.astype(np.int64) * num_links + link
-    weights = trees.edge_count().astype(np.float64)
-    rows = np.bincount(slot, weights=weights, minlength=num_stages * num_links)
-    return np.asarray(rows, np.float64).reshape(num_stages, num_links)
+    rows = np.zeros(num_stages * num_links)
+    for first, last in tree_chunks(trees):
+        edges = slice(int(trees.edge_ptr[first]), int(trees.edge_ptr[last]))
+        link = arrays.link_of[trees.edge_src[edges], trees.edge_dst[edges]]
+        if link.size and link.min() < 0:
+            e = edges.start + int(np.argmin(link))
+            raise ValueError(
+                f"edge {e} goes from rank {trees.edge_src[e]} to rank {trees.edge_dst[e]},"
+                " but the topology has no such link"
+            )
+        slot = trees.edge_stage[edges].astype(np.int64) * num_links + link
+        count = trees.tree_count[first:last].astype(np.float64)
+        count = np.repeat(count, np.diff(trees.edge_ptr[first : last + 1]))
+        rows += np.bincount(slot, weights=count, minlength=rows.shape[0])
+    return rows.reshape(num_stages, num_links)
 
 
 def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:

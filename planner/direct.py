@@ -31,7 +31,7 @@ def stars(relation: Relation) -> Trees:
     dest = np.empty(int(relation.num_dests().sum()), np.int32)
     sizes = relation.num_dests()
     ptr = np.concatenate([[0], np.cumsum(sizes)])
-    chunk = max(1, (1 << 24) // max(64, relation.world_size))  # keeps the unpacked masks near 16 MB
+    chunk = max(1, (1 << 18) // max(64, relation.world_size))  # keeps what is unpacked in a cache
     for start in range(0, num, chunk):
         stop = min(num, start + chunk)
         dest[ptr[start] : ptr[stop]] = np.nonzero(relation.dest_matrix(start, stop))[1]

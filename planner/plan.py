@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,11 +113,11 @@ class Trees:
 
         Neither changes what is sent nor what it costs.
         """
-        used, stage = np.unique(self.edge_stage, return_inverse=True)
-        tight = used.shape[0] == self.num_stages
+        used = np.bincount(self.edge_stage, minlength=1) > 0
         ordered = bool((self.tree_class[1:] >= self.tree_class[:-1]).all())
-        if tight and ordered:
+        if ordered and (used.all() or not self.num_edges):
             return self
+        renumbered = (np.cumsum(used) - 1).astype(np.int32)
         order = np.argsort(self.tree_class, kind="stable")
         sizes = np.diff(self.edge_ptr)[order]
         edge_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -127,10 +128,20 @@ class Trees:
             edge_ptr,
             self.edge_src[edges],
             self.edge_dst[edges],
-            stage.reshape(-1)[edges].astype(np.int32),
+            renumbered[self.edge_stage[edges]],
             self.bound,
             self.made_by,
         )
+
+
+def tree_chunks(trees: Trees, edges: int = 1 << 17) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of consecutive trees with about `edges` edges: work that stays in a cache."""
+    first = 0
+    while first < trees.num_trees:
+        last = int(np.searchsorted(trees.edge_ptr, trees.edge_ptr[first] + edges, side="right")) - 1
+        last = min(max(first + 1, last), trees.num_trees)
+        yield first, last
+        first = last
 
 
 @dataclass(frozen=True)

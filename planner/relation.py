@@ -189,7 +189,7 @@ class Relation:
         world = self.world_size
         need = np.zeros(world * world, np.int64)
         small = float(self.count.sum(dtype=np.float64)) < 2.0**53  # bincount adds in float64
-        chunk = max(1, (1 << 24) // max(64, world))  # keeps the unpacked masks near 16 MB
+        chunk = max(1, (1 << 18) // max(64, world))  # keeps what is unpacked in a cache
         for start in range(0, self.num_classes, chunk):
             rows, dests = np.nonzero(self.dest_matrix(start, start + chunk))
             slot = self.source[start : start + chunk][rows].astype(np.int64) * world + dests

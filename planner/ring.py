@@ -52,7 +52,7 @@ def farthest(relation: Relation) -> Int64Array:
     """
     world = relation.world_size
     hops = np.zeros(relation.num_classes, np.int64)
-    chunk = max(1, (1 << 24) // max(64, world))  # keeps the unpacked masks near 16 MB
+    chunk = max(1, (1 << 18) // max(64, world))  # keeps what is unpacked in a cache
     for start in range(0, relation.num_classes, chunk):
         wanted = relation.dest_matrix(start, start + chunk)
         ahead = (np.arange(world) - relation.source[start : start + chunk, None]) % world
