@@ -1,0 +1,68 @@
+"""A topology in the making: devices and wires are added one by one, with remarks on what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dgcl.topology.model import Connection, Device, Topology
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A topology that was read or found, not drawn by hand.
+
+    Attributes:
+        topology: The machine.
+        notes: What the source did not say, and what was assumed or left out for that; one sentence each.
+    """
+
+    topology: Topology
+    notes: tuple[str, ...] = ()
+
+
+class Draft:
+    """Collects devices, connections and notes."""
+
+    def __init__(self) -> None:
+        self._devices: list[Device] = []
+        self._connections: dict[str, Connection] = {}
+        self._notes: dict[str, None] = {}
+
+    def device(self, name: str, machine: int, socket: int) -> None:
+        """Add the device of the next rank."""
+        self._devices.append(Device(name, machine, socket))
+
+    def wire(self, a: str, b: str, kind: str, bandwidth: float) -> None:
+        """Join two endpoints. A second wire between them is told apart by its kind."""
+        name = f"{a}-{b}"
+        if name in self._connections:
+            name = f"{name}.{kind}"
+        if name in self._connections:
+            raise ValueError(f"{a!r} and {b!r} are joined by two wires of kind {kind!r}")
+        self._connections[name] = Connection(name, kind, a, b, bandwidth)
+
+    def note(self, text: str) -> None:
+        """Remark on the source; the same remark counts once."""
+        self._notes[text] = None
+
+    def star(self, ends: Iterable[str], centre: str, kind: str, bandwidth: float) -> None:
+        """Join endpoints that exchange through something unnamed: two by a wire, more through a centre.
+
+        Where the wiring of more than two is not known, a port for each is the modest assumption: what goes to
+        several others shares it.
+        """
+        ends = list(ends)
+        if len(ends) == 2:
+            self.wire(ends[0], ends[1], kind, bandwidth)
+        elif len(ends) > 2:
+            for end in ends:
+                self.wire(end, centre, kind, bandwidth)
+
+    def finish(self, name: str) -> Imported:
+        """The topology, links derived."""
+        topology = Topology(name, tuple(self._devices), tuple(self._connections.values()))
+        apart = len(self._devices) * (len(self._devices) - 1) - len(topology.links)
+        if apart:
+            self.note(f"{apart} ordered pairs of devices have no link: nothing in the source joins them")
+        return Imported(topology, tuple(self._notes))

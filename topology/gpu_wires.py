@@ -1,0 +1,107 @@
+"""The wires that GPUs have besides PCIe: NVLink, xGMI, C2C; to each other, NVSwitches and processors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dgcl.topology.draft import Draft
+from dgcl.topology.machine import CPU, NVSWITCH, Gpu, GpuLink, Pci
+from dgcl.topology.rates import nvlink_rate, xgmi_rate
+
+
+@dataclass(frozen=True)
+class GpuPlace:
+    """A GPU and where it sits: the numbers of its machine and of its NUMA node, and its PCIe device."""
+
+    host: int
+    cpu: int
+    pci: Pci
+    gpu: Gpu
+
+
+def join_gpus(
+    draft: Draft, gpus: list[tuple[str, GpuPlace]], cpu_names: list[str], prefixes: list[str]
+) -> None:
+    """Draw the links of all GPUs.
+
+    Args:
+        draft: Where to.
+        gpus: The GPUs with the names of their devices.
+        cpu_names: Endpoints of the NUMA nodes.
+        prefixes: What names on each machine start with.
+    """
+    by_address = {(place.host, place.pci.address): name for name, place in gpus}
+    pairs: dict[frozenset[str], list[tuple[str, GpuLink]]] = {}
+    ports: dict[str, list[GpuLink]] = {}
+    selfish: list[str] = []
+    for me, place in gpus:
+        for link in place.gpu.links:
+            other = by_address.get((place.host, link.target))
+            if link.end == NVSWITCH:
+                ports.setdefault(me, []).append(link)
+            elif link.end == CPU:
+                rate = _rate(link, place.gpu)
+                draft.wire(me, cpu_names[place.cpu], _kind(link.kind, link.count), rate)
+            elif other is None:
+                draft.note(
+                    f"{link.count} {_words(link.kind)} of {me} lead to {link.target}, which is no GPU here: "
+                    f"left out"
+                )
+            elif other == me:
+                selfish.append(me)
+            else:
+                pairs.setdefault(frozenset((me, other)), []).append((me, link))
+    if selfish:
+        draft.note(
+            f"{', '.join(selfish)}: each is named as the other end of its own links; which GPUs they lead to "
+            f"is not told, and they are left out"
+        )
+    gpu_of = {name: place.gpu for name, place in gpus}
+    for pair, links in pairs.items():
+        _join_pair(draft, sorted(pair, key=list(gpu_of).index), links, gpu_of)
+    domains = sorted({place.gpu.fabric for _, place in gpus if place.gpu.fabric})
+    for me, place in gpus:
+        if me in ports:
+            _join_switch(draft, me, place, ports[me], domains, prefixes[place.host])
+
+
+def _join_pair(
+    draft: Draft, ends: list[str], links: list[tuple[str, GpuLink]], gpu_of: dict[str, Gpu]
+) -> None:
+    """Direct links, told by both ends; where the ends disagree, what both confirm."""
+    me, them = ends
+    kind = links[0][1].kind
+    told = [sum(link.count for end, link in links if end == side) for side in ends]
+    if told[0] != told[1]:
+        draft.note(
+            f"{me} tells of {told[0]} {_words(kind)} to {them}, which tells of {told[1]}: {min(told)} were "
+            f"taken"
+        )
+    if count := min(told):
+        one = min(_rate(link, gpu_of[end]) / link.count for end, link in links)
+        draft.wire(me, them, _kind(kind, count), one * count)
+
+
+def _join_switch(
+    draft: Draft, me: str, place: GpuPlace, links: list[GpuLink], domains: list[str], prefix: str
+) -> None:
+    switch = f"{prefix}nvswitch"
+    if place.gpu.fabric:
+        switch = "nvswitch" if len(domains) == 1 else f"nvswitch{domains.index(place.gpu.fabric)}"
+    rate = sum(_rate(link, place.gpu) for link in links)
+    draft.wire(me, switch, _kind(links[0].kind, sum(link.count for link in links)), rate)
+
+
+def _rate(link: GpuLink, gpu: Gpu) -> float:
+    if link.bandwidth is not None:
+        return link.bandwidth
+    one = xgmi_rate(gpu.architecture) if link.kind == "XGMI" else nvlink_rate(gpu.sm)
+    return link.count * one
+
+
+def _kind(kind: str, count: int) -> str:
+    return kind if kind == "C2C" else f"{kind}{count}"
+
+
+def _words(kind: str) -> str:
+    return {"NV": "NVLinks", "XGMI": "xGMI links"}.get(kind, f"{kind} links")

@@ -1,0 +1,231 @@
+"""NCCL and RCCL topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
+
+    <system version="1">
+      <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+        <pci busid="0000:03:00.0" class="0x060400" link_speed="8 GT/s" link_width="16">
+          <pci busid="0000:06:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">
+            <gpu dev="0" sm="70" rank="0" gdr="1">
+              <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
+
+Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc and topo.cc; ROCm/rccl for ``xgmi`` and
+``gcn``), but where that falls back on a guess this refuses, or says what is missing. A full dump has ``gpu``
+elements; the files that cloud providers ship leave GPUs' links, and often more, to detection.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dgcl.topology.checks import shown
+from dgcl.topology.importers.nccl_form import (
+    address_of,
+    check_form,
+    class_of,
+    integer,
+    link_speed,
+    link_width,
+    unknown_attributes,
+)
+from dgcl.topology.importers.xml_tree import Element, parse_xml
+from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine, Net, Pci
+from dgcl.topology.rates import MOST_NVLINKS, cpu_bus, pcie_rate
+
+_VERSIONS = ("1", "2")  # NCCL's and RCCL's
+
+
+def parse_nccl_xml(data: bytes) -> Machine:
+    """Read a topology file.
+
+    Raises:
+        ValueError: Not such a file, damaged, contradicting itself, or without any GPU; names the line.
+    """
+    root = parse_xml(data)
+    check_form(root)
+    version = root.attributes["version"]
+    if version not in _VERSIONS:
+        raise ValueError(
+            f"line {root.line}: version must be one of {', '.join(_VERSIONS)} (got {shown(version)})"
+        )
+    reader = _Reader(root)
+    cpus = tuple(reader.cpu(element) for element in root.children)
+    reader.check()
+    return Machine(cpus, tuple(reader.notes))
+
+
+class _Reader:
+    """Elements to a machine; remembers lines for what can only be checked at the end."""
+
+    def __init__(self, root: Element) -> None:
+        self.notes: list[str] = []
+        elements = list(root.walk())
+        self._has_gpus = any(element.tag == "gpu" for element in elements)
+        self._hosts = len({e.attributes.get("host_hash", "") for e in root.children})
+        self._host = ""
+        self._addresses: dict[tuple[str, str], Element] = {}
+        self._numas: dict[tuple[str, int | None], Element] = {}
+        self._links: Counter[tuple[str, str, str, str]] = Counter()  # (host, from, to, kind) -> how many
+        self._link_lines: dict[tuple[str, str, str, str], int] = {}
+        self._gpus: list[tuple[str, str]] = []
+        self._unclassed: list[str] = []
+        self._ranks: dict[int, Element] = {}
+        extra = unknown_attributes(root)
+        if extra:
+            self.notes.append(f"attributes that are not known were not looked at: {', '.join(extra)}")
+
+    def cpu(self, element: Element) -> Cpu:
+        have = element.attributes
+        self._host = have.get("host_hash", "")
+        numa = integer(element, "numaid", -1)
+        key = (self._host, numa if numa >= 0 else None)
+        if key in self._numas:
+            first = self._numas[key].line
+            raise ValueError(f"line {element.line}: numaid {numa} is already that of line {first}")
+        self._numas[key] = element
+        family, model = (integer(element, name, 0) if name in have else 0 for name in ("familyid", "modelid"))
+        bus = cpu_bus(have.get("arch", ""), have.get("vendor", ""), family, model)
+        below, nets = [], []
+        for child in element.children:
+            if child.tag == "pci":
+                below.append(self._pci(child))
+            else:
+                nets += self._nets(child)
+        return Cpu(key[1], self._host, bus.kind, bus.bandwidth, tuple(below), tuple(nets))
+
+    def _pci(self, element: Element) -> Pci:
+        address = address_of(element, "busid")
+        if (self._host, address) in self._addresses:
+            first = self._addresses[self._host, address].line
+            raise ValueError(f"line {element.line}: busid {address} is already that of line {first}")
+        self._addresses[self._host, address] = element
+        kind = class_of(element, "class") if "class" in element.attributes else ""
+        inside = Counter(child.tag for child in element.children)
+        self._check_inside(element, kind, inside)
+        speed, width = link_speed(element), link_width(element)
+        bandwidth = None if speed is None else pcie_rate(speed, width or 16)
+        gpu, nets, below, peers = None, [], [], []
+        for child in element.children:
+            if child.tag == "pci":
+                below.append(self._pci(child))
+            elif child.tag == "gpu":
+                gpu = self._gpu(child, address)
+            elif child.tag == "nic":
+                nets += self._nets(child)
+            else:
+                peers.append(address_of(child, "target"))
+        if kind == GPU and gpu is None and not self._has_gpus:
+            gpu = Gpu()
+            self._gpus.append((self._host, address))
+        elif not kind and not element.children:
+            self._unclassed.append(address)
+        nic = bool(inside["nic"]) or kind == "NIC"
+        return Pci(address, bandwidth, gpu, nic, tuple(nets), tuple(below), tuple(peers))
+
+    def _check_inside(self, element: Element, kind: str, inside: Counter[str]) -> None:
+        if inside["gpu"] > 1:
+            raise ValueError(
+                f"line {element.line}: {inside['gpu']} <gpu> in one <pci>: several ranks on a GPU, or parts "
+                f"of one, cannot be modelled"
+            )
+        leaf = "GPU" if inside["gpu"] or kind == GPU else "NIC" if inside["nic"] or kind == "NIC" else ""
+        if leaf and inside["pci"]:
+            raise ValueError(f"line {element.line}: a {leaf} has <pci> below it")
+        if inside["gpu"] and (inside["nic"] or kind in ("NIC", "switch")):
+            raise ValueError(f"line {element.line}: a <gpu> in a <pci> of another class ({kind or 'NIC'})")
+        if inside["nic"] and kind == GPU:
+            raise ValueError(f"line {element.line}: a <nic> in a <pci> of class GPU")
+
+    def _gpu(self, element: Element, address: str) -> Gpu:
+        have = element.attributes
+        self._gpus.append((self._host, address))
+        dev = integer(element, "dev", 0)
+        rank = integer(element, "rank", -1) if "rank" in have else -1
+        if rank >= 0 and rank in self._ranks:
+            raise ValueError(
+                f"line {element.line}: rank {rank} is already that of line {self._ranks[rank].line}"
+            )
+        if rank >= 0:
+            self._ranks[rank] = element
+        sm = integer(element, "sm", 1) if "sm" in have and "gcn" not in have else None
+        links = tuple(self._link(child, address) for child in element.children)
+        total = sum(link.count for link in links if link.kind == "NV")
+        most = MOST_NVLINKS.get(sm or 0)
+        if most is not None and total > most:
+            raise ValueError(
+                f"line {element.line}: {total} NVLinks on a GPU of compute capability {sm}, which has {most}"
+            )
+        if total and sm is None:
+            self.notes.append(
+                "GPUs do not tell their compute capability (sm): NVLinks of V100 to H200 assumed"
+            )
+        fabric = "domain" if self._hosts > 1 else ""
+        return Gpu(dev, None if rank < 0 else rank, sm, have.get("gcn", ""), links, fabric)
+
+    def _link(self, element: Element, address: str) -> GpuLink:
+        count = integer(element, "count", 1, 1000)
+        if element.tag == "c2c":
+            return GpuLink("C2C", CPU, "", count, count * integer(element, "bw", 1) / 1000)
+        target, end = address_of(element, "target"), class_of(element, "tclass")
+        if end not in (GPU, NVSWITCH, CPU):
+            raise ValueError(
+                f"line {element.line}: tclass must be that of a GPU (0x03...), an NVSwitch (0x068000) or a "
+                f"processor (0x068001) (got {shown(element.attributes['tclass'])})"
+            )
+        kind = "NV" if element.tag == "nvlink" else "XGMI"
+        if end == GPU:
+            key = (self._host, address, target, kind)
+            if key in self._links:
+                raise ValueError(f"line {element.line}: a second <{element.tag}> to {target}")
+            self._links[key] = count
+            self._link_lines[key] = element.line
+        return GpuLink(kind, end, target, count)
+
+    def _nets(self, element: Element) -> list[Net]:
+        nets: dict[str, Net] = {}
+        for child in element.children:
+            have = child.attributes
+            if child.tag != "net" or have.get("net") == "0" or have.get("coll") == "1":
+                continue  # other views of a port that is listed as a plain <net>, too
+            name = have["name"].strip()
+            if not name or not name.isprintable():
+                raise ValueError(
+                    f"line {child.line}: name must be printable text (got {shown(have['name'])})"
+                )
+            speed = integer(child, "speed", -1, 10**8) if "speed" in have else -1
+            nets[name] = Net(name, speed / 8000 if speed > 0 else None)
+        return list(nets.values())
+
+    def check(self) -> None:
+        """What needs the whole file: some GPU, and links that both ends tell of."""
+        if not self._gpus:
+            unclassed = len(self._unclassed)
+            what = (
+                f": {unclassed} PCI devices have no class, so which are GPUs is not told" if unclassed else ""
+            )
+            raise ValueError(
+                f"the file has no GPU{what}; it completes what NCCL detects on the machine. Import what "
+                f"NCCL_TOPO_DUMP_FILE writes there"
+            )
+        for (host, here, there, kind), count in self._links.items():
+            element = self._addresses.get((host, there))
+            if here == there or element is None:
+                continue
+            if (host, there) not in self._gpus:
+                line = self._link_lines[host, here, there, kind]
+                raise ValueError(f"line {line}: target {there} is no GPU by line {element.line}")
+            back = self._links.get((host, there, here, kind), 0)
+            if back != count:
+                line = self._link_lines[host, here, there, kind]
+                raise ValueError(
+                    f"line {line}: {count} links from {here} to {there}, which tells of {back} back"
+                )
+        self._note_what_is_missing()
+
+    def _note_what_is_missing(self) -> None:
+        if not self._has_gpus:
+            self.notes.append(
+                f"the file has no <gpu>: the {len(self._gpus)} PCI devices of class GPU were taken for them, "
+                f"in the order of their addresses, and NVLinks, which such files leave to detection, are "
+                f"missing; import what NCCL_TOPO_DUMP_FILE writes to have them"
+            )
+        if self._unclassed:
+            self.notes.append(f"{len(self._unclassed)} PCI devices have no class: left out")

@@ -1,0 +1,260 @@
+"""The text of ``nvidia-smi topo -m`` to a matrix of words: read strictly, in every layout found in the wild.
+
+    <blank>  GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
+    GPU0      X      NV2     PIX     0-23            0
+    GPU1     NV2      X      NODE    0-23            0
+    mlx5_0   PIX     NODE     X
+
+Tabs and blanks of any width separate the columns; GPUs and NICs may come in any order; the affinity columns,
+the rows of the NICs, legends, the terminal's underlining and the command itself may be there or not. What is
+there must be whole and agree with itself: every word known, the diagonal ``X``, both directions of a pair
+alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dgcl.topology.checks import shown
+
+#: What a path between two devices passes, from near to far. SOC is what old drivers call SYS; PSB, a switch
+#: on a board of two GPUs, they tell from PIX.
+LEVELS: Mapping[str, int] = MappingProxyType(
+    {"PSB": 1, "PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+)
+_NVLINKS = re.compile(r"NV([1-9]|[12][0-9]|3[0-6])")  # up to 36: NVLink 6
+_GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:+-]{0,63}")
+_LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_LEGEND = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#)\s*=.*")
+_NIC_LEGEND = re.compile(r"\s*(\S+):\s+(\S+)\s*")
+_COMMAND = re.compile(r".*nvidia-smi\s+topo\s.*|```.*|\s*[#$>]\s*")
+_AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TopoMatrix:
+    """A parsed matrix.
+
+    Attributes:
+        gpus: Names in the order of their numbers, ``GPU0`` first.
+        nics: Names in the order of their columns.
+        gpu_links: ``[i][j]`` the word between GPUs i and j; ``X`` on the diagonal.
+        gpu_nic: ``[i][k]`` the word between GPU i and NIC k.
+        nic_nic: ``[k][l]`` the word between NICs; None where the NICs have no rows.
+        affinity: For each GPU its affinity cells, in the order of ``affinity_columns``; fewer where the tool
+            left some blank.
+        affinity_columns: ``CPU Affinity``, ``NUMA Affinity``, ``GPU NUMA ID``, those that there are.
+        nic_names: What the legend says that a NIC is, ``{"NIC0": "mlx5_0"}``.
+    """
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    gpu_links: tuple[tuple[str, ...], ...]
+    gpu_nic: tuple[tuple[str, ...], ...]
+    nic_nic: tuple[tuple[str, ...], ...] | None
+    affinity: tuple[tuple[str, ...], ...]
+    affinity_columns: tuple[str, ...]
+    nic_names: Mapping[str, str]
+
+    def numa(self, gpu: int) -> int | None:
+        """The NUMA node of a GPU, where its row names exactly one."""
+        text = self._cell(gpu, "NUMA Affinity")
+        return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
+
+    def cpus(self, gpu: int) -> str:
+        """The CPU list of a GPU's row; empty where there is none."""
+        text = self._cell(gpu, "CPU Affinity")
+        return text if _LIST.fullmatch(text) else ""
+
+    def _cell(self, gpu: int, column: str) -> str:
+        cells = self.affinity[gpu]
+        if column not in self.affinity_columns or len(cells) != len(self.affinity_columns):
+            return ""
+        return cells[self.affinity_columns.index(column)]
+
+
+def nvlinks(word: str) -> int:
+    """How many bonded NVLinks a word means: 2 for ``NV2``, 0 for other words."""
+    match = _NVLINKS.fullmatch(word)
+    return int(match[1]) if match else 0
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    words: dict[str, str]
+    affinity: tuple[str, ...]
+
+
+def parse_topo_matrix(text: str) -> TopoMatrix:
+    """Read what ``nvidia-smi topo -m`` printed.
+
+    Raises:
+        ValueError: Cut off, garbled or contradicting itself; names the line and the reason.
+    """
+    if len(text) > _MOST_BYTES:
+        raise ValueError("is larger than 1 MB, too large for a matrix of nvidia-smi")
+    lines = [_ESCAPES.sub("", line).rstrip() for line in text.splitlines()]
+    start = next((i for i, line in enumerate(lines) if line.strip() and not _COMMAND.fullmatch(line)), None)
+    if start is None:
+        raise ValueError("holds no matrix of nvidia-smi topo -m: it is empty")
+    columns, affinity_columns = _header(lines[start], start + 1)
+    rows: dict[str, _Row] = {}
+    nic_names: dict[str, str] = {}
+    ended = False
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        words = line.split()
+        if words and words[0] in columns and not ended:
+            if words[0] in rows:
+                raise ValueError(
+                    f"line {number}: {words[0]} has a row already, in line {rows[words[0]].line}"
+                )
+            rows[words[0]] = _row(words, columns, affinity_columns, number)
+        elif words:
+            ended = _read_footer(line, number, columns, nic_names) or ended
+    return _assemble(columns, affinity_columns, rows, nic_names, len(lines))
+
+
+def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
+    words = line.split()
+    if "X" in words:
+        raise ValueError(f"line {number}: a row, where the header of the matrix, GPU0 GPU1 ..., is missing")
+    columns: list[str] = []
+    affinities: list[str] = []
+    while words:
+        known = next((a for a in _AFFINITIES if tuple(words[: len(a)]) == a), None)
+        if known is not None:
+            name = " ".join(known)
+            if name in affinities:
+                raise ValueError(f"line {number}: column {name!r} twice")
+            affinities.append(name)
+            words = words[len(known) :]
+            continue
+        name = words.pop(0)
+        if not columns and not _GPU.fullmatch(name) and not _NAME.fullmatch(name):
+            raise ValueError(f"line {number}: expected the header of a matrix, GPU0 ... (got {shown(name)})")
+        if affinities:
+            raise ValueError(
+                f"line {number}: {shown(name)} after the affinity columns, where nothing belongs"
+            )
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"line {number}: {shown(name)} is no name of a GPU or NIC")
+        if name in columns:
+            raise ValueError(f"line {number}: column {name!r} twice")
+        columns.append(name)
+    if not any(_GPU.fullmatch(name) for name in columns):
+        raise ValueError(
+            f"line {number}: expected the header of a matrix, GPU0 GPU1 ... (got {shown(line.strip())})"
+        )
+    return columns, tuple(affinities)
+
+
+def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], number: int) -> _Row:
+    name, cells = words[0], words[1:]
+    for column, cell in zip(columns, cells, strict=False):
+        if cell != "X" and cell not in LEVELS and not nvlinks(cell):
+            raise ValueError(
+                f"line {number}: {name} to {column} must be X, NV and a number, {', '.join(LEVELS)} "
+                f"(got {shown(cell)})"
+            )
+        if (cell == "X") != (column == name):
+            raise ValueError(
+                f"line {number}: {name} to {column} is {cell!r}, but X is for a device and itself alone"
+            )
+    if len(cells) < len(columns):
+        raise ValueError(
+            f"line {number}: the row of {name} ends after {len(cells)} of {len(columns)} columns"
+        )
+    rest = tuple(cells[len(columns) :])
+    if len(rest) > len(affinities):
+        raise ValueError(
+            f"line {number}: the row of {name} has {len(cells)} cells, more than the "
+            f"{len(columns) + len(affinities)} columns of the header"
+        )
+    for cell in rest:
+        if cell != "N/A" and not _LIST.fullmatch(cell):
+            raise ValueError(
+                f"line {number}: an affinity of {name} must be a list of numbers such as 0-15,32-47, or N/A "
+                f"(got {shown(cell)})"
+            )
+    return _Row(number, dict(zip(columns, cells, strict=False)), rest)
+
+
+def _read_footer(line: str, number: int, columns: list[str], nic_names: dict[str, str]) -> bool:
+    """A line that is no row: whether the matrix is over with it."""
+    if _COMMAND.fullmatch(line):
+        return True
+    if line.strip() in ("Legend:", "NIC Legend:") or _LEGEND.fullmatch(line):
+        return True
+    match = _NIC_LEGEND.fullmatch(line)
+    if match and match[1] in columns and not _GPU.fullmatch(match[1]):
+        nic_names[match[1]] = match[2]
+        return True
+    raise ValueError(f"line {number}: expected a row of the matrix or its legend (got {shown(line.strip())})")
+
+
+def _assemble(
+    columns: list[str],
+    affinity_columns: tuple[str, ...],
+    rows: dict[str, _Row],
+    nic_names: dict[str, str],
+    num_lines: int,
+) -> TopoMatrix:
+    gpus = sorted((name for name in columns if _GPU.fullmatch(name)), key=lambda name: int(name[3:]))
+    nics = [name for name in columns if not _GPU.fullmatch(name)]
+    missing = [name for name in gpus if name not in rows]
+    if missing:
+        raise ValueError(
+            f"line {num_lines}: the text ends without a row for {missing[0]}, which the header names"
+        )
+    missing = [name for name in nics if name not in rows]
+    if missing and len(missing) < len(nics):
+        raise ValueError(
+            f"line {num_lines}: the text ends without a row for {missing[0]}, though other NICs have theirs"
+        )
+    for name, row in rows.items():
+        for other, word in row.words.items():
+            back = rows[other].words[name] if other in rows else word
+            if back != word and {back, word} != {"SYS", "SOC"}:
+                raise ValueError(
+                    f"line {row.line}: {name} to {other} is {word}, but line {rows[other].line} says {back} "
+                    f"for {other} to {name}"
+                )
+    affinity = tuple(rows[name].affinity for name in gpus)
+    counts = {len(cells) for cells in affinity}
+    if len(counts) > 1:
+        short = min(gpus, key=lambda name: len(rows[name].affinity))
+        raise ValueError(
+            f"line {rows[short].line}: the row of {short} has {min(counts)} affinity cells, others have "
+            f"{max(counts)}"
+        )
+    _check_nvlinks_are_between_gpus(rows, nics)
+
+    def block(first: list[str], second: list[str]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(rows[a].words[b] for b in second) for a in first)
+
+    return TopoMatrix(
+        gpus=tuple(gpus),
+        nics=tuple(nics),
+        gpu_links=block(gpus, gpus),
+        gpu_nic=block(gpus, nics),
+        nic_nic=None if missing or not nics else block(nics, nics),
+        affinity=affinity,
+        affinity_columns=affinity_columns,
+        nic_names=MappingProxyType(nic_names),
+    )
+
+
+def _check_nvlinks_are_between_gpus(rows: dict[str, _Row], nics: list[str]) -> None:
+    for name, row in rows.items():
+        for other in nics:
+            if nvlinks(row.words[other]):
+                raise ValueError(
+                    f"line {row.line}: {name} to {other} is {row.words[other]}, but NICs have no NVLinks"
+                )

@@ -1,0 +1,107 @@
+"""A small, hardened XML reader: elements with their lines, and nothing that a stranger's file could abuse.
+
+The standard library's expat reads the text; a document type, entities, processing instructions and text
+between the tags are refused, and size, depth and number of elements are limited. So there is nothing to
+expand and nothing to fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+from xml.parsers import expat
+
+MOST_BYTES = 16 << 20
+_MOST_ELEMENTS = 100_000
+_DEEPEST = 100
+
+
+@dataclass(eq=False)
+class Element:
+    """An element: its tag, attributes, line (from 1), and the elements in it."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    children: list[Element] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Element]:
+        """This element and all in it, in the order of the text."""
+        pending = [self]
+        while pending:
+            element = pending.pop()
+            yield element
+            pending += reversed(element.children)
+
+
+def parse_xml(data: bytes) -> Element:
+    """The root element of a document.
+
+    Raises:
+        ValueError: Not well-formed, or more than elements with attributes; names the line.
+    """
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"is larger than {MOST_BYTES >> 20} MB, too large for a machine's description")
+    return _Reader().read(data)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._root: Element | None = None
+        self._open: list[Element] = []
+        self._count = 0
+        parser = expat.ParserCreate()
+        parser.ordered_attributes = False
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
+        parser.StartDoctypeDeclHandler = self._doctype
+        parser.EntityDeclHandler = self._entity
+        parser.ProcessingInstructionHandler = self._instruction
+        self._parser = parser
+
+    def read(self, data: bytes) -> Element:
+        try:
+            self._parser.Parse(data, True)
+        except expat.ExpatError as error:
+            inside = f", inside <{self._open[-1].tag}> of line {self._open[-1].line}" if self._open else ""
+            raise ValueError(
+                f"line {error.lineno}: is not well-formed XML ({expat.ErrorString(error.code)}{inside})"
+            ) from None
+        except LookupError as error:  # an encoding that Python does not know
+            raise ValueError(f"line 1: {error}") from None
+        assert self._root is not None, "expat accepts no document without an element"
+        return self._root
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(f"line {self._parser.CurrentLineNumber}: {what}")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._count += 1
+        if self._count > _MOST_ELEMENTS:
+            self._refuse(f"more than {_MOST_ELEMENTS} elements")
+        if len(self._open) >= _DEEPEST:
+            self._refuse(f"elements nested more than {_DEEPEST} deep")
+        element = Element(tag, attributes, self._parser.CurrentLineNumber)
+        if self._open:
+            self._open[-1].children.append(element)
+        else:
+            self._root = element
+        self._open.append(element)
+
+    def _end(self, tag: str) -> None:
+        self._open.pop()
+
+    def _text(self, text: str) -> None:
+        if text.strip():
+            self._refuse(f"text between the tags ({text.strip()[:30]!r})")
+
+    def _doctype(self, *_: object) -> None:
+        self._refuse("a document type declaration (DTD) is not accepted")
+
+    def _entity(self, *_: object) -> None:
+        self._refuse("an entity declaration is not accepted")
+
+    def _instruction(self, target: str, _: str) -> None:
+        self._refuse(f"a processing instruction (<?{target}) is not accepted")

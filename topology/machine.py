@@ -1,0 +1,138 @@
+"""A machine as its firmware tells it: NUMA nodes, the PCIe tree below them, GPUs with their own links, NICs.
+
+What importers of NCCL files and detection on the running machine have in common. It is data only;
+:func:`dgcl.topology.machine_topology.machine_topology` makes a topology of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+
+#: Where the far end of a GPU's link is.
+GPU, NVSWITCH, CPU = "GPU", "NVSwitch", "CPU"
+
+
+def bus_id(text: str) -> str | None:
+    """A PCI address in one spelling: lower case, four digits of domain where four are enough; None: is none.
+
+    NVML writes eight digits of domain (``00000000:0F:00.0``), the kernel and NCCL four.
+    """
+    match = _BUS_ID.fullmatch(text)
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
+
+
+@dataclass(frozen=True)
+class GpuLink:
+    """``count`` bonded links from a GPU to one other end.
+
+    Attributes:
+        kind: ``"NV"``, ``"XGMI"`` or ``"C2C"``.
+        end: ``GPU``, ``NVSWITCH`` or ``CPU``.
+        target: The other end's PCI address; ``""`` where it is not known (a CPU, an unnamed NVSwitch).
+        count: How many links are bonded.
+        bandwidth: GB/s each way of all of them; None: by the GPU's kind.
+    """
+
+    kind: str
+    end: str
+    target: str
+    count: int
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a GPU is and how it is wired besides PCIe.
+
+    Attributes:
+        dev: Its number on the machine; None: not told.
+        rank: Its rank in the job that wrote the file; None: not told.
+        sm: Compute capability (90 for 9.0); None for AMD or unknown.
+        architecture: AMD's, ``gfx90a`` or NCCL's number for it; ``""`` for NVIDIA.
+        links: Its NVLink, xGMI and C2C links.
+        fabric: GPUs of any machine with the same text are joined by NVSwitches; ``""``: of this machine only.
+    """
+
+    dev: int | None = None
+    rank: int | None = None
+    sm: int | None = None
+    architecture: str = ""
+    links: tuple[GpuLink, ...] = ()
+    fabric: str = ""
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network port: its name, and GB/s each way of the wire (None: not told)."""
+
+    name: str
+    bandwidth: float | None
+    kind: str = "net"
+
+
+@dataclass(frozen=True)
+class Pci:
+    """A PCIe device or switch and what is below it.
+
+    Attributes:
+        address: Its PCI address; unique in the machine.
+        bandwidth: GB/s each way towards its parent; None: not told.
+        gpu: Set where it is a GPU that computes for the job.
+        nic: Whether it is a network card; ``nets`` are its ports, as far as they are told.
+        below: Devices behind it, if it is a switch.
+        peers: Addresses of other switches that are joined to this one besides the tree.
+    """
+
+    address: str
+    bandwidth: float | None = None
+    gpu: Gpu | None = None
+    nic: bool = False
+    nets: tuple[Net, ...] = ()
+    below: tuple[Pci, ...] = ()
+    peers: tuple[str, ...] = ()
+
+    def walk(self) -> Iterator[Pci]:
+        """This device and all below it, parents first."""
+        yield self
+        for child in self.below:
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A NUMA node: what hangs on it, and what kind of processor it belongs to.
+
+    Attributes:
+        numa: The node's number; None: not told.
+        host: Distinguishes machines in files of several.
+        bus_kind, bus_bandwidth: What joins it to the other nodes of its machine, GB/s each way.
+        below: PCIe devices and switches at its root ports.
+        nets: Network ports whose PCIe device is not told.
+    """
+
+    numa: int | None
+    host: str = ""
+    bus_kind: str = "SYS"
+    bus_bandwidth: float = 10.0
+    below: tuple[Pci, ...] = ()
+    nets: tuple[Net, ...] = ()
+
+    def walk(self) -> Iterator[Pci]:
+        """All PCIe devices below, parents first."""
+        for child in self.below:
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """NUMA nodes of one machine (or of several, told apart by ``Cpu.host``), and remarks about the source."""
+
+    cpus: tuple[Cpu, ...]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,181 @@
+"""From a machine as its firmware tells it to a topology.
+
+Devices are the GPUs, in the order of their ranks where the source tells them, else of their numbers, else of
+their PCI addresses (which is CUDA's order too, for GPUs of one kind). Switches are named after what they
+are: ``cpu1`` is NUMA node 1, ``pci-0f:02.0`` the PCIe switch of that address, NICs carry the name of their
+first port. The wire of a port ends at ``NAME.port``, where :func:`dgcl.topology.cluster` connects machines.
+
+NVSwitches never block, so all that a GPU's links reach are one switch here, and its links one port; the
+traffic of a GPU does go over all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dgcl.topology.draft import Draft, Imported
+from dgcl.topology.gpu_wires import GpuPlace, join_gpus
+from dgcl.topology.machine import Cpu, Machine, Net, Pci
+from dgcl.topology.rates import pcie_rate
+
+
+def machine_topology(machine: Machine, name: str) -> Imported:
+    """Model a machine.
+
+    Raises:
+        ValueError: It has no GPU, or two things of one name.
+    """
+    return _Model(machine).build(name)
+
+
+class _Model:
+    """One walk over a machine; endpoints get their names as they are met."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._draft = Draft()
+        self._cpus = machine.cpus
+        hosts = list(dict.fromkeys(cpu.host for cpu in machine.cpus))
+        self._host_of = [hosts.index(cpu.host) for cpu in machine.cpus]
+        self._prefix = [f"m{host}." if len(hosts) > 1 else "" for host in range(len(hosts))]
+        self._places = _in_order(
+            [
+                GpuPlace(self._host_of[index], index, pci, pci.gpu)
+                for index, cpu in enumerate(machine.cpus)
+                for pci in cpu.walk()
+                if pci.gpu is not None
+            ]
+        )
+        self._gpu_names = self._name_gpus()
+        self._taken: Counter[str] = Counter(self._gpu_names.values())
+        self._cpu_names = [self._unique(self._cpu_name(index)) for index in range(len(machine.cpus))]
+        self._endpoint: dict[tuple[int, str], str] = {}  # (host, PCI address) -> endpoint
+        self._guessed_pcie = 0
+        for note in machine.notes:
+            self._draft.note(note)
+
+    def build(self, name: str) -> Imported:
+        if not self._places:
+            raise ValueError("there is no GPU in it")
+        draft = self._draft
+        for place in self._places:
+            numa = self._cpus[place.cpu].numa
+            draft.device(self._gpu_names[place.host, place.pci.address], place.host, numa or 0)
+        for index, cpu in enumerate(self._cpus):
+            for child in cpu.below:
+                self._hang(child, self._cpu_names[index], self._host_of[index])
+            for net in cpu.nets:
+                self._card(net.name, (net,), self._cpu_names[index], None, self._host_of[index])
+        self._join_switches()
+        self._join_cpus()
+        join_gpus(
+            draft,
+            [(self._gpu_names[place.host, place.pci.address], place) for place in self._places],
+            self._cpu_names,
+            self._prefix,
+        )
+        if self._guessed_pcie:
+            draft.note(
+                f"{self._guessed_pcie} PCIe devices do not tell their speed: generation 3 x16, "
+                f"{pcie_rate():g} GB/s, was assumed"
+            )
+        return draft.finish(name)
+
+    def _name_gpus(self) -> dict[tuple[int, str], str]:
+        keys = [(place.host, place.gpu.dev) for place in self._places]
+        numbered = all(dev is not None for _, dev in keys) and len(set(keys)) == len(keys)
+        names = {}
+        count = Counter[int]()
+        for place in self._places:
+            number = place.gpu.dev if numbered else count[place.host]
+            count[place.host] += 1
+            names[place.host, place.pci.address] = f"{self._prefix[place.host]}gpu{number}"
+        return names
+
+    def _cpu_name(self, index: int) -> str:
+        numa = self._cpus[index].numa
+        return f"{self._prefix[self._host_of[index]]}cpu{'' if numa is None else numa}"
+
+    def _unique(self, name: str) -> str:
+        self._taken[name] += 1
+        return name if self._taken[name] == 1 else self._unique(f"{name}.{self._taken[name] - 1}")
+
+    def _hang(self, pci: Pci, parent: str, host: int) -> None:
+        """Join a device or switch to its parent, and what is below it; nothing for what leads nowhere."""
+        if not any(node.gpu is not None or node.nic for node in pci.walk()):
+            return
+        if pci.nic:
+            name = pci.nets[0].name if pci.nets else "nic"
+            self._card(name, pci.nets, parent, self._pcie(pci), host)
+            return
+        if pci.gpu is not None:
+            name = self._gpu_names[host, pci.address]
+        else:
+            name = self._unique(f"{self._prefix[host]}pci-{pci.address.removeprefix('0000:')}")
+        self._endpoint[host, pci.address] = name
+        self._draft.wire(name, parent, "PCIe", self._pcie(pci))
+        for child in pci.below:
+            self._hang(child, name, host)
+
+    def _pcie(self, pci: Pci) -> float:
+        if pci.bandwidth is None:
+            self._guessed_pcie += 1
+            return pcie_rate()
+        return pci.bandwidth
+
+    def _card(
+        self, name: str, nets: tuple[Net, ...], parent: str, bandwidth: float | None, host: int
+    ) -> None:
+        """A network card and the wires of its ports; ``bandwidth`` None: as fast as its ports."""
+        speeds = [net.bandwidth for net in nets if net.bandwidth is not None]
+        if bandwidth is None and not speeds:
+            self._draft.note(f"network port {name} tells neither its PCIe device nor its speed: left out")
+            return
+        card = self._unique(f"{self._prefix[host]}{name}")
+        self._draft.wire(card, parent, "PCIe" if bandwidth else "bus", bandwidth or sum(speeds))
+        for net in nets:
+            if net.bandwidth is None:
+                self._draft.note(f"the speed of network port {net.name} is not told: it has no wire here")
+            else:
+                port = self._unique(f"{self._prefix[host]}{net.name}.port")
+                self._draft.wire(card, port, net.kind, net.bandwidth)
+        if not nets:
+            self._draft.note("network cards have no ports in the source: their wires are left out")
+
+    def _join_switches(self) -> None:
+        """Wires between PCIe switches besides the tree, once for both ends."""
+        done = set()
+        for index, cpu in enumerate(self._cpus):
+            host = self._host_of[index]
+            for pci in cpu.walk():
+                for peer in pci.peers:
+                    ends = [self._endpoint.get((host, address)) for address in (pci.address, peer)]
+                    if None in ends or frozenset(ends) in done or ends[0] == ends[1]:
+                        continue
+                    done.add(frozenset(ends))
+                    self._draft.wire(str(ends[0]), str(ends[1]), "PCIe peer", pci.bandwidth or pcie_rate())
+
+    def _join_cpus(self) -> None:
+        for host, prefix in enumerate(self._prefix):
+            here = [index for index, cpu in enumerate(self._cpus) if self._host_of[index] == host]
+            used = [index for index in here if self._in_use(self._cpus[index])]
+            if len(used) > 1:
+                slowest = min((self._cpus[index] for index in used), key=lambda cpu: cpu.bus_bandwidth)
+                names = [self._cpu_names[index] for index in used]
+                self._draft.star(names, f"{prefix}smp", slowest.bus_kind, slowest.bus_bandwidth)
+                if slowest.bus_kind == "SYS":
+                    self._draft.note(
+                        f"what joins the NUMA nodes is not told: {slowest.bus_bandwidth:g} GB/s was assumed"
+                    )
+
+    @staticmethod
+    def _in_use(cpu: Cpu) -> bool:
+        return bool(cpu.nets) or any(pci.gpu is not None or pci.nic for pci in cpu.walk())
+
+
+def _in_order(places: list[GpuPlace]) -> list[GpuPlace]:
+    ranks = [place.gpu.rank for place in places]
+    if None not in ranks and len(set(ranks)) == len(ranks):
+        return sorted(places, key=lambda place: place.gpu.rank or 0)
+    if all(place.gpu.dev is not None for place in places):
+        return sorted(places, key=lambda place: (place.host, place.gpu.dev))
+    return sorted(places, key=lambda place: (place.host, place.pci.address))
