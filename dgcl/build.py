@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.control import Control
 from dgcl.graph import as_graph
@@ -27,6 +28,8 @@ from dgcl.verify_program import verify_programs
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+
+AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
 _log = logging.getLogger("dgcl")
 
@@ -138,33 +141,48 @@ def build_comm_info(
     from dgcl.communicator import Communicator
     from dgcl.context import context
 
-    control = context.require_control()
+    world_size = context.require_control().world_size
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
+
+    def shares() -> list[Share]:
+        if graph is None:
+            raise ValueError("graph must be given on rank 0 (got None)")
+        options = PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit)
+        return prepare(
+            graph, world_size, topology, part=part, partition=partition, method=method, options=options
+        )
+
+    return connect(shares, Communicator, timeout)
+
+
+def connect(
+    shares: Callable[[], Sequence[Share]], kind: type[AnyCommunicator], timeout: float
+) -> AnyCommunicator:
+    """Let rank 0 make every rank's share, hand them out, and connect the ranks. Collective.
+
+    Args:
+        shares: Called on rank 0 alone; what it raises is raised on every rank.
+        kind: The class of communicator to make.
+        timeout: As in :func:`build_comm_info`.
+
+    Returns:
+        This rank's communicator, the current one from now on.
+    """
+    from dgcl.context import context
+
+    control = context.require_control()
     answers: list[Share | Exception] | None = None
     if control.rank == 0:
         try:
-            if graph is None:
-                raise ValueError("graph must be given on rank 0 (got None)")
-            options = PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit)
-            answers = list(
-                prepare(
-                    graph,
-                    control.world_size,
-                    topology,
-                    part=part,
-                    partition=partition,
-                    method=method,
-                    options=options,
-                )
-            )
+            answers = list(shares())
         except Exception as error:  # every rank must hear of it, whatever it is
             _tell_all(control, error)
             raise
     share = control.scatter(answers)
     if isinstance(share, Exception):
         raise share
-    comm = Communicator(share.program, share.plan, share.local, share.sizes, control, timeout)
+    comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout)
     context.communicator = comm
     context.opened.add(comm)
     return comm

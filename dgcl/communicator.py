@@ -23,6 +23,8 @@ from dgcl.runtime import Runtime
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from dgcl.bench.exchange import Exchange
+
 
 class Communicator:
     """One rank's end of a planned exchange over one partitioned graph.
@@ -36,6 +38,7 @@ class Communicator:
         plan: The plan that is executed.
         local: This rank's edges and degrees (:class:`~dgcl.local_graph.LocalGraph`).
         control: The control plane.
+        timeout: Seconds that a rank waits for another inside a call.
     """
 
     def __init__(
@@ -49,9 +52,10 @@ class Communicator:
     ) -> None:
         self.rank, self.world_size = program.rank, program.world_size
         self.num_nodes, self.num_edges = sizes
-        self.plan, self.local, self.control = plan, local, control
+        self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
         self._program = program
         self._runtime = Runtime(program, control, timeout)
+        self._exchange: Exchange | None = None
         self._dropout_calls = 0
         self._number = ops.register_communicator(self)
 
@@ -116,7 +120,6 @@ class Communicator:
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
         self._check(rows, self.num_local, "num_owned + num_halo")
-        _check_summable(rows.dtype)
         return ops.fold(rows, self._number)
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
@@ -196,8 +199,17 @@ class Communicator:
         counts = torch.from_numpy(self._runtime.bytes_sent.copy())
         return {"expand": counts[0], "fold": counts[1]}
 
+    def use_exchange(self, exchange: Exchange | None) -> None:
+        """Let something else than the plan move the rows from now on; None: the plan. Call it on every rank.
+
+        This is how baselines train models (:mod:`dgcl.bench`).
+        """
+        self._exchange = exchange
+
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
+        if self._exchange is not None:
+            self._exchange.close()
         self._runtime.close()
 
     def fail(self, reason: str) -> None:
@@ -219,6 +231,9 @@ class Communicator:
     # Called by the operators.
 
     def _expand_now(self, rows: Tensor) -> Tensor:
+        return self._expand_planned(rows) if self._exchange is None else self._exchange.expand(rows)
+
+    def _expand_planned(self, rows: Tensor) -> Tensor:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         block = self._runtime.expand_buffer(kind)
         result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
@@ -227,9 +242,13 @@ class Communicator:
         return result
 
     def _fold_now(self, rows: Tensor) -> Tensor:
-        _check_summable(rows.dtype)  # a backward comes here without passing `fold`
+        if row_type(rows.dtype.to_real(), 1).sum_code < 0:
+            raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")
         if rows.dtype.is_complex:
             return torch.view_as_complex(self._fold_now(torch.view_as_real(rows)))
+        return self._fold_planned(rows) if self._exchange is None else self._exchange.fold(rows)
+
+    def _fold_planned(self, rows: Tensor) -> Tensor:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         rows = rows.contiguous()
         block = self._runtime.fold(rows.data_ptr(), kind)
@@ -258,9 +277,3 @@ class Communicator:
                 f"rows must be on the CPU, where this communicator's ranks exchange rows (got "
                 f"{rows.device}); move them"
             )
-
-
-def _check_summable(dtype: torch.dtype) -> None:
-    """Raise unless rows of this type, or the pairs of real numbers that they are, can be added."""
-    if row_type(dtype.to_real(), 1).sum_code < 0:
-        raise TypeError(f"rows: {dtype} rows cannot be summed; convert them to a wider type first")

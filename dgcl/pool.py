@@ -99,6 +99,14 @@ class BufferPool:
         self._lent[key] = weakref.ref(array, give_back)
         return array
 
+    def fill_free(self, byte: int) -> None:
+        """Set every byte that is not handed out: a benchmark or test that reads what was never written then
+        sees it."""
+        self._collect()
+        for start, size in self._free:
+            segment = self._segment_at(start)
+            segment.memory[start - segment.base : start - segment.base + size] = byte
+
     def _segment_at(self, offset: int) -> Segment:
         bases = list(self._segments)  # in ascending order: a file only grows
         return self._segments[bases[bisect.bisect_right(bases, offset) - 1]]

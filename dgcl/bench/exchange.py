@@ -1,0 +1,87 @@
+"""One interface for everything that can expand and fold rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from dgcl.bench.patterns import POISON
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+
+class Exchange(Protocol):
+    """A way to move rows between the ranks of a communicator, in its numbering: owned rows, then halo rows.
+
+    Both verbs are collective and see dense CPU tensors that were checked before.
+    """
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """``(num_owned, *F)`` to ``(num_local, *F)``."""
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
+
+    def poison(self) -> None:
+        """Overwrite all memory that a later call may hand out or read without having written it."""
+
+    def close(self) -> None:
+        """Give up what it holds. Idempotent, not collective."""
+
+
+class PlannedExchange:
+    """What the communicator's own plan does."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Along the plan's trees."""
+        return self._comm._expand_planned(rows)
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Back along the plan's trees."""
+        return self._comm._fold_planned(rows)
+
+    def poison(self) -> None:
+        """All free blocks of the communicator's pool."""
+        poison_pool(self._comm)
+
+    def close(self) -> None:
+        """Nothing of its own."""
+
+
+class Scratch:
+    """Tensors that calls of the same width share, so that no call pays for new memory."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
+
+    def rows(self, count: int, like: Tensor) -> Tensor:
+        """``(count, *F)`` with the F and dtype of ``like``."""
+        key = ((count, *like.shape[1:]), like.dtype)
+        if key not in self._tensors:
+            self._tensors[key] = torch.empty(key[0], dtype=key[1])
+        return self._tensors[key]
+
+    def poison(self) -> None:
+        """Overwrite them all."""
+        for tensor in self._tensors.values():
+            tensor.view(torch.uint8).fill_(POISON)
+
+
+def result_rows(comm: Communicator, count: int, like: Tensor) -> Tensor:
+    """``(count, *F)`` out of the communicator's pool, which gets it back when the storage dies: baselines pay
+    no more for the memory of their results than the plans do."""
+    shape = (count, *like.shape[1:])
+    block = comm._runtime.pool.allocate(math.prod(shape) * like.dtype.itemsize)
+    return comm._as_tensor(block, shape, like.dtype)
+
+
+def poison_pool(comm: Communicator) -> None:
+    """Overwrite all free memory of a communicator's pool."""
+    comm._runtime.pool.fill_free(POISON)

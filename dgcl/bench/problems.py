@@ -1,0 +1,126 @@
+"""What a benchmark exchanges: a graph and its parts, a relation, or a textbook pattern.
+
+All become the same thing, a :class:`Problem`: a graph and the owner of every vertex, from which
+:func:`dgcl.build.prepare` makes plans and programs as it does for any user. Where only "this rank needs that
+vertex" is known, one edge per need says so: from the vertex to some vertex of the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph, as_graph
+from dgcl.planner import Relation
+from dgcl.relation import VertexClasses, build_classes
+
+#: Textbook patterns by name, and what they are.
+PATTERNS = {
+    "alltoall": "every rank has other rows for each other rank",
+    "allgather": "every rank has the same rows for all other ranks",
+    "ring": "every rank has rows for the next rank",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Who owns which vertex, and who needs it.
+
+    Attributes:
+        name: What it is, for people.
+        graph: Its edges say who needs whom.
+        part: ``(N,)`` int32, the owner of each vertex.
+        world_size: Number of ranks.
+    """
+
+    name: str
+    graph: Graph
+    part: NDArray[np.int32]
+    world_size: int
+
+    @cached_property
+    def classes(self) -> VertexClasses:
+        """The boundary vertices and who needs them."""
+        return build_classes(self.graph, self.part, self.world_size)
+
+    @property
+    def deliveries(self) -> int:
+        """Halo rows of all ranks together."""
+        return self.classes.relation.deliveries
+
+
+def from_needs(
+    name: str,
+    part: NDArray[np.integer[Any]],
+    world_size: int,
+    needs: Iterable[tuple[int, NDArray[np.int64]]],
+) -> Problem:
+    """The problem in which rank ``r`` needs the vertices ``ids``, for every ``(r, ids)`` of ``needs``.
+
+    A rank that needs something owns at least one vertex. Vertices of its own are left out.
+    """
+    tails, heads = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for rank, ids in needs:
+        others = ids[part[ids] != rank]
+        if len(others):
+            tails.append(others.astype(np.int64))
+            heads.append(np.full(len(others), np.flatnonzero(part == rank)[0], np.int64))
+    edges = np.stack([np.concatenate(tails), np.concatenate(heads)])
+    return Problem(name, as_graph(edges, len(part)), part.astype(np.int32), world_size)
+
+
+def from_relation(name: str, relation: Relation) -> Problem:
+    """A problem with this relation: vertices numbered class by class, after one for each rank that would own
+    none."""
+    world_size = relation.world_size
+    bare = np.setdiff1d(np.arange(world_size), relation.source)
+    first = len(bare) + np.concatenate([[0], np.cumsum(relation.count)])
+    part = np.concatenate([bare, np.repeat(relation.source, relation.count)])
+    needed: list[list[NDArray[np.int64]]] = [[] for _ in range(world_size)]
+    for c in range(relation.num_classes):
+        for rank in relation.dest_ranks(c):
+            needed[rank].append(np.arange(first[c], first[c + 1], dtype=np.int64))
+    needs = [(rank, np.concatenate(ids)) for rank, ids in enumerate(needed) if ids]
+    return from_needs(name, part, world_size, needs)
+
+
+def from_pattern(pattern: str, world_size: int, rows: int) -> Problem:
+    """A textbook pattern in which every rank receives ``rows`` rows (alltoall, allgather: from all others
+    together, rounded up to a multiple of their number)."""
+    others = max(world_size - 1, 1)
+    each = rows if pattern == "ring" else -(-rows // others)
+    classes: list[tuple[int, set[int], int]] = []
+    for rank in range(world_size):
+        rest = set(range(world_size)) - {rank}
+        if pattern == "alltoall":
+            classes += [(rank, {other}, each) for other in sorted(rest)]
+        elif pattern == "allgather":
+            classes += [(rank, rest, each)] if rest else []
+        elif pattern == "ring":
+            classes += [(rank, {(rank + 1) % world_size}, each)] if rest else []
+        else:
+            raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} (got {pattern!r})")
+    return from_relation(pattern, Relation.from_classes(world_size, classes))
+
+
+def take_fraction(problem: Problem, fraction: float, seed: int = 0) -> Problem:
+    """The problem in which only this fraction of the boundary vertices is sent, drawn at random (the
+    experiment behind the paper's Figure 10)."""
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must lie in (0, 1] (got {fraction})")
+    classes, relation = problem.classes, problem.classes.relation
+    order = np.random.default_rng(seed).permutation(classes.num_boundary)
+    chosen = np.zeros(problem.graph.num_nodes, bool)
+    chosen[classes.vertices[order[: round(fraction * classes.num_boundary)]]] = True
+    needed: list[list[NDArray[np.int64]]] = [[] for _ in range(problem.world_size)]
+    for c in range(relation.num_classes):
+        members = classes.vertices[classes.class_ptr[c] : classes.class_ptr[c + 1]]
+        for rank in relation.dest_ranks(c):
+            needed[rank].append(members[chosen[members]])
+    needs = [(rank, np.concatenate(ids)) for rank, ids in enumerate(needed) if ids]
+    return from_needs(f"{problem.name} x {fraction:g}", problem.part, problem.world_size, needs)
