@@ -135,21 +135,26 @@ class Communicator:
 
     # Getting rows in and out.
 
-    def dispatch_features(self, features: Tensor | ArrayLike | None) -> Tensor:
+    def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
         """This rank's rows of a feature matrix of the whole graph.
 
         Args:
             features: ``(num_nodes, *F)``, torch or numpy, any dtype, on rank 0 alone (others pass None) or on
                 every rank (then nothing is sent).
+            halo: Return the halo rows as well, exchanged here once: for an input that never changes, use
+                this instead of exchanging it again in the first layer of every step. The rows are held in
+                the communicator's memory (``num_halo`` rows more than without) as long as the tensor lives.
+                They are constants: a gradient that they got would not reach their owners.
 
         Returns:
-            ``(num_owned, *F)``.
+            ``(num_owned, *F)``; with ``halo`` ``(num_local, *F)``, bit for bit what :meth:`expand` gives.
 
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
         ids = self._program.owned_ids
-        return dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
+        rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
+        return self._expand_now(rows) if halo else rows
 
     def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
         """This rank's rows of per-edge data, one per edge of the local graph.

@@ -31,7 +31,8 @@ def register_communicator(comm: Communicator) -> int:
 
 
 def _find(number: int) -> Communicator:
-    comm = _communicators.get(number)
+    # A compiler that has seen two communicators makes the number a symbol; int() ties the code to this one.
+    comm = _communicators.get(int(number))
     if comm is None:
         raise ValueError(
             f"comm: communicator {number} no longer exists; keep a reference to it until the last backward "
