@@ -6,7 +6,6 @@ signed.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dgcl.planner.arrays import (
     require_pointers,
     require_range,
 )
+from dgcl.planner.options import PlanOptions as PlanOptions
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:
@@ -142,38 +142,6 @@ def tree_chunks(trees: Trees, edges: int = 1 << 17) -> Iterator[tuple[int, int]]
         last = min(max(first + 1, last), trees.num_trees)
         yield first, last
         first = last
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """What a planner may be told besides relation and topology.
-
-    Attributes:
-        row_bytes: bytes of one vertex row, >= 1. Matters for the choice of stages where connections have
-            latency.
-        seed: breaks ties where a planner draws; recorded in the plan.
-        time_limit: seconds of planning after which the best plan so far is returned; None: until done. With
-            a limit two calls may give different plans.
-        gap: stop early once the plan is within this fraction of the proven bound.
-    """
-
-    row_bytes: int = 512
-    seed: int = 0
-    time_limit: float | None = None
-    gap: float = 0.001
-
-    def __post_init__(self) -> None:
-        for name, low in (("row_bytes", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name} must be an integer (got {type(value).__name__})")
-            if not low <= value < 1 << 53:
-                raise ValueError(f"{name} must be >= {low} and < 2**53 (got {value})")
-            object.__setattr__(self, name, int(value))
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(f"time_limit must be positive seconds, or None (got {self.time_limit})")
-        if not (self.gap >= 0 and math.isfinite(self.gap)):
-            raise ValueError(f"gap must be a fraction >= 0 (got {self.gap})")
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.plan import Plan
+from dgcl.planner.sim_machine import capacities, links_of, routes_of
 from dgcl.planner.sim_messages import Messages, messages, transfer_bytes
 
 if TYPE_CHECKING:
@@ -112,8 +113,8 @@ def simulate(
     width = plan.row_bytes if row_bytes is None else row_bytes
     _check(plan, machine, width, order, slices, sends_at_once, slow or {}, start or {})
     found = messages(plan.trees, plan.world_size, slices)
-    link = _links(found, machine)
-    capacity = _capacity(machine, slow or {})
+    link = links_of(found, machine)
+    capacity = capacities(machine, slow or {})
     late = np.zeros(plan.world_size)
     for rank, seconds in (start or {}).items():
         late[rank] = seconds
@@ -123,7 +124,7 @@ def simulate(
     issued, flowing, arrived = times
     hops = np.diff(machine.arrays().link_ptr)[link]
     crossed = np.zeros(capacity.shape[0])
-    np.add.at(crossed, _hops(machine, link)[1], np.repeat(size, hops))
+    np.add.at(crossed, routes_of(machine, link)[1], np.repeat(size, hops))
     finish, wait = _waiting(plan.world_size, found, flowing, arrived)
     return Simulation(
         seconds=float(arrived.max(initial=0.0)),
@@ -171,40 +172,6 @@ def _check(
                 raise ValueError(f"{name}[{rank}] must be a finite number >= {low:g} (got {value})")
 
 
-def _links(found: Messages, machine: Topology) -> Int64Array:
-    """Return the link of each message."""
-    link = machine.arrays().link_of[found.src, found.dst].astype(np.int64)
-    missing = np.flatnonzero(link < 0)
-    if missing.size:
-        s, d = int(found.src[missing[0]]), int(found.dst[missing[0]])
-        names = [machine.devices[r].name for r in (s, d)]
-        raise ValueError(
-            f"the plan sends from rank {s} ({names[0]}) to rank {d} ({names[1]}), but topology"
-            f" {machine.name!r} has no such link: plan anew for that machine"
-        )
-    return link
-
-
-def _capacity(machine: Topology, slow: Mapping[int, float]) -> FloatArray:
-    """Return bytes per second of each connection-direction, less where it touches a slow device."""
-    arrays = machine.arrays()
-    capacity = arrays.bandwidth * 1e9
-    for rank, factor in slow.items():
-        name = machine.devices[rank].name
-        touches = np.array([name in (c.a, c.b) for c in machine.connections], np.bool_)
-        capacity[touches[arrays.direction_connection]] /= factor
-    return capacity
-
-
-def _hops(machine: Topology, link: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (N+1,) pointers into the connection-directions of each message's route, and those directions."""
-    arrays = machine.arrays()
-    sizes = np.diff(arrays.link_ptr)[link]
-    ptr = np.concatenate([[0], np.cumsum(sizes)])
-    at = np.arange(int(ptr[-1])) + np.repeat(arrays.link_ptr[:-1][link] - ptr[:-1], sizes)
-    return ptr, arrays.link_directions[at].astype(np.int64)
-
-
 def _run(
     found: Messages,
     link: Int64Array,
@@ -222,7 +189,7 @@ def _run(
     num = found.num
     total = num + num_gates
     by_before = np.argsort(before, kind="stable")
-    ptr, hops = _hops(machine, link)
+    ptr, hops = routes_of(machine, link)
     none, nobody = np.zeros(num_gates), np.full(num_gates, -1, np.int64)
     urgency = found.stage if order == "first" else np.zeros(num, np.int64)
     issued, flowing, arrived, busy = run(

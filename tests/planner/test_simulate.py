@@ -334,4 +334,4 @@ def test_the_simulator_shares_no_code_with_the_cost_model() -> None:
     assert {"simulate", "sim_messages", "sim_kernel"} <= simulator
     assert "cost" not in simulator
     assert "bounds" not in simulator
-    assert not simulator & model - {"arrays", "errors", "npz", "plan", "relation", "plan_io"}
+    assert not simulator & model - {"arrays", "errors", "npz", "options", "plan", "plan_io", "relation"}
