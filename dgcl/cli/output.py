@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from dgcl.planner.render import seconds, size, table
+
+__all__ = ["print_fields", "print_json", "print_table", "seconds", "size", "step"]
+
 
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; numpy numbers and arrays become plain ones, and NaN or infinity is refused."""
@@ -24,14 +28,7 @@ def _plain(value: object) -> object:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print rows under a header: the first ``left`` columns flush left, the others flush right."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    print(table(header, rows, range(left)))
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -39,25 +36,6 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         print(f"{name.ljust(width)}  {value}".rstrip())
-
-
-def seconds(value: float | None) -> str:
-    """A time with a fitting unit, three or four digits: ``1.234 ms``; ``-`` for none."""
-    return "-" if value is None else _scaled(value, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
-
-
-def size(value: float) -> str:
-    """A number of bytes with a fitting unit (1 GB = 1e9 bytes)."""
-    if abs(value) < 1000:
-        return f"{value:.0f} B"
-    return _scaled(value, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")))
-
-
-def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    if value == 0:
-        return f"0 {units[0][1]}"
-    scale, unit = next(((s, u) for s, u in units if abs(value) >= s), units[-1])
-    return f"{value / scale:.4g} {unit}"
 
 
 @contextmanager

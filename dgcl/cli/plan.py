@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dgcl.cli.arguments import at_least, number
-from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_fields, print_json, print_table, seconds, size, step
-from dgcl.cli.partition import GRAPH_HELP, load_graph
-from dgcl.cli.topo import HELP as TOPOLOGY_HELP
-from dgcl.cli.topo import resolve
+from dgcl.cli.output import print_json, step
+from dgcl.cli.problem import add_problem, problem
 
 if TYPE_CHECKING:
-    from dgcl.planner import Plan, Relation
-    from dgcl.topology import Topology
+    from dgcl.planner import Plan, PlanOptions
+
+# The paper's greedy takes minutes for millions of vertices on many ranks: there it runs only when asked for.
+MOST_RANKS_FOR_SPST = 16
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -28,25 +24,29 @@ def add_parser(verbs: Any, name: str) -> None:
     parser = verbs.add_parser(
         name,
         help="plan the communication of a partitioned graph on a machine",
-        description="Plan how rows travel, and report how good that is. Give a graph, which is partitioned"
-        " first, or a relation file, which says who needs what already.",
+        description="Plan how rows travel, and report how good that is: what other methods would take, where"
+        " the time goes, and how much better any plan could be. Give a graph, which is partitioned first, or"
+        " a relation, which says who needs what already.",
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
-    what.add_argument("--relation", metavar="R.npz", help="relation file (see --relation-out)")
-    parser.add_argument("--topology", metavar="T", required=True, help=TOPOLOGY_HELP)
-    parser.add_argument("--parts", metavar="P", type=at_least(1), help="default: the devices of T")
-    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
+    add_problem(parser)
     parser.add_argument(
-        "--method", metavar="M", default="auto", help="planner (default: auto, the best of them)"
+        "--method", metavar="M", default="auto", help="planner (default: auto, the best known)"
     )
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
-    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
     parser.add_argument(
         "--time-limit", metavar="S", type=number(0, open_end=True), help="stop planning after S seconds"
     )
     parser.add_argument(
         "--gap", metavar="G", type=number(0), help="stop once this near the bound (0.01: 1%%)"
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="M,M",
+        type=_names,
+        help="methods to hold it against (default: direct,spst,auto, and none with --json)",
+    )
+    parser.add_argument(
+        "--explain", metavar="CLASS", help="show how a class travels: its number, or OWNER>D,D,..."
     )
     parser.add_argument("--out", metavar="plan.npz", help="write the plan")
     parser.add_argument("--relation-out", metavar="R.npz", help="write the relation")
@@ -56,25 +56,35 @@ def add_parser(verbs: Any, name: str) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
+    from dgcl.planner.explain import explain, find_class
     from dgcl.planner.methods import get_planner, make_plan
+    from dgcl.planner.report import report
 
-    get_planner(args.method)  # an unknown method is refused before anything long is done
+    for method in (args.method, *(args.compare or ())):
+        get_planner(method)  # an unknown method is refused before anything long is done
     _check_files(args)
-    relation, topology = _problem(args)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
     if args.gap is not None:
         options = replace(options, gap=args.gap)
+    relation, topology = problem(args)
+    chosen = None if args.explain is None else find_class(relation, args.explain)
     with step(f"planning {relation.num_classes} classes on {topology.name}"):
         made = make_plan(relation, topology, args.method, options)
     with ExitStack() as outputs:  # both files appear, or neither
         for path, result in ((args.out, made), (args.relation_out, relation)):
             if path is not None:
                 result.save(outputs.enter_context(replacing(path)))
+    facts = report(made, _others(args, made, options))
+    told = None if chosen is None else explain(made, chosen)
     if args.json:
-        print_json(_summary(made))
+        print_json({**_summary(made), "report": facts, **({} if told is None else {"explain": told})})
     else:
-        _print(made)
+        _print(facts, told)
     return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -88,43 +98,24 @@ def _check_files(args: argparse.Namespace) -> None:
     check_output("--relation-out", args.relation_out, {**inputs, "--out": args.out})
 
 
-def _problem(args: argparse.Namespace) -> tuple[Relation, Topology]:
-    """Read or make the relation, and take as much of the topology as it needs."""
-    if args.relation is None:
-        return _partitioned(args)
-    from dgcl.planner import Relation
+def _others(args: argparse.Namespace, made: Plan, options: PlanOptions) -> list[Any]:
+    """Plan the same by the other methods that the table shows."""
+    from dgcl.planner.report import COMPARED, compare
 
-    if args.part is not None:
-        raise CliError("--part goes with a graph: a relation is partitioned already")
-    with step(f"reading {args.relation}"), reading(args.relation, "relation"):
-        relation = Relation.load(args.relation)
-    if args.parts not in (None, relation.world_size):
-        raise CliError(f"--parts {args.parts}: relation {args.relation} is for {relation.world_size} ranks")
-    return relation, resolve(args.topology, relation.world_size)
-
-
-def _partitioned(args: argparse.Namespace) -> tuple[Relation, Topology]:
-    from dgcl.partition import check_part, partition_graph
-    from dgcl.relation import build_classes
-
-    topology = resolve(args.topology, args.parts)
-    graph = load_graph(args.graph)
-    if args.part is None:
-        with step(f"partitioning {graph.num_nodes} vertices into {topology.num_devices} parts"):
-            part = partition_graph(graph, topology.num_devices, topology=topology, seed=args.seed)
-    else:
-        with step(f"reading {args.part}"), reading(args.part, "part vector"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
-            part = np.load(args.part, allow_pickle=False)
-            if not isinstance(part, np.ndarray):
-                raise ValueError("must be one array (got an npz archive)")
-            part = check_part(part, graph.num_nodes, topology.num_devices, allow_empty=True)
-    with step("finding out who needs what"):
-        return build_classes(graph, part, topology.num_devices).relation, topology
+    methods = args.compare
+    if methods is None:
+        few = made.world_size <= MOST_RANKS_FOR_SPST
+        methods = () if args.json else [m for m in COMPARED if m != "spst" or few]
+    others = []
+    for method in methods:
+        if method != made.method:
+            with step(f"planning by {method}, to compare"):
+                others += compare(made.relation, made.topology, (method,), options)
+    return others
 
 
 def _summary(made: Plan) -> dict[str, Any]:
-    """What ``--json`` prints: the plan's meta without the topology, and sizes."""
+    """The plan's meta without the topology, and sizes."""
     return {
         **{key: value for key, value in made.meta.items() if key != "topology"},
         "num_classes": made.relation.num_classes,
@@ -135,26 +126,11 @@ def _summary(made: Plan) -> dict[str, Any]:
     }
 
 
-def _print(made: Plan) -> None:
-    relation, direct = made.relation, made.direct_seconds
-    sent, needed = made.row_bytes * made.trees.rows_moved(), made.row_bytes * relation.deliveries
-    print_fields(
-        [
-            ("machine", f"{made.topology.name}, {made.world_size} ranks"),
-            ("relation", f"{relation.num_vertices} boundary vertices, {relation.deliveries} rows to deliver"),
-            ("planned", f"{relation.num_classes} classes by {made.meta.get('made_by', made.method)}"),
-            ("planning", seconds(made.planning_seconds)),
-            ("plan", f"{made.trees.num_trees} trees, {made.num_stages} stages"),
-            ("sends", f"{size(sent)} ({size(needed)} needed), rows of {size(made.row_bytes)}"),
-            ("takes", f"{seconds(made.predicted_seconds)}, {made.gap:.2%} above the bound"),
-            (
-                "bound",
-                f"{seconds(made.lower_bound_seconds)}, limited by {made.meta.get('limited_by', 'none')}",
-            ),
-            ("direct", "not possible: some pair has no link" if direct is None else seconds(direct)),
-        ]
-    )
-    if made.num_stages > 1:
-        rows = [(str(k), seconds(time)) for k, time in enumerate(made.stage_seconds)]
+def _print(facts: dict[str, Any], told: dict[str, Any] | None) -> None:
+    from dgcl.planner.explain import render_class
+    from dgcl.planner.render import render
+
+    print(render(facts))
+    if told is not None:
         print()
-        print_table(("stage", "time"), rows)
+        print(render_class(told))

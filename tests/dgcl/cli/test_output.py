@@ -7,31 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dgcl.cli.output import print_json, print_table, seconds, size
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0.0, "0 s"),
-        (12.3456, "12.35 s"),
-        (0.5, "500 ms"),
-        (1.5e-3, "1.5 ms"),
-        (2e-6, "2 us"),
-        (5e-12, "0.005 ns"),
-    ],
-)
-def test_seconds(value: float | None, text: str) -> None:
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_234_567, "1.235 MB"), (5e9, "5 GB"), (2e12, "2 TB")],
-)
-def test_size(value: float, text: str) -> None:
-    assert size(value) == text
+from dgcl.cli.output import print_json, print_table
 
 
 def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:

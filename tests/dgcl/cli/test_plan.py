@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dgcl.cli.support import LINE, Run
+from tests.dgcl.cli.support import Run
 
 PLAN = ["plan", "graph.npz", "--topology", "line.json", "--part", "part.npy"]
 PRINTED = {
@@ -80,16 +80,42 @@ def test_one_rank_sends_nothing(run: Run, folder: Path) -> None:
     assert run("plan", "graph.npz", "--topology", "uniform:1").status == 0
 
 
-def test_text_agrees_with_the_json(run: Run, folder: Path) -> None:
-    text = run(*PLAN).out
-    assert "line, 3 ranks" in text
-    assert "6 boundary vertices, 6 rows to deliver" in text
-    assert "not possible" in text  # direct
-    direct = json.dumps(
-        {**LINE, "connections": [*LINE["connections"], {**LINE["connections"][0], "name": "n", "b": "d2"}]}
-    )
-    (folder / "ring.json").write_text(direct)
-    assert "not possible" not in run("plan", "graph.npz", "--topology", "ring.json").out
+def test_screen_names_machine_relation_methods_and_bound(run: Run, folder: Path) -> None:
+    lines = run(*PLAN).out.splitlines()
+    assert lines[0].startswith("machine   line: 3 devices")
+    assert "6 boundary vertices" in lines[1]
+    assert "6 rows to deliver" in lines[1]
+    assert lines[2].startswith("bound ")
+    methods = {line.split()[0]: line for line in lines[5:8]}
+    assert set(methods) == {"direct", "spst", "auto"}
+    assert "impossible" in methods["direct"]  # 0 and 2 have no link
+
+
+def test_compared_methods(run: Run, folder: Path) -> None:
+    assert len(run(*PLAN, "--json").json["report"]["methods"]) == 1
+    printed = run(*PLAN, "--compare", "spst,direct,auto", "--json").json
+    assert [method["method"] for method in printed["report"]["methods"]] == ["spst", "direct", "auto"]
+    assert printed["method"] == "auto"
+
+
+def test_explained_class(run: Run, folder: Path) -> None:
+    """Vertex 0 is owned by 0 and read by 2 alone, which it reaches through 1."""
+    told = run(*PLAN, "--explain", "0>2", "--json").json["explain"]
+    assert told["vertices"] == 1
+    (tree,) = told["trees"]
+    assert [(edge["src"], edge["dst"], edge["relay"]) for edge in tree["edges"]] == [
+        (0, 1, True),
+        (1, 2, False),
+    ]
+    assert "relay" in run(*PLAN, "--explain", "0>2").out
+
+
+def test_synthetic_relation(run: Run, folder: Path) -> None:
+    argv = ["plan", "--synthetic", "web-google", "--scale", 0.01, "--topology", "dgx1", "--parts", 4]
+    first = run(*argv, "--relation-out", "r.npz", "--json").json
+    assert first["world_size"] == 4
+    assert first["boundary_vertices"] == np.load(folder / "r.npz")["count"].sum() > 0
+    assert run(*argv, "--seed", 1, "--json").json["boundary_vertices"] != first["boundary_vertices"]
 
 
 def test_without_out_nothing_is_written(run: Run, folder: Path) -> None:

@@ -1,0 +1,89 @@
+"""What a plan is made from: a relation (read, drawn, or found in a graph) and a machine of its size."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.cli.arguments import Parser, at_least, number
+from dgcl.cli.errors import CliError, reading
+from dgcl.cli.output import step
+from dgcl.cli.partition import GRAPH_HELP, load_graph
+from dgcl.cli.topo import HELP as TOPOLOGY_HELP
+from dgcl.cli.topo import resolve
+
+if TYPE_CHECKING:
+    from dgcl.planner import Relation
+    from dgcl.topology import Topology
+
+
+def add_problem(parser: Parser) -> None:
+    """Declare the arguments that say what is to be planned, and where."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
+    what.add_argument("--relation", metavar="R.npz", help="relation file (see --relation-out)")
+    what.add_argument(
+        "--synthetic",
+        metavar="NAME",
+        help="draw a relation of the size of a graph: reddit, com-orkut, web-google or wiki-talk",
+    )
+    parser.add_argument(
+        "--scale", metavar="X", type=number(0, open_end=True), help="of --synthetic; default: 1"
+    )
+    parser.add_argument("--topology", metavar="T", required=True, help=TOPOLOGY_HELP)
+    parser.add_argument("--parts", metavar="P", type=at_least(1), help="default: the devices of T")
+    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
+    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+
+
+def problem(args: argparse.Namespace) -> tuple[Relation, Topology]:
+    """Read or make the relation, and take as much of the topology as it needs."""
+    if args.part is not None and args.graph is None:
+        raise CliError("--part goes with a graph: a relation is partitioned already")
+    if args.scale is not None and args.synthetic is None:
+        raise CliError("--scale goes with --synthetic")
+    if args.relation is not None:
+        return _from_file(args.relation, args)
+    topology = resolve(args.topology, args.parts)
+    if args.synthetic is not None:
+        return _drawn(args, topology.num_devices), topology
+    return _from_graph(args, topology), topology
+
+
+def _from_file(path: str, args: argparse.Namespace) -> tuple[Relation, Topology]:
+    from dgcl.planner import Relation
+
+    with step(f"reading {path}"), reading(path, "relation"):
+        relation = Relation.load(path)
+    if args.parts not in (None, relation.world_size):
+        raise CliError(f"--parts {args.parts}: relation {path} is for {relation.world_size} ranks")
+    return relation, resolve(args.topology, relation.world_size)
+
+
+def _drawn(args: argparse.Namespace, world_size: int) -> Relation:
+    from dgcl.planner.synthetic import synthetic_relation
+
+    with step(f"drawing {args.synthetic}"):
+        return synthetic_relation(args.synthetic, world_size, seed=args.seed, scale=args.scale or 1.0)
+
+
+def _from_graph(args: argparse.Namespace, topology: Topology) -> Relation:
+    from dgcl.partition import check_part, partition_graph
+    from dgcl.relation import build_classes
+
+    graph = load_graph(args.graph)
+    if args.part is None:
+        with step(f"partitioning {graph.num_nodes} vertices into {topology.num_devices} parts"):
+            part = partition_graph(graph, topology.num_devices, topology=topology, seed=args.seed)
+    else:
+        with step(f"reading {args.part}"), reading(args.part, "part vector"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
+            part = np.load(args.part, allow_pickle=False)
+            if not isinstance(part, np.ndarray):
+                raise ValueError("must be one array (got an npz archive)")
+            part = check_part(part, graph.num_nodes, topology.num_devices, allow_empty=True)
+    with step("finding out who needs what"):
+        return build_classes(graph, part, topology.num_devices).relation
