@@ -286,7 +286,7 @@ def compiled_for_many_shapes() -> None:
 
     held = folded(comm, torch.ones(comm.num_local, dtype=torch.int64))
     shapes = {torch.float32: [(5,), (6,), (7,), (3, 4), (0,)], torch.int64: [(), (2,)]}
-    for dtype, shape in [(dtype, shape) for dtype in shapes for shape in shapes[dtype]]:
+    for dtype, shape in [(some, shape) for some in shapes for shape in shapes[some]]:
         rows = torch.ones(comm.num_owned, *shape, dtype=dtype)
         expected = held.to(dtype).view(-1, *[1] * len(shape)).expand_as(rows)
         assert torch.equal(there_and_back(rows), expected)
