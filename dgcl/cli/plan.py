@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number
+from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, step
 from dgcl.cli.problem import add_problem, problem
@@ -48,6 +52,7 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument(
         "--explain", metavar="CLASS", help="show how a class travels: its number, or OWNER>D,D,..."
     )
+    parser.add_argument("--plot", metavar="FILE", help="draw load and stages (png, svg or pdf)")
     parser.add_argument("--out", metavar="plan.npz", help="write the plan")
     parser.add_argument("--relation-out", metavar="R.npz", help="write the relation")
     parser.runs(plan)
@@ -58,6 +63,7 @@ def plan(args: argparse.Namespace) -> int:
     from dgcl.planner import PlanOptions
     from dgcl.planner.explain import explain, find_class
     from dgcl.planner.methods import get_planner, make_plan
+    from dgcl.planner.plot import plot_plan
     from dgcl.planner.report import report
 
     for method in (args.method, *(args.compare or ())):
@@ -70,10 +76,15 @@ def plan(args: argparse.Namespace) -> int:
     chosen = None if args.explain is None else find_class(relation, args.explain)
     with step(f"planning {relation.num_classes} classes on {topology.name}"):
         made = make_plan(relation, topology, args.method, options)
-    with ExitStack() as outputs:  # both files appear, or neither
-        for path, result in ((args.out, made), (args.relation_out, relation)):
+    results: list[tuple[str | None, Callable[[Path], None]]] = [
+        (args.out, made.save),
+        (args.relation_out, relation.save),
+        (args.plot, partial(plot_plan, made)),
+    ]
+    with ExitStack() as outputs:  # all files appear, or none
+        for path, write in results:
             if path is not None:
-                result.save(outputs.enter_context(replacing(path)))
+                write(outputs.enter_context(replacing(path)))
     facts = report(made, _others(args, made, options))
     told = None if chosen is None else explain(made, chosen)
     if args.json:
@@ -88,6 +99,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_files(args: argparse.Namespace) -> None:
+    from dgcl.planner.plot import FORMATS
+
     inputs = {
         "GRAPH": args.graph,
         "--relation": args.relation,
@@ -96,6 +109,9 @@ def _check_files(args: argparse.Namespace) -> None:
     }
     check_output("--out", args.out, inputs)
     check_output("--relation-out", args.relation_out, {**inputs, "--out": args.out})
+    check_output("--plot", args.plot, {**inputs, "--out": args.out, "--relation-out": args.relation_out})
+    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
+        raise CliError(f"--plot {args.plot}: must end in {', '.join(FORMATS)}")
 
 
 def _others(args: argparse.Namespace, made: Plan, options: PlanOptions) -> list[Any]:

@@ -59,6 +59,7 @@ def add_parser(verbs: Any, name: str) -> None:
         default=[],
         help="late rank",
     )
+    parser.add_argument("--what-if", action="store_true", help="play the usual variants, one line each")
     parser.add_argument("--trace", metavar="trace.json", help="write every message, for ui.perfetto.dev")
     parser.runs(simulate)
 
@@ -68,6 +69,7 @@ def simulate(args: argparse.Namespace) -> int:
     from dgcl.planner.cost import predicted_seconds
     from dgcl.planner.simulate import simulate as play
     from dgcl.planner.trace import save_trace
+    from dgcl.planner.what_if import render_what_if, what_if
 
     check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
     plan = _load(args.plan)
@@ -88,17 +90,21 @@ def simulate(args: argparse.Namespace) -> int:
     if args.trace is not None:
         with replacing(args.trace) as temporary:
             save_trace(found, temporary)
+    variants = what_if(plan) if args.what_if else []
     if args.json:
-        setting = {
+        asked = {
             "topology": machine.name,
             "row_bytes": row_bytes,
             "order": args.order,
             "slices": args.slices,
         }
-        print_json({**setting, "predicted_seconds": predicted, **found.to_json()})
+        played = {"what_if": [variant.to_json() for variant in variants]} if args.what_if else {}
+        print_json({**asked, "predicted_seconds": predicted, **found.to_json(), **played})
     else:
         setting = f"{plan.num_stages} stages on {machine.name}, rows of {size(row_bytes)}, order {args.order}"
         _print(setting, predicted, found)
+        if args.what_if:
+            print(f"\n{render_what_if(variants)}")
     return 0
 
 

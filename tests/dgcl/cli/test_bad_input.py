@@ -43,6 +43,8 @@ ARGUMENTS = [
     (f"{PLAN} --compare auto,best", "method must be one of .*got 'best'"),
     (f"{PLAN} --explain 99", "class 99 does not exist"),
     (f"{PLAN} --part part.npy --explain 0>0", "no class of rank 0"),
+    (f"{PLAN} --plot picture.gif", "--plot picture.gif: must end in .png"),
+    (f"{PLAN} --plot nowhere/a.svg", "no folder .*nowhere"),
     (f"{PLAN} --explain all", "got 'all'"),
     ("plan graph.npz", "--topology"),
     ("plan graph.npz --relation relation.npz --topology line.json", "not allowed with"),

@@ -110,6 +110,12 @@ def test_explained_class(run: Run, folder: Path) -> None:
     assert "relay" in run(*PLAN, "--explain", "0>2").out
 
 
+def test_picture(run: Run, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert run(*PLAN, "--plot", "p.svg").status == 0
+    assert "<svg" in (folder / "p.svg").read_text()
+
+
 def test_synthetic_relation(run: Run, folder: Path) -> None:
     argv = ["plan", "--synthetic", "web-google", "--scale", 0.01, "--topology", "dgx1", "--parts", 4]
     first = run(*argv, "--relation-out", "r.npz", "--json").json
