@@ -17,7 +17,7 @@ from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.pool import Block
 from dgcl.program import Program
-from dgcl.row_exchange import collect_rows, dispatch_rows
+from dgcl.row_exchange import agree, collect_rows, dispatch_rows
 from dgcl.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -180,10 +180,19 @@ class Communicator:
 
         Returns:
             ``(num_nodes, *F)`` on ``dst``; None elsewhere, and when written to a file.
+
+        Raises:
+            ValueError, TypeError: Wrong rows on some rank, or a file that cannot be written; raised on every
+                rank.
         """
-        self._check(rows, self.num_owned, "num_owned", any_device=True)
-        if dst is not None and not 0 <= dst < self.world_size:
-            raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst})")
+        problem = None
+        try:
+            self._check(rows, self.num_owned, "num_owned", any_device=True)
+            if dst is not None and not 0 <= dst < self.world_size:
+                raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst})")
+        except (TypeError, ValueError) as error:
+            problem = error
+        agree(self.control, problem)
         return collect_rows(self.control, rows, self._program.owned_ids, self.num_nodes, dst, file)
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:

@@ -58,10 +58,12 @@ def current_communicator() -> Communicator:
     return context.require_communicator()
 
 
-def dispatch_features(features: Tensor | ArrayLike | None, comm: Communicator | None = None) -> Tensor:
-    """This rank's ``(num_owned, *F)`` rows of the graph's features; see
-    :meth:`Communicator.dispatch_features`."""
-    return (comm or current_communicator()).dispatch_features(features)
+def dispatch_features(
+    features: Tensor | ArrayLike | None, comm: Communicator | None = None, *, halo: bool = False
+) -> Tensor:
+    """This rank's ``(num_owned, *F)`` rows of the graph's features; with ``halo`` all rows that its first
+    layer reads, ``(num_owned + num_halo, *F)``. See :meth:`Communicator.dispatch_features`."""
+    return (comm or current_communicator()).dispatch_features(features, halo=halo)
 
 
 def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:

@@ -89,7 +89,8 @@ def build_comm_info(
         graph, topology, part, partition, row_bytes, seed, time_limit, timeout: As there.
         method: A planner, or one of :data:`BASELINES`.
         fold: One of :data:`~dgcl.bench.folds.FOLDS`.
-        layers: How many layers "replication" must hold out for. Its communicator is special, see
+        layers: How many exchanges one after the other "replication" must do without: the layers, and one
+            more where degrees are exchanged, as PyG's GCN does. Its communicator is special, see
             :class:`~dgcl.bench.replication.ReplicatedCommunicator`.
 
     Raises:
