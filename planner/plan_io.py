@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from dgcl.planner.arrays import require_range
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 from dgcl.planner.plan import Plan, Trees
 from dgcl.planner.relation import Relation
@@ -105,10 +106,26 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
             arrays["edge_dst"],
             arrays["edge_stage"],
         )
+        _check_ranges(relation, trees)
         topology = Topology.from_json(meta["topology"])
+        if topology.num_devices != relation.world_size:
+            raise ValueError(
+                f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks"
+            )
     except (ValueError, TypeError) as error:
         raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
     return Plan(relation, trees, topology, meta)
+
+
+def _check_ranges(relation: Relation, trees: Trees) -> None:
+    """Raise ValueError unless every index in `trees` points at something, so that whoever reads a plan may
+    index.
+    """
+    world = relation.world_size
+    require_range("tree_class", trees.tree_class, 0, relation.num_classes, "a class")
+    require_range("edge_src", trees.edge_src, 0, world, "a rank")
+    require_range("edge_dst", trees.edge_dst, 0, world, "a rank")
+    require_range("edge_stage", trees.edge_stage, 0, max(1, world - 1), "a stage")
 
 
 def parse_meta(text: str) -> dict[str, Any]:

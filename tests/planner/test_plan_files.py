@@ -24,6 +24,10 @@ DTYPES = {
 }  # fmt: skip
 
 
+def int32(values: list[int]) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return make_plan(
@@ -91,6 +95,17 @@ def broken(plan: Plan, path: Path, changes: dict[str, Any], meta_changes: dict[s
         pytest.param(
             {"class_dests": np.array([[2], [6]], np.uint64)}, "own source", id="owner among its own"
         ),
+        pytest.param(
+            {"tree_class": int32([0, 2])}, r"tree_class\[1\] is 2: must be a class", id="no such class"
+        ),
+        pytest.param(
+            {"edge_src": int32([0, 1, 1, 3])}, r"edge_src\[3\] is 3: must be a rank", id="no such sender"
+        ),
+        pytest.param({"edge_dst": int32([-1, 2, 0, 2])}, r"edge_dst\[0\] is -1", id="negative receiver"),
+        pytest.param(
+            {"edge_stage": int32([0, 2, 0, 0])}, r"edge_stage\[1\] is 2: must be a stage", id="late stage"
+        ),
+        pytest.param({"tree_count": np.array([8, 0])}, r"tree_count\[1\] is 0", id="tree for nobody"),
         pytest.param({"meta": np.array(["{}"])}, r"'meta' must have 0 dimension", id="meta in a list"),
         pytest.param({"meta": np.array(b"{}")}, "'meta' must have dtype unicode", id="meta as bytes"),
         pytest.param({"meta": np.array({}, object)}, "not a valid plan file", id="meta pickled"),
@@ -127,6 +142,7 @@ def test_broken_arrays(plan: Plan, tmp_path: Path, changes: dict[str, Any], mess
         pytest.param({"row_bytes": 0}, "meta.row_bytes must be an integer >= 1", id="no bytes"),
         pytest.param({"seed": 10**400}, "meta.seed must be an integer", id="huge seed"),
         pytest.param({"direct_seconds": "no"}, "meta.direct_seconds must be a number", id="text for direct"),
+        pytest.param({"topology": line(4).to_json()}, "has 4 devices for 3 ranks", id="another size"),
         pytest.param({"topology": {}}, "lists its links explicitly", id="no topology"),
         pytest.param({"method": 3}, "meta.method must be a string", id="method a number"),
         pytest.param({"fingerprint": None}, "meta.fingerprint must be a string", id="no fingerprint"),
