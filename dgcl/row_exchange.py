@@ -57,6 +57,16 @@ def dispatch_rows(
     return piece
 
 
+def agree(control: Control, problem: Exception | None) -> None:
+    """Raise on every rank if one has a problem; a ValueError with its words on the others. Collective."""
+    said = control.exchange(None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(said):
+        if text is not None:
+            raise ValueError(f"{text}, on rank {rank}")
+
+
 def collect_rows(
     control: Control,
     rows: Tensor,
