@@ -107,8 +107,10 @@ def build_block(local: LocalGraph, *, device: torch.device | str | None = None) 
         local: the rank's edges, from ``comm.local``.
         device: where the block lives; None means the CPU.
     """
-    in_edges: Any = ("csc", (torch.tensor(local.indptr), torch.tensor(local.indices).long(), []))
-    plain = dgl.create_block(in_edges, num_src_nodes=local.num_local, num_dst_nodes=local.num_owned)
+    # Edge ids are given, though they are 0..E-1: DGL 1.1's float32 CPU kernels refuse edge features on a CSC
+    # that leaves them out.
+    columns = (torch.tensor(local.indptr), torch.tensor(local.indices).long(), torch.arange(local.num_edges))
+    plain = dgl.create_block(("csc", columns), num_src_nodes=local.num_local, num_dst_nodes=local.num_owned)
     block = LocalBlock.__new__(LocalBlock)
     block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
     block._whole_in_degrees = torch.tensor(local.in_degrees[: local.num_owned])

@@ -48,6 +48,22 @@ class Architecture:
 
 
 @dataclass(frozen=True)
+class Precision:
+    """A dtype, the optimizer that is fair to it, and how equal runs must be."""
+
+    dtype: torch.dtype
+    optimizer: Callable[[Any], torch.optim.Optimizer]
+    tolerance: float
+
+
+# Adam divides by the size of gradients, so float32's rounding errors would grow into steps; SGD does not.
+PRECISIONS = {
+    "float64": Precision(torch.float64, torch.optim.Adam, 1e-10),
+    "float32": Precision(torch.float32, functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), 1e-4),
+}
+
+
+@dataclass(frozen=True)
 class Step:
     """What one training step computed."""
 
@@ -65,17 +81,17 @@ class Run:
     x_gradient: Tensor
 
 
-def inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+def inputs(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Features, labels and training mask of all vertices."""
     generator = torch.Generator().manual_seed(len(case.name))
-    x = torch.randn(case.num_nodes, WIDTHS[0], dtype=torch.float64, generator=generator)
+    x = torch.randn(case.num_nodes, WIDTHS[0], dtype=torch.float64, generator=generator).to(dtype)
     labels = torch.randint(0, WIDTHS[-1], (case.num_nodes,), generator=generator)
     return x, labels, torch.from_numpy(case.train)
 
 
-def build_layers(make: Callable[[int, int], nn.Module]) -> nn.ModuleList:
+def build_layers(make: Callable[[int, int], nn.Module], dtype: torch.dtype) -> nn.ModuleList:
     """The layers with the same parameters wherever it is called, ranks that are threads included."""
-    layers = nn.ModuleList(make(*pair) for pair in itertools.pairwise(WIDTHS)).double()
+    layers = nn.ModuleList(make(*pair) for pair in itertools.pairwise(WIDTHS)).to(dtype)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in layers.parameters():
@@ -84,13 +100,13 @@ def build_layers(make: Callable[[int, int], nn.Module]) -> nn.ModuleList:
 
 
 @functools.cache
-def reference(architecture: str, case_name: str) -> Run:
+def reference(architecture: str, case_name: str, precision: str = "float64") -> Run:
     """The run on one device."""
-    kind, case = ARCHITECTURES[architecture], CASE_BY_NAME[case_name]
-    layers = build_layers(kind.whole_layer or kind.layer)
-    x, labels, train = inputs(case)
+    kind, case, exact = ARCHITECTURES[architecture], CASE_BY_NAME[case_name], PRECISIONS[precision]
+    layers = build_layers(kind.whole_layer or kind.layer, exact.dtype)
+    x, labels, train = inputs(case, exact.dtype)
     x.requires_grad_()
-    optimizer = torch.optim.Adam(layers.parameters())
+    optimizer = exact.optimizer(layers.parameters())
     steps = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -103,14 +119,16 @@ def reference(architecture: str, case_name: str) -> Run:
     return Run(steps, [p.detach() for p in layers.parameters()], x.grad)
 
 
-def on_rank(architecture: str, case_name: str, world_size: int, shape: str) -> Run:
+def on_rank(
+    architecture: str, case_name: str, world_size: int, shape: str, precision: str = "float64"
+) -> Run:
     """The run of one rank; logits and the input's gradient are collected from all."""
-    kind, case = ARCHITECTURES[architecture], CASE_BY_NAME[case_name]
+    kind, case, exact = ARCHITECTURES[architecture], CASE_BY_NAME[case_name], PRECISIONS[precision]
     comm = dgcl.build_comm_info(case.graph, TOPOLOGIES[shape](world_size), part=case.part(world_size))
-    layers = build_layers(kind.layer)
-    x, labels, train = (dgcl.dispatch_features(each) for each in inputs(case))
+    layers = build_layers(kind.layer, exact.dtype)
+    x, labels, train = (dgcl.dispatch_features(each) for each in inputs(case, exact.dtype))
     x.requires_grad_()
-    optimizer = torch.optim.Adam(layers.parameters())
+    optimizer = exact.optimizer(layers.parameters())
     steps = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -253,7 +271,7 @@ def _torch_whole(kind: str) -> Callable[[nn.ModuleList, Case, Tensor], Tensor]:
     def run(layers: nn.ModuleList, case: Case, x: Tensor) -> Tensor:
         counts = np.zeros((case.num_nodes, case.num_nodes))
         np.add.at(counts, (case.edges[1], case.edges[0]), 1.0)  # row v holds v's in-edges
-        adjacency = torch.from_numpy(counts)
+        adjacency = torch.from_numpy(counts).to(x.dtype)
         return _stack(layers, x, lambda layer, h: _dense_layer(kind, layer, adjacency, h))
 
     return run
@@ -273,7 +291,7 @@ def _dense_layer(kind: str, layer: TorchLayer, adjacency: Tensor, x: Tensor) -> 
         (h * layer.attention[0]).sum(-1)[None, :] + (h * layer.attention[1]).sum(-1)[:, None], 0.2
     )
     powers = adjacency[:, :, None] * (scores - scores.max()).exp()
-    shares = powers / powers.sum(1, keepdim=True).clamp(min=1e-300)
+    shares = powers / powers.sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     return torch.einsum("vuh,uhf->vhf", shares, h)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import dgcl
 from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import ARCHITECTURES, assert_equal_runs, on_rank, reference
+from tests.dgcl.equivalence import ARCHITECTURES, PRECISIONS, assert_equal_runs, on_rank, reference
 
 WORLD_SIZES = [1, 2, 3, 4, 8]
 SHAPES = {1: "uniform", 2: "uniform", 3: "chain", 4: "uniform", 8: "chain"}
@@ -33,6 +33,25 @@ def test_threads(architecture, case, world_size) -> None:
         assert_equal_runs(run, expected)
     for run in runs[1:]:
         assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
+
+
+@pytest.mark.parametrize("case", ["directed", "multi-edges"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_float32_with_sgd(architecture, case) -> None:
+    expected = reference(architecture, case, "float32")
+    for run in dgcl.launch(on_rank, 4, architecture, case, 4, "uniform", "float32"):
+        assert_equal_runs(run, expected, PRECISIONS["float32"].tolerance)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_same_run_twice_is_bitwise_the_same(architecture) -> None:
+    first, second = (dgcl.launch(on_rank, 3, architecture, "multi-edges", 3, "chain") for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        for step, again in zip(one.steps, other.steps, strict=True):
+            assert step.loss.equal(again.loss)
+            assert step.logits.equal(again.logits)
+        assert one.x_gradient.equal(other.x_gradient)
+        assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
 
 
 # Every model on every graph once, every world size for every model and for every graph.
