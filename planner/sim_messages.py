@@ -41,8 +41,15 @@ class Messages:
         return int(self.stage.shape[0])
 
     def previous(self) -> Int64Array:
-        """Return, for each message, the slice queued ahead of it in the same transfer, or -1."""
-        return np.where(self.index > 0, np.arange(self.num) - 1, -1)
+        """Return, for each message, the one queued ahead of it, or -1.
+
+        Messages of one sender to one receiver keep their order, by stage and slice: the receiver counts them.
+        """
+        order = np.lexsort((np.arange(self.num), self.dst, self.src))
+        ahead = np.full(self.num, -1, np.int64)
+        same = (self.src[order[1:]] == self.src[order[:-1]]) & (self.dst[order[1:]] == self.dst[order[:-1]])
+        ahead[order[1:][same]] = order[:-1][same]
+        return ahead
 
 
 def messages(trees: Trees, world_size: int, slices: int = 1) -> Messages:

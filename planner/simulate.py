@@ -97,9 +97,9 @@ def simulate(
             plan uses; None: the plan's own.
         row_bytes: bytes of a row; None: the plan's own.
         order: when a rank may send for a stage. "eager": as soon as the rows are there and the peer is in the
-            call (the protocol). "first": likewise, but connections serve earlier stages first. "rank": not
-            before it has sent everything of earlier stages. "barrier": not before everyone has (what the cost
-            model assumes).
+            call (the protocol), messages to one peer in order. "first": likewise, but connections serve
+            earlier stages first. "rank": not before it has sent everything of earlier stages. "barrier":
+            not before everyone has (what the cost model assumes).
         slices: cut each transfer into so many slices, which are passed on one by one.
         sends_at_once: how many messages a rank sends at a time, of those that it could the earliest stage
             first: 1 is a rank whose one core copies; None: any number, as with a copy engine per peer.
