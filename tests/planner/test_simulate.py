@@ -134,6 +134,15 @@ def test_a_slice_waits_only_for_the_slices_that_bring_its_rows() -> None:
     assert simulate(plan, slices=4).seconds == pytest.approx(4 + 1)
 
 
+def test_messages_to_one_peer_keep_their_order() -> None:
+    """Both could flow at once, but the second stage's waits its turn; the one to rank 2 does not."""
+    edges = [(0, 2, [(0, 1, 0)]), (0, 2, [(0, 1, 1)]), (1, 4, [(0, 2, 1)])]
+    wires = small_topology(3, [(0, 1, 1.0), (0, 2, 1.0)])
+    result = simulate(plan_of(wires, [(0, {1}, 4), (0, {2}, 4)], edges))
+    assert result.flowing.tolist() == [0.0, 2.0, 0.0]
+    assert result.arrived.tolist() == [2.0, 4.0, 4.0]
+
+
 def test_latency_is_paid_per_message_before_its_bytes() -> None:
     topology = Topology(
         "slow start",
