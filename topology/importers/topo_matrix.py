@@ -125,6 +125,10 @@ def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
     words = line.split()
     if "X" in words:
         raise ValueError(f"line {number}: a row, where the header of the matrix, GPU0 GPU1 ..., is missing")
+    if not any(_GPU.fullmatch(name) for name in words):
+        raise ValueError(
+            f"line {number}: expected the header of a matrix, GPU0 GPU1 ... (got {shown(line.strip())})"
+        )
     columns: list[str] = []
     affinities: list[str] = []
     while words:
@@ -137,8 +141,6 @@ def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
             words = words[len(known) :]
             continue
         name = words.pop(0)
-        if not columns and not _GPU.fullmatch(name) and not _NAME.fullmatch(name):
-            raise ValueError(f"line {number}: expected the header of a matrix, GPU0 ... (got {shown(name)})")
         if affinities:
             raise ValueError(
                 f"line {number}: {shown(name)} after the affinity columns, where nothing belongs"
@@ -148,10 +150,6 @@ def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
         if name in columns:
             raise ValueError(f"line {number}: column {name!r} twice")
         columns.append(name)
-    if not any(_GPU.fullmatch(name) for name in columns):
-        raise ValueError(
-            f"line {number}: expected the header of a matrix, GPU0 GPU1 ... (got {shown(line.strip())})"
-        )
     return columns, tuple(affinities)
 
 

@@ -46,6 +46,10 @@ def parse_xml(data: bytes) -> Element:
     return _Reader().read(data)
 
 
+class _Refused(ValueError):
+    """What this reader does not accept, though it may be XML."""
+
+
 class _Reader:
     def __init__(self) -> None:
         self._root: Element | None = None
@@ -69,13 +73,15 @@ class _Reader:
             raise ValueError(
                 f"line {error.lineno}: is not well-formed XML ({expat.ErrorString(error.code)}{inside})"
             ) from None
-        except LookupError as error:  # an encoding that Python does not know
+        except _Refused:
+            raise
+        except (LookupError, ValueError) as error:  # an encoding that Python does not know, or expat does not
             raise ValueError(f"line 1: {error}") from None
         assert self._root is not None, "expat accepts no document without an element"
         return self._root
 
     def _refuse(self, what: str) -> NoReturn:
-        raise ValueError(f"line {self._parser.CurrentLineNumber}: {what}")
+        raise _Refused(f"line {self._parser.CurrentLineNumber}: {what}")
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._count += 1

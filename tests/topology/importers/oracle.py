@@ -1,0 +1,74 @@
+"""What a text says of GPUs and their links, read as naively as can be: the judge of the importers."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+
+from dgcl.topology import Topology
+
+Pair = frozenset[str]
+
+
+def links_of(topology: Topology, stem: str) -> dict[Pair, int]:
+    """Links of a kind (``NV``, ``XGMI``) between two devices of a topology, over a switch or directly."""
+    devices = {device.name for device in topology.devices}
+    ports: dict[str, tuple[str, int]] = {}
+    found: dict[Pair, int] = {}
+    for wire in topology.connections:
+        match = re.fullmatch(rf"{stem}(\d+)", wire.kind)
+        if match and {wire.a, wire.b} <= devices:
+            found[frozenset((wire.a, wire.b))] = int(match[1])
+        elif match and "nvswitch" in wire.b:
+            ports[wire.a] = (wire.b, int(match[1]))
+    for a, (switch, count) in ports.items():
+        for b, (other, theirs) in ports.items():
+            if a < b and switch == other:
+                found[frozenset((a, b))] = min(count, theirs)
+    return found
+
+
+def matrix_links(text: str) -> dict[Pair, int]:
+    """NVLinks between GPUs by the rows of a matrix: of each row the words below the header's GPU names."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
+    header = next(line for line in lines if re.search(r"GPU\d", " ".join(line)) and "X" not in line)
+    found: dict[Pair, int] = {}
+    for line in lines[lines.index(header) + 1 :]:
+        if line and re.fullmatch(r"GPU\d+", line[0]):
+            for name, word in zip(header, line[1:], strict=False):
+                if re.fullmatch(r"NV\d+", word):
+                    found[frozenset((line[0].lower(), name.lower()))] = int(word[2:])
+    return found
+
+
+def matrix_gpus(text: str) -> set[str]:
+    """Names of the GPUs that have a row."""
+    rows = (re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines())
+    names = Counter(row[0].lower() for row in rows if row and re.fullmatch(r"GPU\d+", row[0]))
+    # A header that starts at the left edge counts like a row of its first GPU.
+    return set(names)
+
+
+def xml_links(data: bytes, tag: str) -> dict[Pair, int]:
+    """Links between GPUs of a file, by their PCI addresses."""
+    root = ElementTree.fromstring(data)
+    holder = {gpu: pci.get("busid", "") for pci in root.iter("pci") for gpu in pci.findall("gpu")}
+    found: dict[Pair, int] = {}
+    for gpu, address in holder.items():
+        for link in gpu.findall(tag):
+            target = link.get("target", "")
+            if target in holder.values() and target != address:
+                found[frozenset((address, target))] = int(link.get("count", "0"))
+    return found
+
+
+def xml_switch_links(data: bytes) -> Counter[str]:
+    """How many links each GPU, by its PCI address, has to NVSwitches."""
+    root = ElementTree.fromstring(data)
+    found: Counter[str] = Counter()
+    for pci in root.iter("pci"):
+        for link in pci.findall("gpu/nvlink"):
+            if link.get("tclass") == "0x068000":
+                found[pci.get("busid", "")] += int(link.get("count", "0"))
+    return found

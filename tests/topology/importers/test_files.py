@@ -1,0 +1,76 @@
+"""One function for every format: what a file is, is told by its content; errors name the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dgcl.topology.importers import import_topology
+from tests.topology.importers.cases import MATRIX, TABLES, XML
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(MATRIX, id="matrix"),
+        pytest.param(XML, id="xml"),
+        pytest.param("\ufeff" + MATRIX, id="matrix with a byte order mark"),
+        pytest.param("\ufeff" + XML, id="xml with a byte order mark"),
+        pytest.param("\n \n" + XML, id="xml after empty lines"),
+        pytest.param(('<?xml version="1.0" encoding="utf-16"?>' + XML).encode("utf-16"), id="xml in UTF-16"),
+    ],
+)
+def test_content_decides(text: str | bytes, tmp_path: Path) -> None:
+    imported = import_topology(write(tmp_path, "whatever.dat", text))
+    assert [device.name for device in imported.topology.devices] == ["gpu0", "gpu1", "gpu2"]
+    assert imported.topology.name == "whatever"
+
+
+def test_name_model_and_measurements(tmp_path: Path) -> None:
+    matrix, tables = write(tmp_path, "m", MATRIX), write(tmp_path, "p", TABLES.replace("48.20", "48.00"))
+    imported = import_topology(matrix, gpu="V100", name="mine")
+    assert imported.topology.name == "mine"
+    assert {c.kind: c.bandwidth for c in imported.topology.connections}["NV2"] == pytest.approx(48.4)
+    measured = import_topology(matrix, p2p=tables).topology
+    assert {c.kind: c.bandwidth for c in measured.connections}["NV2"] == 48.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "is empty", id="empty"),
+        pytest.param(" \n", "is empty", id="blank"),
+        pytest.param('{"schema": 1}', "is JSON: a topology file needs no import", id="a topology"),
+        pytest.param(TABLES, "refines a topology", id="tables alone"),
+        pytest.param("nothing of the kind", "line 1: expected the header", id="prose"),
+        pytest.param(b"\tGPU0\nGPU0\t\xff\n", "line 2: is not UTF-8 text", id="bytes"),
+        pytest.param(b"\x00" * 50, "line 1", id="zeros"),
+        pytest.param(b" " * (17 << 20), "larger than 16 MB", id="too large"),
+    ],
+)
+def test_refused(text: str | bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "f", text)
+    with pytest.raises(ValueError, match=rf"^{path}: .*{message}"):
+        import_topology(path)
+
+
+def test_errors_of_the_tables_name_their_file(tmp_path: Path) -> None:
+    matrix, tables = write(tmp_path, "m", MATRIX), write(tmp_path, "p", TABLES.replace("48.00", "x"))
+    with pytest.raises(ValueError, match=rf"^{tables}: line 13"):
+        import_topology(matrix, p2p=tables)
+
+
+def test_unknown_models_and_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"gpu must be one of .*A100.*got 'A1O0'.*did you mean 'A100'"):
+        import_topology(write(tmp_path, "m", MATRIX), gpu="A1O0")
+    with pytest.raises(FileNotFoundError, match=r"cannot read .*nowhere"):
+        import_topology(tmp_path / "nowhere")
+    with pytest.raises(IsADirectoryError, match="cannot read"):
+        import_topology(tmp_path)

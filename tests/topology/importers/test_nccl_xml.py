@@ -1,0 +1,309 @@
+"""NCCL's topology files: what is read of them, what is refused, what is told to be missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from dgcl.topology import Topology
+from dgcl.topology.draft import Imported
+from dgcl.topology.importers.nccl_xml import parse_nccl_xml
+from dgcl.topology.machine_topology import machine_topology
+from tests.topology.importers.cases import XML
+
+
+def imported(text: str) -> Imported:
+    return machine_topology(parse_nccl_xml(text.encode()), "t")
+
+
+def wires(topology: Topology) -> dict[tuple[str, str, str], float]:
+    return {(c.a, c.b, c.kind): c.bandwidth for c in topology.connections}
+
+
+def gpu(address: str, dev: int, links: str = "", sm: str = 'sm="80"', speed: str = "16 GT/s") -> str:
+    return (
+        f'<pci busid="{address}" class="0x030200" link_speed="{speed}" link_width="16">'
+        f'<gpu dev="{dev}" {sm} rank="{dev}" gdr="1">{links}</gpu></pci>'
+    )
+
+
+def system(*cpus: str, version: int = 1) -> str:
+    return f'<system version="{version}">{"".join(cpus)}</system>'
+
+
+def cpu(numa: int, below: str, more: str = "") -> str:
+    return f'<cpu numaid="{numa}" {more}>{below}</cpu>'
+
+
+def test_the_hand_made_machine() -> None:
+    found = imported(XML)
+    assert wires(found.topology) == pytest.approx(
+        {
+            ("pci-03:00.0", "cpu0", "PCIe"): 12.0,
+            ("gpu0", "pci-03:00.0", "PCIe"): 12.0,
+            ("gpu1", "pci-03:00.0", "PCIe"): 12.0,
+            ("mlx5_0", "pci-03:00.0", "PCIe"): 12.0,
+            ("mlx5_0", "mlx5_0.port", "net"): 12.5,
+            ("gpu2", "cpu1", "PCIe"): 6.0,  # eight lanes
+            ("cpu0", "cpu1", "UPI"): 10.0,
+            ("gpu0", "gpu1", "NV2"): 48.4,
+        }
+    )
+    assert [(d.name, d.machine, d.socket) for d in found.topology.devices] == [
+        ("gpu0", 0, 0),
+        ("gpu1", 0, 0),
+        ("gpu2", 0, 1),
+    ]
+    assert found.notes == ()
+
+
+def test_nvswitches_are_one_and_a_gpus_links_one_port() -> None:
+    links = "".join(
+        f'<nvlink target="0000:c{i}:00.0" count="{count}" tclass="0x068000"/>'
+        for i, count in enumerate((5, 5, 4, 4))
+    )
+    sm = 'sm="90"'
+    text = system(cpu(0, gpu("0000:01:00.0", 0, links, sm) + gpu("0000:02:00.0", 1, links, sm)))
+    found = wires(imported(text).topology)
+    assert found["gpu0", "nvswitch", "NV18"] == pytest.approx(376.2)
+    assert ("gpu1", "nvswitch", "NV18") in found
+
+
+def test_links_to_the_processor() -> None:
+    power = '<nvlink target="0004:00:00.0" count="3" tclass="0x068001"/>'
+    grace = '<c2c bw="44712" count="10"/>'
+    text = system(
+        cpu(0, gpu("0000:01:00.0", 0, power, 'sm="70"'), 'arch="ppc64"'),
+        cpu(8, gpu("0000:02:00.0", 1, grace, 'sm="90"'), 'arch="ppc64"'),
+    )
+    found = wires(imported(text).topology)
+    assert found["gpu0", "cpu0", "NV3"] == pytest.approx(72.6)
+    assert found["gpu1", "cpu8", "C2C"] == pytest.approx(447.12)
+    assert found["cpu0", "cpu8", "X-bus"] == 32.0
+
+
+def test_xgmi() -> None:
+    def link(target: str) -> str:
+        return f'<xgmi target="{target}" count="4" tclass="0x038000"/>'
+
+    amd = 'sm="104" gcn="910" arch="38911"'
+    text = system(
+        cpu(
+            0,
+            gpu("0000:01:00.0", 0, link("0000:02:00.0"), amd)
+            + gpu("0000:02:00.0", 1, link("0000:01:00.0"), amd),
+        ),
+        version=2,
+    )
+    assert wires(imported(text).topology)["gpu0", "gpu1", "XGMI4"] == 144.0
+
+
+def test_ranks_order_the_devices() -> None:
+    text = XML.replace('rank="0"', 'rank="7"')
+    assert [device.name for device in imported(text).topology.devices] == ["gpu1", "gpu2", "gpu0"]
+
+
+def test_addresses_order_devices_without_ranks() -> None:
+    bare = [
+        f'<pci busid="000{i}:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>'
+        for i in (3, 1, 2)
+    ]
+    found = imported(system(cpu(0, bare[0]), cpu(1, "".join(bare[1:]))))
+    assert [(d.name, d.socket) for d in found.topology.devices] == [("gpu0", 1), ("gpu1", 1), ("gpu2", 0)]
+    assert "the 3 PCI devices of class GPU were taken for them" in found.notes[0]
+
+
+def test_several_machines_of_one_nvlink_domain() -> None:
+    link = '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>'.replace("fffffff", "ffff")
+    text = system(
+        cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"'), 'host_hash="0xa"'),
+        cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"').replace('rank="0"', 'rank="1"'), 'host_hash="0xb"'),
+    )
+    found = imported(text).topology
+    assert [(d.name, d.machine) for d in found.devices] == [("m0.gpu0", 0), ("m1.gpu0", 1)]
+    assert {("m0.gpu0", "nvswitch", "NV18"), ("m1.gpu0", "nvswitch", "NV18")} <= set(wires(found))
+
+
+def test_nics_of_two_ports_and_without_a_pci_device() -> None:
+    nic = (
+        '<pci busid="0000:05:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16"><nic>'
+        '<net name="a" dev="0" speed="200000"/><net name="b" dev="1" speed="200000"/>'
+        '<net name="a" dev="2" speed="200000" coll="1"/></nic></pci>'
+        '<nic><net name="eth0" dev="3" speed="100000"/></nic>'
+    )
+    found = wires(imported(system(cpu(0, gpu("0000:01:00.0", 0) + nic))).topology)
+    assert found["a", "cpu0", "PCIe"] == 48.0
+    assert (found["a", "a.port", "net"], found["a", "b.port", "net"]) == (25.0, 25.0)
+    assert (found["eth0", "cpu0", "bus"], found["eth0", "eth0.port", "net"]) == (12.5, 12.5)
+
+
+def test_what_is_missing_is_told() -> None:
+    text = system(
+        cpu(0, gpu("0000:01:00.0", 0, speed="") + gpu("0000:02:00.0", 1, speed="Unknown")),
+        cpu(1, gpu("0000:03:00.0", 2) + '<pci busid="0000:04:00.0" class="0x020000" link_width="0"/>'),
+    )
+    notes = "\n".join(imported(text).notes)
+    assert "3 PCIe devices do not tell their speed: generation 3 x16, 12 GB/s, was assumed" in notes
+    assert "what joins the NUMA nodes is not told: 10 GB/s was assumed" in notes
+    assert "network cards have no ports in the source" in notes
+
+
+def test_links_that_lead_nowhere_are_told() -> None:
+    own = '<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>'
+    gone = '<nvlink target="0000:99:00.0" count="2" tclass="0x030200"/>'
+    found = imported(system(cpu(0, gpu("0000:01:00.0", 0, own) + gpu("0000:02:00.0", 1, gone))))
+    assert {kind for _, _, kind in wires(found.topology)} == {"PCIe"}
+    notes = "\n".join(found.notes)
+    assert "gpu0: each is named as the other end of its own links" in notes
+    assert "2 NVLinks of gpu1 lead to 0000:99:00.0, which is no GPU here: left out" in notes
+
+
+def test_attributes_of_newer_versions_are_told() -> None:
+    found = imported(XML.replace('numaid="0"', 'numaid="0" moon="full"'))
+    assert "attributes that are not known were not looked at: cpu.moon" in found.notes
+
+
+def test_switches_joined_besides_the_tree() -> None:
+    def switch(address: str, peer: str, below: str) -> str:
+        return (
+            f'<pci busid="{address}" class="0x060400" link_speed="32 GT/s" link_width="16">'
+            f'<pcilink target="{peer}"/>{below}</pci>'
+        )
+
+    text = system(
+        cpu(
+            0,
+            switch("0000:0a:00.0", "0000:0b:00.0", gpu("0000:01:00.0", 0))
+            + switch("0000:0b:00.0", "0000:0a:00.0", gpu("0000:02:00.0", 1)),
+        )
+    )
+    assert wires(imported(text).topology)["pci-0a:00.0", "pci-0b:00.0", "PCIe peer"] == 48.0
+
+
+def changed(old: str, new: str, count: int = 1) -> str:
+    assert old in XML
+    return XML.replace(old, new, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            "<graphs version='1'/>", "line 1: .*<system> .got <graphs>.*NCCL_GRAPH_DUMP", id="graphs"
+        ),
+        pytest.param(
+            changed('version="1"', 'version="9"'), "line 1: version must be one of 1, 2", id="version"
+        ),
+        pytest.param(changed(' version="1"', ""), "line 1: <system> has no 'version'", id="no version"),
+        pytest.param(
+            changed("<nvlink", "<nvlimk"), "line 6: <nvlimk> in <gpu>.*nvlink", id="element misspelt"
+        ),
+        pytest.param(
+            changed('count="2"', 'cuont="2"'), "line 6: <nvlink> has no 'count'", id="attribute garbled"
+        ),
+        pytest.param(
+            changed("link_speed", "link_sqeed"),
+            "line 3: .*'link_sqeed' .did you mean 'link_speed'",
+            id="typo",
+        ),
+        pytest.param(
+            changed('count="2"', 'count="3"'),
+            "line 6: 3 links from 0000:06:00.0 to 0000:07:00.0, which tells of 2",
+            id="count of one end",
+        ),
+        pytest.param(
+            changed('count="2"', 'count="0"'), "line 6: count must be an integer of 1", id="no links"
+        ),
+        pytest.param(changed('count="2"', 'count="two"'), "line 6: count .*'two'", id="no number"),
+        pytest.param(
+            XML.replace('count="2"', 'count="7"'),
+            "line 5: 7 NVLinks on a GPU of compute capability 70, which has 6",
+            id="more than there are",
+        ),
+        pytest.param(
+            changed('0000:07:00.0" count', '0000:05:00.0" count'),
+            "line 6: target 0000:05:00.0 is no GPU by line 14",
+            id="target is a NIC",
+        ),
+        pytest.param(
+            changed('0000:07:00.0" count', '0000:08:00.0" count'),
+            "line 11: 2 links .*which tells of 0 back",
+            id="target of one end",
+        ),
+        pytest.param(
+            changed('0000:07:00.0" count', '0000:07:00" count'),
+            "line 6: target must be a PCI address",
+            id="target cut",
+        ),
+        pytest.param(
+            changed('tclass="0x030200"', 'tclass="0x030"'),
+            "line 6: tclass must be a PCI class",
+            id="class cut",
+        ),
+        pytest.param(
+            changed('tclass="0x030200"', 'tclass="0x020000"'),
+            "line 6: tclass must be that of a GPU",
+            id="link to a NIC",
+        ),
+        pytest.param(
+            changed('busid="0000:07', 'busid="0000:06'),
+            "line 9: busid 0000:06:00.0 is already that of line 4",
+            id="address twice",
+        ),
+        pytest.param(
+            changed('numaid="1"', 'numaid="0"'),
+            "line 21: numaid 0 is already that of line 2",
+            id="node twice",
+        ),
+        pytest.param(
+            changed('rank="1"', 'rank="0"'), "line 10: rank 0 is already that of line 5", id="rank twice"
+        ),
+        pytest.param(
+            changed("8 GT/s", "9 GT/s"),
+            "line 3: link_speed must be one of 2.5, 5, 8.*'9 GT/s'",
+            id="no such speed",
+        ),
+        pytest.param(changed("8 GT/s", "8 GT"), "line 3: link_speed", id="speed cut"),
+        pytest.param(
+            changed('width="16"', 'width="17"'),
+            "line 3: link_width must be one of 1, 2, 4.*17",
+            id="no such width",
+        ),
+        pytest.param(changed('sm="70"', 'sm=""'), "line 5: sm must be an integer", id="empty"),
+        pytest.param(
+            changed('class="0x060400"', 'class="0x030200"'),
+            "line 3: a GPU has <pci> below it",
+            id="GPU with devices",
+        ),
+        pytest.param(
+            changed('class="0x030200"', 'class="0x060400"'),
+            "line 4: a <gpu> in a <pci> of another class",
+            id="GPU in a switch",
+        ),
+        pytest.param(
+            changed('class="0x020700"', 'class="0x030200"'),
+            "line 14: a <nic> in a <pci> of class GPU",
+            id="NIC in a GPU",
+        ),
+        pytest.param(
+            changed('speed="100000"', 'speed="fast"'), "line 16: speed must be an integer", id="network speed"
+        ),
+        pytest.param(
+            changed('name="mlx5_0"', 'name=""'), "line 16: name must be printable", id="NIC without a name"
+        ),
+        pytest.param(
+            system(cpu(0, '<pci busid="0000:00:16.0"/>')),
+            "no GPU: 1 PCI devices have no class",
+            id="bare addresses",
+        ),
+        pytest.param(system(), "the file has no GPU", id="nothing in it"),
+        pytest.param(
+            system(cpu(0, gpu("0000:01:00.0", 0).replace("</gpu>", '</gpu><gpu dev="1"/>'))),
+            "2 <gpu> in one <pci>",
+            id="two in one",
+        ),
+        pytest.param("\n".join(XML.splitlines()[:12]), "line 12: is not well-formed", id="cut"),
+    ],
+)
+def test_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        imported(text)

@@ -1,0 +1,181 @@
+"""Every real file of the shared collection: read as its parsed twin says, or refused for the right reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgcl.topology import Topology
+from dgcl.topology.importers import import_topology, parse_p2p_tables, parse_topo_matrix
+from tests.topology.importers import oracle
+from tests.topology.importers.cases import SHARED, needs_data
+
+pytestmark = needs_data
+
+
+def files(folder: str) -> list[object]:
+    return [pytest.param(path, id=path.stem) for path in sorted(SHARED.glob(f"{folder}/*"))]
+
+
+@pytest.mark.parametrize("path", files("topo_m"))
+def test_a_matrix_is_what_its_parsed_twin_says(path: Path) -> None:
+    expected = json.loads((SHARED / "machines.json").read_text())[path.stem]
+    matrix = parse_topo_matrix(path.read_text())
+    assert len(matrix.gpus) == expected["gpus"]
+    assert [list(row) for row in matrix.gpu_links] == expected["gpu_links"]
+    assert list(matrix.nics) == expected["nics"]
+    assert [list(row) for row in matrix.gpu_nic if row] == expected["gpu_nic"]
+    assert [list(row) for row in matrix.affinity] == expected["affinity"]
+
+
+@pytest.mark.parametrize("path", files("topo_m"))
+def test_the_topology_of_a_matrix_has_its_links(path: Path) -> None:
+    topology = import_topology(path).topology
+    text = path.read_text()
+    assert oracle.links_of(topology, "NV") == oracle.matrix_links(text)
+    assert {device.name for device in topology.devices} == oracle.matrix_gpus(text)
+    assert len(topology.links) == topology.num_devices * (topology.num_devices - 1)
+
+
+@pytest.mark.parametrize("path", files("topo_m"))
+def test_nearer_words_are_nearer_in_the_topology(path: Path) -> None:
+    """Of two PCIe paths, the one whose word is nearer passes no more connections."""
+    matrix = parse_topo_matrix(path.read_text())
+    topology = import_topology(path).topology
+    rank = {device.name: index for index, device in enumerate(topology.devices)}
+    level = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 3, "SYS": 4, "SOC": 4}
+    longest: dict[int, int] = {}
+    shortest: dict[int, int] = {}
+    for link in topology.links:
+        word = matrix.gpu_links[rank[link.src]][rank[link.dst]]
+        if word in level:
+            hops = len(link.route)
+            longest[level[word]] = max(longest.get(level[word], 0), hops)
+            shortest[level[word]] = min(shortest.get(level[word], 99), hops)
+            crosses = any("smp" in step or re.fullmatch(r"cpu\d+-cpu\d+", step) for step in link.route)
+            assert crosses == (word in ("SYS", "SOC"))
+    assert longest.get(1, 2) == 2  # through one switch
+
+
+XML_FILES = [*files("nccl_xml"), *files("constructed")]
+WITHOUT_GPUS = {"aws_g5_48xl": 9, "aws_p5_8xH100": 32}  # and how many devices without a class
+
+
+@pytest.mark.parametrize("path", XML_FILES)
+def test_an_xml_file_has_its_links_or_is_refused(path: Path) -> None:
+    if path.stem in WITHOUT_GPUS:
+        count = WITHOUT_GPUS[path.stem]
+        with pytest.raises(ValueError, match=f"no GPU: {count} PCI devices have no class"):
+            import_topology(path)
+        return
+    data = path.read_bytes()
+    imported = import_topology(path)
+    root = ElementTree.fromstring(data)
+    gpus = {
+        int(gpu.get("dev", "")): pci.get("busid", "")
+        for pci in root.iter("pci")
+        for gpu in pci.findall("gpu")
+    }
+    if not gpus:
+        listed = [pci.get("busid", "") for pci in root.iter("pci") if pci.get("class", "").startswith("0x03")]
+        gpus = dict(enumerate(sorted(listed)))
+    address = {f"gpu{dev}": busid for dev, busid in gpus.items()}
+    assert {device.name for device in imported.topology.devices} == set(address)
+    switched = oracle.xml_switch_links(data)
+    for stem, tag in (("NV", "nvlink"), ("XGMI", "xgmi")):
+        found = {
+            frozenset(address[name] for name in pair): n
+            for pair, n in oracle.links_of(imported.topology, stem).items()
+        }
+        expected = oracle.xml_links(data, tag)
+        if stem == "NV" and switched:
+            busids = sorted(switched)
+            expected |= {
+                frozenset((a, b)): min(switched[a], switched[b]) for a in busids for b in busids if a < b
+            }
+        assert found == expected
+    assert bool(imported.notes) == (not root.findall(".//gpu") or path.stem.startswith("azure_nc"))
+
+
+@pytest.mark.parametrize("path", [p for p in XML_FILES if "flattened" in str(p) or "8xRTX" in str(p)])
+def test_gpus_are_on_the_nodes_of_the_file(path: Path) -> None:
+    topology = import_topology(path).topology
+    root = ElementTree.fromstring(path.read_bytes())
+    numa = {
+        pci.get("busid", ""): int(cpu.get("numaid", ""))
+        for cpu in root.findall("cpu")
+        for pci in cpu.iter("pci")
+        if pci.get("class", "").startswith("0x03")
+    }
+    assert [device.socket for device in topology.devices] == [numa[busid] for busid in sorted(numa)]
+
+
+def test_nics_and_their_speeds() -> None:
+    path = SHARED / "nccl_xml" / "oci_8xH100_dump.xml"
+    topology = import_topology(path).topology
+    root = ElementTree.fromstring(path.read_bytes())
+    speeds = {net.get("name"): int(net.get("speed", "")) / 8000 for net in root.iter("net")}
+    found = {c.b.removesuffix(".port"): c.bandwidth for c in topology.connections if c.kind == "net"}
+    assert found == speeds
+
+
+@pytest.mark.parametrize("path", files("p2p"))
+def test_measured_tables(path: Path) -> None:
+    tables = parse_p2p_tables(path.read_text())
+    numbers = re.findall(r"\d+\.\d\d", path.read_text())
+    assert sum(table.size for name, table in tables.tables.items() if "Connect" not in name) == len(numbers)
+
+
+MEASURED = [
+    ("asus_esc8000a_4xRTX6000Ada", "asus_esc8000a_4xRTX6000Ada", 26.32),
+    ("puget_wrx90_2xRTX6000Ada", "puget_wrx90_2xRTX6000Ada", 26.32),
+    ("node_8xA100_nvswitch", "node_8xA100_nvswitch", 274.4),
+    ("node_8xH100_nvswitch", "node_8xH100_nvswitch", 376.1),
+    ("gb200_4gpu_gpu_block", "nvl4_4xGB200", 746.8),
+]
+
+
+@pytest.mark.parametrize(("matrix", "table", "rate"), MEASURED, ids=[m for m, _, _ in MEASURED])
+def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float) -> None:
+    table_path = SHARED / "p2p" / f"{table}.txt"
+    topology = import_topology(SHARED / "topo_m" / f"{matrix}.txt", p2p=table_path).topology
+    measured = parse_p2p_tables(table_path.read_text()).bandwidth
+    assert slowest(topology) == pytest.approx(rate, rel=0.005)
+    arrays = topology.arrays()
+    model = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
+    np.testing.assert_allclose(model, measured[arrays.link_src, arrays.link_dst], rtol=0.05)
+
+
+def slowest(topology: Topology) -> float:
+    arrays = topology.arrays()
+    return float(arrays.bandwidth[np.unique(arrays.link_directions)].min())
+
+
+def test_the_matrix_and_the_xml_of_a_machine_agree() -> None:
+    matrix = import_topology(SHARED / "topo_m" / "dgx1v_8xV100_4nic.txt", gpu="V100").topology
+    xml = import_topology(SHARED / "constructed" / "dgx1v_8xV100.xml").topology
+    assert matrix.devices == xml.devices
+
+    def shape(topology: Topology) -> dict[tuple[str, str], tuple[int, float]]:
+        arrays = topology.arrays()
+        return {
+            (link.src, link.dst): (
+                len(link.route),
+                float(
+                    arrays.bandwidth[
+                        arrays.link_directions[arrays.link_ptr[i] : arrays.link_ptr[i + 1]]
+                    ].min()
+                ),
+            )
+            for i, link in enumerate(topology.links)
+        }
+
+    hops = {pair: n for pair, (n, _) in shape(matrix).items()}
+    assert hops == {pair: n for pair, (n, _) in shape(xml).items()}
+    direct = {pair: rate for pair, (n, rate) in shape(matrix).items() if n == 1}
+    assert direct == {pair: rate for pair, (n, rate) in shape(xml).items() if n == 1}

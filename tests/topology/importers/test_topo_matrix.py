@@ -1,0 +1,179 @@
+"""`nvidia-smi topo -m`: every layout is read alike, damage is refused with the line and the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from dgcl.topology.importers.topo_matrix import TopoMatrix, parse_topo_matrix
+from tests.topology.importers.cases import MATRIX
+
+BLOCK = [line for line in MATRIX.splitlines() if line.startswith(("\t", "GPU", "mlx"))]
+
+
+def rows(matrix: TopoMatrix) -> tuple[object, ...]:
+    return matrix.gpu_links, matrix.gpu_nic, matrix.nic_nic, matrix.affinity
+
+
+def test_what_is_read() -> None:
+    matrix = parse_topo_matrix(MATRIX)
+    assert matrix.gpus == ("GPU0", "GPU1", "GPU2")
+    assert matrix.nics == ("mlx5_0",)
+    assert matrix.gpu_links == (("X", "NV2", "SYS"), ("NV2", "X", "SYS"), ("SYS", "SYS", "X"))
+    assert matrix.gpu_nic == (("PIX",), ("PIX",), ("SYS",))
+    assert matrix.nic_nic == (("X",),)
+    assert matrix.affinity[2] == ("16-31,48-63", "1", "N/A")
+    assert matrix.affinity_columns == ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+    assert [matrix.numa(gpu) for gpu in range(3)] == [0, 0, 1]
+    assert matrix.cpus(0) == "0-15,32-47"
+
+
+def spaced(width: int) -> str:
+    def columns(line: str) -> list[str]:
+        cells = [cell.strip() for cell in line.split("\t")]
+        return [cells[0], *(cell for cell in cells[1:] if cell)]
+
+    lines = ["".join(cell.ljust(width) for cell in columns(line)).rstrip() for line in BLOCK]
+    return "\n".join([" " * width + lines[0].lstrip(), *lines[1:]]) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("\n".join(BLOCK) + "\n", id="without a legend"),
+        pytest.param("\n".join(BLOCK), id="without a last line break"),
+        pytest.param(spaced(16), id="wide blanks"),
+        pytest.param(spaced(14), id="narrower blanks"),
+        pytest.param(MATRIX.expandtabs(8), id="tabs expanded"),
+        pytest.param(MATRIX.replace("\n", "\r\n"), id="line ends of another system"),
+        pytest.param("\x1b[4m" + MATRIX.replace("ID\n", "ID\x1b[0m\n"), id="underlined, before the tab"),
+        pytest.param("\t\x1b[4m" + MATRIX[1:].replace("ID\n", "ID\x1b[0m\n"), id="underlined, after the tab"),
+        pytest.param("$ nvidia-smi topo -m\n" + MATRIX, id="with the command"),
+        pytest.param("user@host:~$ nvidia-smi topo -m\n" + MATRIX + "user@host:~$ \n", id="with prompts"),
+        pytest.param("```\n" + MATRIX + "```\n", id="fenced"),
+        pytest.param("\n\n" + MATRIX + "\n\n", id="empty lines around"),
+    ],
+)
+def test_layouts_are_read_alike(text: str) -> None:
+    text = text.replace("user@host:~$ \n", "$ \n")
+    assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
+
+
+def test_columns_in_any_order() -> None:
+    cells = [[cell.strip() for cell in line.split("\t")] for line in BLOCK]
+    order = [0, 4, 3, 1, 2]
+    text = "\n".join("\t".join([row[i] for i in order] + row[5:]) for row in cells)
+    assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
+
+
+def test_rows_in_any_order() -> None:
+    text = "\n".join([BLOCK[0], *reversed(BLOCK[1:])])
+    assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
+
+
+def test_gpus_are_sorted_by_their_numbers() -> None:
+    names = [f"GPU{i}" for i in range(11)]
+    header = "\t" + "\t".join(sorted(names))
+    body = [f"{a}\t" + "\t".join(" X " if a == b else "NODE" for b in sorted(names)) for a in sorted(names)]
+    assert parse_topo_matrix("\n".join([header, *body])).gpus == tuple(names)
+
+
+def test_gpu_rows_only() -> None:
+    matrix = parse_topo_matrix("\n".join(BLOCK[:4]))
+    assert matrix.nic_nic is None
+    assert matrix.gpu_nic == (("PIX",), ("PIX",), ("SYS",))
+
+
+def test_gpu_block_only() -> None:
+    matrix = parse_topo_matrix("\tGPU0\tGPU1\nGPU0\t X \tSOC\nGPU1\tSOC\t X \n")
+    assert matrix.gpu_links == (("X", "SOC"), ("SOC", "X"))
+    assert (matrix.nics, matrix.nic_nic, matrix.affinity) == ((), None, ((), ()))
+    assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
+
+
+def test_affinities_left_blank_are_not_shifted() -> None:
+    text = (
+        "        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
+        "GPU0     X      PHB                                     N/A\n"
+        "GPU1    PHB      X                                      N/A\n"
+    )
+    matrix = parse_topo_matrix(text)
+    assert matrix.affinity == (("N/A",), ("N/A",))
+    assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
+
+
+def test_one_gpu_and_names_of_nics() -> None:
+    text = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPHB\t0-251\nNIC0\tPHB\t X \t\n"
+    text += "\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+    matrix = parse_topo_matrix(text)
+    assert matrix.gpu_links == (("X",),)
+    assert matrix.nic_names == {"NIC0": "mlx5_0"}
+
+
+def swapped(line: int, a: int, b: int) -> str:
+    lines = MATRIX.splitlines()
+    cells = lines[line].split("\t")
+    cells[a], cells[b] = cells[b], cells[a]
+    lines[line] = "\t".join(cells)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "empty", id="nothing"),
+        pytest.param("\n\n", "empty", id="empty lines"),
+        pytest.param("to be or not to be\n", r"line 1: .*header", id="prose"),
+        pytest.param("\n".join(BLOCK[1:]), r"line 1: .*header.*missing", id="header cut off"),
+        pytest.param(BLOCK[0], r"ends without a row for GPU0", id="header alone"),
+        pytest.param("\n".join(BLOCK[:3]), r"line 3: .*without a row for GPU2", id="a GPU's row cut off"),
+        pytest.param("\n".join([*BLOCK[:2], *BLOCK[3:]]), r"without a row for GPU1", id="a row missing"),
+        pytest.param("\n".join([*BLOCK, BLOCK[2]]), r"line 6: GPU1 has a row already, in line 3", id="twice"),
+        pytest.param(MATRIX.replace("SYS\t16", "16"), r"line 4: GPU2 to mlx5_0", id="cells missing"),
+        pytest.param(
+            MATRIX.replace("SYS\t X \tSYS\t16-31,48-63\t1\t\tN/A", "SYS\t X \tS"), r"line 4.*'S'", id="cut"
+        ),
+        pytest.param(MATRIX.replace("GPU2\tSYS\tSYS\t X ", "GPU2\tSYS"), r"line 4", id="cell empty"),
+        pytest.param(
+            MATRIX.replace("\t\tN/A", "\t\tN/A\t7", 1), r"line 2: .*more than", id="a cell too many"
+        ),
+        pytest.param(
+            MATRIX.replace("NV2", "NV3", 1), r"line 2: GPU0 to GPU1 is NV3, but line 3 says NV2", id="one way"
+        ),
+        pytest.param(MATRIX.replace("NV2", "NV0"), r"line 2.*'NV0'", id="no links"),
+        pytest.param(MATRIX.replace("NV2", "NV99"), r"line 2.*'NV99'", id="more links than there can be"),
+        pytest.param(
+            MATRIX.replace("NV2", "NVx", 1), r"line 2: GPU0 to GPU1 must be.*'NVx'", id="unknown word"
+        ),
+        pytest.param(MATRIX.replace("GPU0\t X ", "GPU0\tSYS", 1), r"line 2.*'SYS', but X", id="diagonal"),
+        pytest.param(
+            swapped(1, 1, 2), r"line 2.*X is for a device and itself", id="columns of a row swapped"
+        ),
+        pytest.param(
+            MATRIX.replace("PIX\t0-15", "NV2\t0-15"), r"NICs have no NVLinks|says", id="NVLink to a NIC"
+        ),
+        pytest.param(
+            MATRIX.replace("0-15,32-47", "0-15,", 1), r"line 2: an affinity.*'0-15,'", id="affinity cut"
+        ),
+        pytest.param(
+            MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells", id="affinity missing"
+        ),
+        pytest.param(
+            MATRIX.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), r"line 1: column 'GPU0' twice", id="twice"
+        ),
+        pytest.param(MATRIX.replace("GPU NUMA ID", "NUMA Affinity"), r"line 1: .*twice", id="affinity twice"),
+        pytest.param(MATRIX.replace("ID\n", "ID\tmlx5_1\n", 1), r"line 1: 'mlx5_1' after", id="late column"),
+        pytest.param(MATRIX.replace("Legend", "Lagend"), r"line 7: .*'Lagend:'", id="strange line"),
+        pytest.param(MATRIX + "GPU3\tSYS\n", r"line 13", id="row after the legend"),
+        pytest.param("\tNIC0\nNIC0\t X \n", r"line 1: .*GPU0", id="no GPU"),
+        pytest.param("x" * (1 << 21), r"1 MB", id="too large"),
+    ],
+)
+def test_damage_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_topo_matrix(text)
+
+
+def test_some_nics_without_rows_are_refused() -> None:
+    text = "\tGPU0\tNIC0\tNIC1\nGPU0\t X \tPIX\tPIX\nNIC0\tPIX\t X \tPIX\n"
+    with pytest.raises(ValueError, match="without a row for NIC1, though other NICs have theirs"):
+        parse_topo_matrix(text)

@@ -1,0 +1,153 @@
+"""From the words of a matrix to connections: trees, NVLinks, NVSwitches, sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from dgcl.topology import Topology
+from dgcl.topology.draft import Imported
+from dgcl.topology.importers.topo_matrix import parse_topo_matrix
+from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
+from dgcl.topology.rates import GPU_MODELS
+from tests.topology.importers.cases import MATRIX
+
+
+def imported(text: str, gpu: str | None = None) -> Imported:
+    return topo_matrix_topology(parse_topo_matrix(text), "t", GPU_MODELS[gpu] if gpu else None)
+
+
+def matrix(words: list[list[str]], affinity: list[str] | None = None) -> str:
+    """Text for GPUs with these words."""
+    names = [f"GPU{i}" for i in range(len(words))]
+    lines = ["\t" + "\t".join([*names, *(["NUMA Affinity"] if affinity else [])])]
+    for i, name in enumerate(names):
+        lines.append("\t".join([name, *words[i], *([affinity[i]] if affinity else [])]))
+    return "\n".join(lines)
+
+
+def pairs(num_gpus: int, word: str, **other: str) -> list[list[str]]:
+    """All pairs alike, but for some: ``_01="NV2"``."""
+    words = [["X" if i == j else word for j in range(num_gpus)] for i in range(num_gpus)]
+    for key, value in other.items():
+        i, j = int(key[1]), int(key[2])
+        words[i][j] = words[j][i] = value
+    return words
+
+
+def wires(topology: Topology) -> set[tuple[str, str, str]]:
+    return {(c.a, c.b, c.kind) for c in topology.connections}
+
+
+def test_the_hand_made_machine() -> None:
+    found = imported(MATRIX, "V100")
+    assert wires(found.topology) == {
+        ("pcie0", "cpu0", "PCIe"),
+        ("gpu0", "pcie0", "PCIe"),
+        ("gpu1", "pcie0", "PCIe"),
+        ("mlx5_0", "pcie0", "PCIe"),
+        ("gpu2", "cpu1", "PCIe"),
+        ("cpu0", "cpu1", "SYS"),
+        ("gpu0", "gpu1", "NV2"),
+    }
+    assert [device.socket for device in found.topology.devices] == [0, 0, 1]
+    speed = {c.name: c.bandwidth for c in found.topology.connections}
+    assert (speed["gpu0-gpu1"], speed["gpu0-pcie0"], speed["cpu0-cpu1"]) == (pytest.approx(48.4), 12.0, 10.0)
+    assert found.notes == (
+        "the matrix tells no speeds: 24.2 GB/s for an NVLink, 12 GB/s for PCIe, 10 GB/s between NUMA nodes "
+        "were assumed",
+    )
+
+
+def test_switches_nest() -> None:
+    words = pairs(5, "NODE", _01="PIX", _23="PIX", _02="PXB", _03="PXB", _12="PXB", _13="PXB")
+    assert wires(imported(matrix(words)).topology) == {
+        ("pcie0", "cpu0", "PCIe"),
+        ("pcie1", "pcie0", "PCIe"),
+        ("gpu0", "pcie1", "PCIe"),
+        ("gpu1", "pcie1", "PCIe"),
+        ("pcie2", "pcie0", "PCIe"),
+        ("gpu2", "pcie2", "PCIe"),
+        ("gpu3", "pcie2", "PCIe"),
+        ("gpu4", "cpu0", "PCIe"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "word", "switch"),
+    [
+        pytest.param(2, "NV3", False, id="a bridge"),
+        pytest.param(4, "NV6", False, id="four H100 wired directly, 18 links each"),
+        pytest.param(3, "NV12", True, id="three of an NVSwitch machine"),
+        pytest.param(4, "NV18", True, id="GB200 node"),
+        pytest.param(16, "NV6", True, id="DGX-2"),
+    ],
+)
+def test_wires_or_switch(num_gpus: int, word: str, switch: bool) -> None:
+    topology = imported(matrix(pairs(num_gpus, word))).topology
+    ends = {c.b for c in topology.connections}
+    assert ("nvswitch" in ends) == switch
+    assert len(topology.connections) == (num_gpus if switch else num_gpus * (num_gpus - 1) // 2)
+    assert {c.kind for c in topology.connections} == {word}
+
+
+def test_a_gpu_with_fewer_links_to_the_switch() -> None:
+    words = pairs(4, "NV18", _03="NV16", _13="NV16", _23="NV16")
+    topology = imported(matrix(words)).topology
+    assert [c.kind for c in topology.connections] == ["NV18", "NV18", "NV18", "NV16"]
+
+
+def test_islands_have_switches_of_their_own() -> None:
+    words = pairs(6, "SYS", _01="NV18", _02="NV18", _12="NV18", _34="NV18", _35="NV18", _45="NV18")
+    topology = imported(matrix(words)).topology
+    assert {c.b for c in topology.connections if c.kind == "NV18"} == {"nvswitch0", "nvswitch1"}
+    arrays = topology.arrays()
+    assert arrays.num_links == 30
+
+
+def test_counts_of_no_wiring_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"GPU\d has \d+ NVLinks.*GPU0 to GPU3 would be NV12 \(got NV2\)"):
+        imported(matrix(pairs(4, "NV12", _03="NV2")))
+
+
+def test_distances_that_do_not_nest_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"GPU0 and GPU2 are PHB apart, but a chain .* at most PIX apart"):
+        imported(matrix(pairs(3, "PIX", _02="PHB")))
+
+
+def test_sockets_by_affinity_where_nvlinks_hide_them() -> None:
+    found = imported(matrix(pairs(4, "NV18"), ["0", "0", "8", "8"]))
+    assert [device.socket for device in found.topology.devices] == [0, 0, 8, 8]
+
+
+def test_unknown_sockets_are_told() -> None:
+    found = imported(matrix(pairs(4, "NV18")))
+    assert {device.socket for device in found.topology.devices} == {0}
+    assert "NUMA nodes are not told: all GPUs were put on socket 0" in found.notes
+    assert "the matrix tells nothing of PCIe: it is left out" in found.notes
+
+
+def test_more_than_two_nodes_meet_in_the_middle() -> None:
+    topology = imported(matrix(pairs(3, "SYS"), ["0", "1", "3"])).topology
+    assert {("cpu0", "smp", "SYS"), ("cpu1", "smp", "SYS"), ("cpu3", "smp", "SYS")} <= wires(topology)
+
+
+def test_hidden_switches_are_told() -> None:
+    text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV4\tNODE\nGPU1\tNV4\tX\tNODE\nNIC0\tNODE\tNODE\tX\n"
+    found = imported(text)
+    assert any("whether gpu0, gpu1 share PCIe switches is hidden" in note for note in found.notes)
+    assert {("gpu0", "cpu0", "PCIe"), ("gpu1", "cpu0", "PCIe")} <= wires(found.topology)
+
+
+def test_a_nic_that_is_far_from_every_gpu() -> None:
+    text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tPIX\tSYS\nGPU1\tPIX\tX\tSYS\n"
+    found = imported(text)
+    assert any("NIC0: SYS from every GPU, and without a row: left out" in note for note in found.notes)
+    whole = imported(text + "NIC0\tSYS\tSYS\tX\n")
+    assert ("NIC0", "cpu1", "PCIe") in wires(whole.topology)
+
+
+def test_names_of_the_legend() -> None:
+    text = "\tGPU0\tNIC0\nGPU0\tX\tPIX\nNIC0\tPIX\tX\n\nNIC Legend:\n\n  NIC0: mlx5_3\n"
+    assert ("mlx5_3", "pcie0", "PCIe") in wires(imported(text).topology)
+    with pytest.raises(ValueError, match="2 devices the name 'gpu0'"):
+        imported(text.replace("mlx5_3", "gpu0"))
