@@ -78,6 +78,7 @@ def _launch_threads(
     results: list[Any] = [None] * num_ranks
     errors: list[tuple[int, BaseException]] = []
     opened: dict[int, Iterable[Communicator]] = {}
+    done = [threading.Event() for _ in range(num_ranks)]  # an interrupted join forgets that the thread runs
 
     def run(rank: int) -> None:
         context.control = ThreadControl(meeting, rank) if num_ranks > 1 else SingleControl()
@@ -88,21 +89,26 @@ def _launch_threads(
         except BaseException as error:  # carried to the caller's thread
             errors.append((rank, error))
             meeting.leave(rank, f"was stopped by {type(error).__name__}: {error}")
+        finally:
+            done[rank].set()
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(num_ranks)]
     for thread in threads:
         thread.start()
     try:
-        for thread in threads:
-            thread.join()
+        for event in done:
+            event.wait()
     except BaseException as error:  # Ctrl-C is heard in this thread alone; the ranks stop at their next call
         for rank in range(num_ranks):
             meeting.leave(rank, f"was stopped by {type(error).__name__}")
             for comm in list(opened.get(rank, ())):
                 comm.fail(f"stopped by {type(error).__name__}")
+        for event in done:
+            event.wait()
+        raise
+    finally:
         for thread in threads:
             thread.join()
-        raise
     _raise_first(errors)
     return results
 

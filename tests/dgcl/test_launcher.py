@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.context import context
+from dgcl.errors import CommError, PeerLostError
+from tests.dgcl.support_plans import random_world
+from tests.dgcl.support_ranks import join, local_ids
+
+WORLD = random_world(41, 3, "line", num_nodes=12, num_edges=40)
+ROOT = Path(__file__).resolve().parents[2]
+
+# Threads.
+
+
+def rank_and_size() -> tuple[int, int]:
+    control = context.require_control()
+    return control.rank, control.world_size
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 7])
+def test_results_come_in_rank_order(num_ranks: int) -> None:
+    assert dgcl.launch(rank_and_size, num_ranks) == [(rank, num_ranks) for rank in range(num_ranks)]
+
+
+def test_threads_share_the_arguments() -> None:
+    given = torch.zeros(3)
+    results = dgcl.launch(lambda *args: args, 2, given, "text")
+    assert all(tensor is given and text == "text" for tensor, text in results)
+
+
+def test_the_callers_thread_is_not_a_rank() -> None:
+    dgcl.launch(rank_and_size, 2)
+    assert context.control is None
+    assert context.communicator is None
+
+
+def test_init_in_a_rank_changes_nothing() -> None:
+    def run() -> bool:
+        control = context.control
+        dgcl.init()
+        return context.control is control
+
+    assert dgcl.launch(run, 2) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"num_ranks": 0}, ValueError, r"num_ranks must be at least 1 \(got 0\)"),
+        ({"num_ranks": 2, "ranks": "fibers"}, ValueError, r'ranks must be "threads" or "processes" \(got'),
+    ],
+    ids=["no ranks", "no such ranks"],
+)
+def test_mistakes(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        dgcl.launch(rank_and_size, **options)
+
+
+def test_functions_for_processes_must_be_importable() -> None:
+    with pytest.raises(TypeError, match=r"function and args must be picklable .* top level of a module"):
+        dgcl.launch(lambda: None, 2, ranks="processes")
+
+
+def test_a_ranks_own_error_is_raised_before_what_followed_from_it() -> None:
+    """Rank 2 alone is at fault; the others wait for it in the control plane."""
+
+    def run() -> None:
+        control = context.require_control()
+        if control.rank == 2:
+            raise KeyError("mine")
+        control.barrier()
+
+    with pytest.raises(KeyError, match="mine") as raised:
+        dgcl.launch(run, 3)
+    notes = raised.value.__notes__
+    assert notes[0] == "raised on rank 2"
+    for rank in (0, 1):
+        consequence = (
+            f"rank {rank}: PeerLostError: rank {rank}: the ranks cannot meet: rank 2 was stopped by Key"
+        )
+        assert any(note.startswith(consequence) for note in notes)
+
+
+def test_a_thread_that_returns_early_is_not_waited_for() -> None:
+    def run() -> None:
+        control = context.require_control()
+        if control.rank == 1:
+            return
+        control.barrier()
+
+    with pytest.raises(PeerLostError, match="the ranks cannot meet: rank 1 has returned"):
+        dgcl.launch(run, 3)
+
+
+def test_communicators_that_a_rank_leaves_open_are_closed() -> None:
+    shares = WORLD.shares()
+    results = dgcl.launch(lambda: join(shares), 3)
+    for comm in results:
+        with pytest.raises(ValueError, match="closed"):
+            comm.expand(comm.owned_ids)
+
+
+@pytest.mark.parametrize("where", ["a call", "the control plane"])
+def test_an_interrupt_of_the_caller_stops_threads(where: str) -> None:
+    """Ctrl-C reaches the thread that called launch, not the ranks."""
+    shares = WORLD.shares()
+    started = threading.Barrier(3)
+
+    def run() -> None:
+        comm = join(shares)
+        started.wait()
+        if comm.rank == 0:
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            if where == "a call":
+                comm.expand(comm.owned_ids)
+            else:
+                comm.control.barrier()
+
+    with pytest.raises(KeyboardInterrupt):
+        dgcl.launch(run, 3)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+
+
+# Processes. Starting them takes seconds, so one start serves several checks.
+
+
+class Unpicklable(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+def work(given: torch.Tensor, shares: list[Any]) -> tuple[int, float, torch.Tensor]:
+    comm = join(shares)
+    assert not os.environ.get("RANK"), "the library sets no environment variable"
+    if comm.rank == 0:
+        given.fill_(7)
+    comm.control.barrier()
+    result = dgcl.graph_allgather(comm.owned_ids)
+    assert torch.equal(result, local_ids(comm))
+    return os.getpid(), float(given[0]), result
+
+
+def test_processes_work_on_copies_and_send_back_copies() -> None:
+    given = torch.zeros(1000)
+    results = dgcl.launch(work, 3, given, WORLD.shares(), ranks="processes")
+    assert len({pid for pid, _, _ in results} | {os.getpid()}) == 4
+    assert [value for _, value, _ in results] == [7, 0, 0]
+    assert (given == 0).all()
+    for program, (_, _, rows) in zip(WORLD.programs, results, strict=True):
+        assert rows.tolist() == [*program.owned_ids, *program.halo_ids]
+    for pid, _, _ in results:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def fail_somehow(how: str, shares: list[Any]) -> Any:
+    comm = join(shares)
+    if comm.rank == 1:
+        if how == "unpicklable error":
+            raise Unpicklable("mine")
+        if how == "unpicklable result":
+            return threading.Lock()
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(3)
+    return comm.expand(comm.owned_ids)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("killed", CommError, r"rank 1 died \(exit code -9\)|rank 1 has died"),
+        pytest.param("unpicklable error", RuntimeError, "Unpicklable: mine", marks=pytest.mark.slow),
+        pytest.param("unpicklable result", TypeError, "cannot be sent", marks=pytest.mark.slow),
+        pytest.param("exit", SystemExit, "3", marks=pytest.mark.slow),
+    ],
+)
+def test_processes_that_fail(how: str, kind: type[BaseException], text: str) -> None:
+    with pytest.raises(kind, match=text) as raised:
+        dgcl.launch(fail_somehow, 3, how, WORLD.shares(), ranks="processes")
+    assert "rank 1" in "\n".join([str(raised.value), *raised.value.__notes__])
+
+
+LISTING = """
+    import torch
+    import torch.distributed as dist
+
+    import dgcl
+
+    dgcl.init()
+    comm = dgcl.build_comm_info(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]) if dist.get_rank() == 0 else None)
+    x = dgcl.dispatch_features(torch.arange(4.0) if comm.rank == 0 else None).requires_grad_()
+    h = dgcl.graph_allgather(x)
+    assert torch.equal(h, torch.cat([comm.owned_ids, comm.halo_ids]).float())
+    h.sum().backward()
+    total = dgcl.collect(x.grad, dst=None)
+    assert total.sum() == 4 + sum(comm.control.exchange(comm.num_halo)), total
+    print(f"done-{comm.rank}\\n", end="")
+"""
+
+
+@pytest.mark.slow
+def test_listing_1_under_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(LISTING))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = subprocess.run(
+        [*torchrun, str(script)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert sorted(run.stdout.split()) == ["done-0", "done-1"]
+
+
+@pytest.mark.slow
+def test_listing_1_without_any_launcher(tmp_path: Path) -> None:
+    """One process alone is one rank."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(LISTING.replace(" if dist.get_rank() == 0 else None", "")))
+    run = subprocess.run(
+        [sys.executable, str(script)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+    )
+    assert run.returncode == 0
