@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import dgcl
+from dgcl.build import prepare
+from dgcl.context import context
+from dgcl.graph import Graph
+from dgcl.planner.methods import METHODS
+from dgcl.topology import Connection, Device, Topology
+from tests.dgcl.rank_pool import RankPool
+from tests.dgcl.support_ranks import folded, local_ids
+
+EDGES = np.random.default_rng(5).integers(0, 40, (2, 160))
+PARTS = np.arange(40) % 3
+LINE = Topology(
+    name="line",
+    devices=tuple(Device(f"device{rank}") for rank in range(3)),
+    connections=tuple(
+        Connection(f"wire{rank}", "wire", f"device{rank}", f"device{rank + 1}", 1.0) for rank in (0, 1)
+    ),
+)
+
+
+def given_on_rank_0(value: Any) -> Any:
+    return value if context.require_control().rank == 0 else None
+
+
+def build(graph: Any = EDGES, topology: Any = "uniform", **options: Any) -> dgcl.Communicator:
+    return dgcl.build_comm_info(given_on_rank_0(graph), topology, **options)
+
+
+def check_exchange(comm: dgcl.Communicator) -> None:
+    assert torch.equal(comm.expand(comm.owned_ids), local_ids(comm))
+    rows = torch.arange(comm.num_local * 2).view(-1, 2)
+    assert torch.equal(comm.fold(rows), folded(comm, rows))
+
+
+@pytest.mark.parametrize(
+    ("topology", "method"),
+    [
+        *((topology, method) for topology in ("uniform", "dgx1") for method in METHODS),
+        *(
+            (LINE, method) for method in ("auto", "optimal", "spst")
+        ),  # the others want a link between the ends
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_every_method_moves_the_planned_bytes(topology: Any, method: str) -> None:
+    def run() -> None:
+        comm = build(topology=topology, part=PARTS, method=method)
+        check_exchange(comm)
+        trees = comm.plan.trees
+        leaving = trees.edge_src == comm.rank
+        rows = int(np.repeat(trees.tree_count, np.diff(trees.edge_ptr))[leaving].sum())
+        assert comm.bytes_sent["expand"].sum() == 8 * rows
+        assert comm.plan.method == method
+
+    dgcl.launch(run, 3)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("partition", ["metis", "random", "range"])
+def test_every_partition_covers_the_graph(world_size: int, partition: str) -> None:
+    def run() -> list[int]:
+        comm = build(partition=partition)
+        check_exchange(comm)
+        return comm.owned_ids.tolist()
+
+    parts = dgcl.launch(run, world_size)
+    assert sorted(vertex for part in parts for vertex in part) == list(range(40))
+
+
+def test_a_given_part_is_kept() -> None:
+    def run() -> None:
+        comm = build(part=torch.from_numpy(PARTS))
+        assert comm.owned_ids.tolist() == np.flatnonzero(comm.rank == PARTS).tolist()
+
+    dgcl.launch(run, 3)
+
+
+def test_building_twice_gives_the_same() -> None:
+    def run() -> list[Any]:
+        comm = build(topology="dgx1")
+        trees = comm.plan.trees
+        return [comm.owned_ids, comm.halo_ids, torch.tensor(trees.edge_src), torch.tensor(trees.edge_stage)]
+
+    for first, second in zip(dgcl.launch(run, 4), dgcl.launch(run, 4), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_preparing_needs_no_ranks() -> None:
+    shares = prepare(EDGES, 3, LINE, part=PARTS)
+    assert [share.program.rank for share in shares] == [0, 1, 2]
+    assert all(share.sizes == (40, 160) for share in shares)
+    assert sum(share.local.num_edges for share in shares) == 160
+
+
+# Mistakes: made on rank 0, heard on all.
+
+TWO_DEVICES = Topology("two", (Device("a"), Device("b")), (Connection("w", "wire", "a", "b", 1.0),))
+APART = Topology("apart", (Device("a"), Device("b"), Device("c")), (Connection("w", "wire", "a", "b", 1.0),))
+MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no graph": ({"graph": None}, ValueError, r"graph must be given on rank 0 \(got None\)"),
+    "not a graph": ({"graph": 7}, TypeError, "graph"),
+    "negative vertex": ({"graph": np.array([[0, -1], [1, 0]])}, ValueError, "-1"),
+    "no such file": ({"graph": "no/such/graph.npz"}, OSError, "no/such/graph.npz"),
+    "part too short": ({"part": PARTS[:7]}, ValueError, "part"),
+    "part out of range": ({"part": PARTS + 1}, ValueError, "part"),
+    "no such partition": ({"partition": "best"}, ValueError, "best"),
+    "no such method": ({"method": "spts"}, ValueError, "did you mean 'spst'"),
+    "no such topology": ({"topology": "dgx9"}, ValueError, "dgx9"),
+    "too few devices": ({"topology": TWO_DEVICES}, ValueError, "3"),
+    "devices apart": ({"topology": APART, "part": PARTS}, ValueError, "c"),
+    "no bytes per row": ({"row_bytes": 0}, ValueError, r"row_bytes must be >= 1 .* \(got 0\)"),
+    "seed of the wrong type": ({"seed": 0.5}, TypeError, "seed must be an integer"),
+    "no time": ({"time_limit": -1}, ValueError, "time_limit must be positive"),
+}
+
+
+@pytest.mark.parametrize(("options", "kind", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_on_rank_0_are_heard_on_all(options: Any, kind: type[Exception], text: str) -> None:
+    def run() -> None:
+        with pytest.raises(kind, match=text) as raised:
+            build(**options)
+        assert str(raised.value).endswith("(on rank 0)") == (context.require_control().rank > 0)
+        check_exchange(build())  # and the ranks can go on
+
+    dgcl.launch(run, 3)
+
+
+def test_no_timeout_is_an_error_on_the_rank_that_gives_it() -> None:
+    def run() -> None:
+        with pytest.raises(ValueError, match=r"timeout must be a positive number of seconds \(got 0\)"):
+            build(timeout=0)
+
+    dgcl.launch(run, 2)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        torch.from_numpy(EDGES),
+        Graph(3, np.array([0, 1, 1, 2]), np.array([2, 0], np.int32), None),
+        (np.array([0, 2, 3, 3]), np.array([1, 2, 0])),
+    ],
+    ids=["edge_index", "Graph", "csr"],
+)
+def test_graphs_of_several_kinds(graph: Any) -> None:
+    dgcl.launch(lambda: check_exchange(build(graph)), 2)
+
+
+def test_fewer_vertices_than_ranks() -> None:
+    def run() -> int:
+        comm = build(np.array([[0, 1], [1, 0]]))
+        check_exchange(comm)
+        return comm.num_owned
+
+    assert sorted(dgcl.launch(run, 4)) == [0, 0, 1, 1]
+
+
+# Groups of processes.
+
+
+def on_part_of_the_group() -> list[int] | None:
+    """Ranks 3 and 1 of four, in this order: ranks of the group are not ranks of the world."""
+    rank = dist.get_rank()
+    group = dist.new_group([1, 3])
+    if rank not in (1, 3):
+        with pytest.raises(ValueError, match="group: this process is not a member"):
+            dgcl.init(group)
+        dist.barrier()
+        return None
+    joined = context.control
+    try:
+        dgcl.init(group)
+        comm = build(EDGES)
+        assert (comm.rank, comm.world_size) == ((1, 3).index(rank), 2)
+        check_exchange(comm)
+        features = torch.arange(80.0).view(40, 2)
+        rows = dgcl.dispatch_features(given_on_rank_0(features))
+        assert torch.equal(rows, features[comm.owned_ids])
+        collected = dgcl.collect(rows, dst=1)
+        assert (collected is not None) == (comm.rank == 1)
+        assert collected is None or torch.equal(collected, features)
+        assert torch.equal(comm.all_reduce_sum(torch.tensor([comm.rank + 1])), torch.tensor([3]))
+        owned = comm.owned_ids.tolist()
+        comm.close()
+    finally:
+        context.control = joined
+    dist.barrier()
+    return owned
+
+
+def test_a_group_within_a_larger_world(rank_pool: Callable[[int], RankPool]) -> None:
+    zero, one, two, three = rank_pool(4).run(on_part_of_the_group)
+    assert zero is None
+    assert two is None
+    assert sorted([*one, *three]) == list(range(40))
+
+
+def mistake_in_a_process() -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'spst'"):
+        build(method="spts")
+    with pytest.raises(OSError, match="no/such"):
+        build(graph="no/such/graph.npz")
+    check_exchange(build())
+    dgcl.current_communicator().close()
+
+
+def test_mistakes_on_rank_0_cross_processes(rank_pool: Callable[[int], RankPool]) -> None:
+    rank_pool(3).run(mistake_in_a_process)
+
+
+def test_the_log_says_what_was_built(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="dgcl"):
+        prepare(EDGES, 3, LINE, part=PARTS)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "40 vertices, 160 edges on 3 ranks of line: plan 'auto' with" in line
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dgcl.launch(lambda: check_exchange(build()), 2)
+    assert not list(tmp_path.iterdir())
