@@ -118,14 +118,31 @@ def edge_sum(values: Tensor, end: EndPoints) -> Tensor:
     return out
 
 
+@torch.library.custom_op("dgcl::csr_matmul", mutates_args=())
+def _csr_matmul(indptr: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    """A CSR matrix times dense rows, as one operator, because compilers do not see into sparse tensors."""
+    shape = (len(indptr) - 1, len(x))
+    return torch.mm(torch.sparse_csr_tensor(indptr, columns, values, shape, check_invariants=False), x)
+
+
+@_csr_matmul.register_fake
+def _(indptr: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty(len(indptr) - 1, x.size(1))
+
+
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(x, weight)
         dtype = _sum_dtype(x.dtype)
-        matrix = edges.matrix(None if weight is None else weight.detach().to(dtype), dtype)
-        return torch.mm(matrix, x.to(dtype)).to(x.dtype)
+        columns = edges.heads.sort(edges.tails.rows)
+        values = (
+            columns.new_ones(len(columns), dtype=dtype)
+            if weight is None
+            else edges.heads.sort(weight).to(dtype)
+        )
+        return _csr_matmul(edges.heads.indptr, columns, values, x.to(dtype)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]

@@ -28,8 +28,9 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
 
-BLOCK = 1 << 16
-"""64-bit words hashed at a time on a CPU: the dozen passes of the hash then run in its cache."""
+BLOCK = 1 << 15
+"""64-bit words hashed at a time on a CPU: the dozen passes of the hash then run in its cache, each too small
+for torch to share out among threads, which would then meet after every pass."""
 
 
 class Dropout(torch.nn.Module):
@@ -92,7 +93,7 @@ def dropout(
     comm = comm if comm is not None else dgcl.current_communicator()
     ids = _row_ids(x, comm)
     if call is None:
-        if torch._C._current_graph_task_id() != -1:  # as torch.utils.checkpoint itself asks
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:  # in a backward
             raise RuntimeError(
                 "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
                 " other elements than the forward did; pass call=, the number of the step for example"
@@ -112,26 +113,27 @@ def keep_mask(ids: Tensor, num_columns: int, p: float, *, seed: int, call: int) 
         num_columns: elements in each row.
         p: the probability of False, exact to 2**-32.
         seed: any integer.
-        call: any integer.
+        call: any integer of 64 bits.
     """
     words_per_row = -(-num_columns // 2)
     keys = _row_keys(ids, seed, call).unsqueeze(1)
     columns = torch.arange(words_per_row, device=ids.device) * GOLDEN
     threshold = round(p * 2**32)
     kept = torch.empty(len(ids), words_per_row, 2, dtype=torch.bool, device=ids.device)
-    rows_per_block = max(1, BLOCK // max(1, words_per_row)) if ids.device.type == "cpu" else max(1, len(ids))
+    in_blocks = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # a compiler fuses the passes
+    rows_per_block = max(1, BLOCK // max(1, words_per_row)) if in_blocks else max(1, len(ids))
     for start in range(0, len(ids), rows_per_block):
         block = slice(start, start + rows_per_block)
         words = _mix(keys[block] + columns)
-        torch.ge(_shift_right(words, 32), threshold, out=kept[block, :, 0])
-        torch.ge(words.bitwise_and_(0xFFFFFFFF), threshold, out=kept[block, :, 1])
+        kept[block, :, 0] = _shift_right(words, 32) >= threshold
+        kept[block, :, 1] = words.bitwise_and_(0xFFFFFFFF) >= threshold
     return kept.flatten(1)[:, :num_columns]
 
 
 def _row_keys(ids: Tensor, seed: int, call: int) -> Tensor:
     """(rows,) int64: a key for each row, one stream of keys for each (seed, call)."""
     stream = _mix(torch.full((1,), _signed(seed), dtype=torch.int64, device=ids.device))
-    stream = _mix(stream + _signed(call * GOLDEN))
+    stream = _mix(stream + torch.full((1,), call, dtype=torch.int64, device=ids.device) * GOLDEN)
     return _mix(stream + ids * GOLDEN)
 
 
