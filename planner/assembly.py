@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
+from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def assemble(journeys: Journeys, relation: Relation, arrays: TopologyArrays) -> 
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
 
 
-@njit(cache=True)
+@compiled
 def _by_class(class_: Int32Array, num_classes: int) -> tuple[Int64Array, Int64Array]:
     """Return a stable order by class and the pointer to each class in it (a counting sort)."""
     ptr = np.zeros(num_classes + 1, np.int64)
@@ -47,7 +47,7 @@ def _by_class(class_: Int32Array, num_classes: int) -> tuple[Int64Array, Int64Ar
     return order, ptr
 
 
-@njit(cache=True)
+@compiled
 def cleaned(
     link: Int32Array,
     stage: Int32Array,
@@ -90,7 +90,7 @@ def cleaned(
     return kept - first
 
 
-@njit(cache=True)
+@compiled
 def _trees(
     ptr: Int64Array,
     begin: Int64Array,

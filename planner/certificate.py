@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import IntArray
+from dgcl.planner.arrays import FloatArray, IntArray
 from dgcl.planner.cost import GIGA
 from dgcl.planner.hierarchy import is_exact
 from dgcl.planner.plan import Bound
 from dgcl.planner.price_bound import PriceBound, price_bound
+from dgcl.planner.price_loop import latency_factor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,13 @@ _FIRST_LOOK = 3  # linear programs for a contraction before it is known to matte
 
 
 def stage_free_bound(
-    relation: Relation, topology: Topology, space: StateSpace, aim: float, tolerance: float, deadline: float
+    relation: Relation,
+    topology: Topology,
+    space: StateSpace,
+    factor: FloatArray,
+    aim: float,
+    tolerance: float,
+    deadline: float,
 ) -> PriceBound:
     """Return the best price bound of those contractions that the grouping suggests, in rows per GB/s.
 
@@ -36,10 +43,11 @@ def stage_free_bound(
     arrays = topology.arrays()
     if is_exact(relation):
         return price_bound(
-            relation, arrays, np.arange(relation.world_size), aim=aim, tolerance=tolerance, deadline=deadline
-        )
+            relation, arrays, np.arange(relation.world_size), factor=factor, aim=aim, tolerance=tolerance,
+            deadline=deadline,
+        )  # fmt: skip
     best = price_bound(
-        relation, arrays, _groups_as_nodes(space), aim=aim, tolerance=tolerance, deadline=deadline
+        relation, arrays, _groups_as_nodes(space), factor=factor, aim=aim, tolerance=tolerance, deadline=deadline
     )
     for group in space.groups:
         if group.shape[0] > MAX_NODES - 1 or time.perf_counter() > deadline:
@@ -48,8 +56,9 @@ def stage_free_bound(
         nodes[group] = np.arange(group.shape[0])
         for steps in (_FIRST_LOOK, 40):
             found = price_bound(
-                relation, arrays, nodes, aim=aim, tolerance=tolerance, steps=steps, deadline=deadline
-            )
+                relation, arrays, nodes, factor=factor, aim=aim, tolerance=tolerance, steps=steps,
+                deadline=deadline,
+            )  # fmt: skip
             best = max(best, found, key=lambda bound: bound.value)
             if found.value < 0.9 * best.value:
                 break
@@ -67,31 +76,47 @@ def ladder(
     free: PriceBound,
     staged: Mapping[int, float],
     direct_seconds: float | None,
+    known_seconds: float,
     topology: Topology,
     world_size: int,
     row_bytes: int,
 ) -> Bound:
     """Return the bound on plans of any number of stages, from bounds for each number.
 
-    Let `free` bound the stages' times without latency for any number of stages, and ``staged[K]`` for at most K
-    stages, in rows per GB/s; let A be the smallest latency of a link. Then no plan takes less than the minimum
-    over j = 1 .. world_size - 1 of
+    Let A be the smallest latency of a link, and Z = `known_seconds` the time of some plan. In rows per GB/s,
+    `free` bounds the sum over stages of T(k) - A for plans of any number of stages, and ``staged[K]`` for plans of
+    at most K, where stages take T(k) - A <= Z - 2 A (`excess_factor`). Then no plan takes less than Z, or than the
+    minimum over j = 1 .. world_size - 1 of
 
     - direct_seconds for j = 1 (more than any plan where some pair has no link);
     - j * A + the larger of `free` and of ``staged[K]`` for all K >= j, in seconds, for j >= 2.
 
-    Proof. Take a plan and let j be its number of stages in which anything is sent (empty ones take no time and
-    may be dropped). If j = 1 every row goes straight to its destinations in that stage: the plan is peer-to-peer
-    and takes direct_seconds. Otherwise each of the j stages takes at least A more than its largest load /
-    bandwidth, because the direction with this load is on the route of a link in use. The sum of the latter is
-    what `free` bounds, and also what ``staged[K]`` bounds if j <= K.
+    Proof. Take a plan faster than Z and let j be its number of stages in which anything is sent (empty ones take
+    no time and may be dropped). If j = 1 every row goes straight to its destinations in that stage: the plan is
+    peer-to-peer and takes direct_seconds. Otherwise each of the j stages takes at least A, so none takes more than
+    Z - (j - 1) A, and T(k) - A <= Z - 2 A. The sum of T(k) - A is what `free` bounds, and ``staged[K]`` if j <= K.
     """
     unit = row_bytes / GIGA
     least = float(topology.arrays().link_latency.min(initial=np.inf))
     values = [np.inf if direct_seconds is None else direct_seconds]
     for j in range(2, world_size):
         values.append(j * least + unit * max([free.value, *(b for k, b in staged.items() if k >= j)]))
-    return Bound(float(min(values)), _describe(free, topology))
+    return Bound(float(min(known_seconds, *values)), _describe(free, topology))
+
+
+def excess_factor(topology: Topology, known_seconds: float) -> FloatArray:
+    """Return the latency factors of links for what stages take beyond the smallest latency; see `ladder`.
+
+    With A and Z as there: a stage in which link l is used and direction c on its route is busy for a time b has
+    T(k) - A >= (latency(l) - A) + b, so `latency_factor` applies to latencies less A and stage times of at most
+    Z - 2 A.
+    """
+    latency = topology.arrays().link_latency
+    least = float(latency.min(initial=np.inf))
+    room = known_seconds - 2.0 * least
+    if not (latency > least).any() or not 0.0 < room < np.inf:
+        return np.ones(latency.shape[0])
+    return latency_factor(latency - least, room)
 
 
 def _describe(free: PriceBound, topology: Topology) -> str:

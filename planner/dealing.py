@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import Int32Array, Int64Array
+from dgcl.planner.compiled import compiled
 from dgcl.planner.flows import Flows
 from dgcl.planner.rounding import WholeFlows
 from dgcl.planner.subsets import SubsetFamily
@@ -38,7 +38,7 @@ class _Lists(NamedTuple):
     next: Int64Array
 
 
-@njit(cache=True)
+@compiled
 def _grown(lists: _Lists) -> _Lists:
     size = lists.class_.shape[0]
     class_, next_ = np.empty(2 * size, np.int32), np.arange(1, 2 * size + 1)
@@ -47,7 +47,7 @@ def _grown(lists: _Lists) -> _Lists:
     return _Lists(class_, begin, end, next_)
 
 
-@njit(cache=True)
+@compiled
 def _copy(lists: _Lists, free: int, entry: int, begin: int) -> tuple[_Lists, int, int]:
     """Take a free entry for vertices ``begin:`` of `entry`'s portion; return lists, the next free, the copy."""
     if free >= lists.class_.shape[0]:
@@ -58,7 +58,7 @@ def _copy(lists: _Lists, free: int, entry: int, begin: int) -> tuple[_Lists, int
     return lists, free, copy
 
 
-@njit(cache=True)
+@compiled
 def _cut(lists: _Lists, free: int, entry: int, length: int) -> tuple[_Lists, int]:
     """Leave `length` vertices in `entry` and put the others into an entry right behind it."""
     following, middle = lists.next[entry], lists.begin[entry] + length
@@ -68,7 +68,7 @@ def _cut(lists: _Lists, free: int, entry: int, length: int) -> tuple[_Lists, int
     return lists, free
 
 
-@njit(cache=True)
+@compiled
 def _append(lists: _Lists, entry: int, head: Int64Array, tail: Int64Array, at: int) -> None:
     """Put `entry` at the end of list number `at`."""
     lists.next[entry] = -1
@@ -79,7 +79,7 @@ def _append(lists: _Lists, entry: int, head: Int64Array, tail: Int64Array, at: i
     tail[at] = entry
 
 
-@njit(cache=True)
+@compiled
 def deal(
     family: SubsetFamily,
     moves: Moves,
@@ -129,35 +129,34 @@ def deal(
                 for f in range(high - 1, low, -1):
                     entry = head[v * num_sets + f]
                     head[v * num_sets + f] = -1
-                    q = family.pair_ptr[f] - 1  # option q: first those that wait, then the splits in turn
-                    room_left = whole.wait[k, v, f]
-                    whole_set = not moves.splits[at]
+                    q = family.pair_ptr[f] - 1
+                    room_left = np.int64(0)
                     while entry >= 0:
+                        if not moves.splits[at]:
+                            following = lists.next[entry]
+                            _append(lists, entry, leave_head, leave_tail, f)
+                            entry = following
+                            continue
                         while room_left == 0:
                             q += 1
-                            room_left = np.int64(1) << 62 if whole_set else whole.pair[k, flows.pair_base[at] + q]
+                            room_left = whole.pair[k, flows.pair_base[at] + q]
                         if lists.end[entry] - lists.begin[entry] > room_left:
                             lists, free = _cut(lists, free, entry, room_left)
                         following = lists.next[entry]
                         room_left -= lists.end[entry] - lists.begin[entry]
-                        if q < family.pair_ptr[f]:
-                            _append(lists, entry, later_head, later_tail, v * num_sets + f)
-                        elif whole_set:
-                            _append(lists, entry, leave_head, leave_tail, f)
-                        else:
-                            rest = family.pair_rest[q]
-                            if rest != low:
-                                lists, free, copy = _copy(lists, free, entry, lists.begin[entry])
-                                _append(lists, copy, head, tail, v * num_sets + rest)
-                            _append(lists, entry, leave_head, leave_tail, family.pair_first[q])
+                        rest = family.pair_rest[q]
+                        if rest != low:
+                            lists, free, copy = _copy(lists, free, entry, lists.begin[entry])
+                            _append(lists, copy, head, tail, v * num_sets + rest)
+                        _append(lists, entry, leave_head, leave_tail, family.pair_first[q])
                         entry = following
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
                     entry = leave_head[f]
                     leave_head[f] = -1
                     base = flows.move_base[at] + (f - low) * (end - begin)
-                    j = -1
-                    room_left = np.int64(0)
+                    j = -1  # first those that wait, then the moves in turn
+                    room_left = whole.wait[k, v, f]
                     while entry >= 0:
                         while room_left == 0:
                             j += 1
@@ -166,6 +165,10 @@ def deal(
                             lists, free = _cut(lists, free, entry, room_left)
                         following = lists.next[entry]
                         room_left -= lists.end[entry] - lists.begin[entry]
+                        if j < 0:
+                            _append(lists, entry, later_head, later_tail, v * num_sets + f)
+                            entry = following
+                            continue
                         if written == room:
                             room *= 2
                             out_class = np.concatenate((out_class, np.empty_like(out_class)))

@@ -1,7 +1,8 @@
 """The best whole-row plan of a very small problem, by listing every tree and solving an integer program.
 
 With four devices and a few hundred vertices the time of one row matters, and no rounding of a fractional plan
-is safe. There are about a hundred stage-labelled trees per class then, so HiGHS can be given all of them.
+is safe; nor is a linear program where latencies decide which links are worth opening. There are about a hundred
+stage-labelled trees per class then, so HiGHS can be given all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.plan import Trees
 
 if TYPE_CHECKING:
@@ -19,27 +21,31 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 MAX_DEVICES = 4
-MAX_VERTICES = 256
-NODE_LIMIT = 500  # branch-and-bound nodes; a limit in nodes keeps results repeatable, one in seconds would not
+MAX_VERTICES = 256  # in whole rows; of more, only the use of links is decided in whole numbers
+NODE_LIMIT = 100  # branch-and-bound nodes; a limit in nodes keeps results repeatable, one in seconds would not
 
 Edges = tuple[tuple[int, int], ...]  # (stage, link) pairs, ascending
 
 
-def is_small(relation: Relation) -> bool:
+def is_small(relation: Relation, arrays: TopologyArrays) -> bool:
     """Tell whether `best_whole_plan` is worth asking."""
-    return relation.world_size <= MAX_DEVICES and relation.num_vertices <= MAX_VERTICES
+    rows_matter = relation.num_vertices <= MAX_VERTICES or bool(arrays.link_latency.any())
+    return relation.world_size <= MAX_DEVICES and rows_matter
 
 
 def best_whole_plan(
-    relation: Relation, arrays: TopologyArrays, num_stages: int, latency_unit: float
+    relation: Relation, arrays: TopologyArrays, num_stages: int, latency_unit: float, scale: float
 ) -> Trees | None:
     """Return the fastest plan of at most `num_stages` stages that the solver finds; None if it finds none.
+
+    Of more than `MAX_VERTICES` vertices the plan is found in fractions and rounded.
 
     Args:
         relation: a small one (`is_small`).
         arrays: the machine.
         num_stages: stages that may be used.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
+        scale: about how long the plan takes, in rows per GB/s; the solver's tolerances are absolute.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
@@ -49,59 +55,49 @@ def best_whole_plan(
         for c in range(relation.num_classes)
         for edges in _trees(int(relation.source[c]), relation.dest_ranks(c), arrays, num_stages)
     ]
-    num, num_links = len(options), arrays.link_src.shape[0]
-    unit = float(1.0 / arrays.bandwidth.max())  # the quickest row takes 1 in the program
+    whole = relation.num_vertices <= MAX_VERTICES
+    owner = np.array([c for c, _ in options])
+    size = (np.ones(relation.num_classes) if whole else relation.count)[owner]  # rows in one unit of a column
+    total = relation.count.astype(np.float64) if whole else np.ones(relation.num_classes)
+    num = len(options)
+    unit = scale / max(1.0, float(relation.num_vertices)) if whole else scale
     latency = arrays.link_latency * latency_unit / unit
-    slow = [(k, link) for k in range(num_stages) for link in np.flatnonzero(latency > 0).tolist()]
-    column_of = {use: num + num_stages + n for n, use in enumerate(slow)}
-    num_columns = num + num_stages + len(slow)
     users: dict[tuple[int, int], list[int]] = {}
     for n, (_, edges) in enumerate(options):
         for use in edges:
             users.setdefault(use, []).append(n)
+    switch = {use: num + num_stages + n for n, use in enumerate(u for u in sorted(users) if latency[u[1]] > 0)}
+    num_columns = num + num_stages + len(switch)
     entries: list[tuple[int, int, float]] = []
-    upper: list[float] = []
+    rows = 0
     for (k, c), links in _loaded(users, arrays).items():
         cost = 1.0 / arrays.bandwidth[c] / unit
-        load = [(n, cost) for link in links for n in users[k, link]]
-        for fixed in [None, *(link for link in links if (k, link) in column_of)]:
-            row = len(upper)
-            entries += [(row, n, value) for n, value in load] + [(row, num + k, -1.0)]
+        load = [(n, cost * size[n]) for link in links for n in users[k, link]]
+        for fixed in [None, *(link for link in links if (k, link) in switch)]:
+            entries += [(rows, n, value) for n, value in load] + [(rows, num + k, -1.0)]
             if fixed is not None:
-                entries.append((row, column_of[k, fixed], latency[fixed]))
-            upper.append(0.0)
-    for use, column in column_of.items():  # a link in use switches its latency on
-        if use in users:
-            entries += [(len(upper), n, 1.0) for n in users[use]]
-            entries.append((len(upper), column, -float(relation.num_vertices)))
-            upper.append(0.0)
-    if not upper:
-        return None
+                entries.append((rows, switch[k, fixed], latency[fixed]))
+            rows += 1
+    for use, column in switch.items():  # a link in use, by any class, switches its latency on
+        for c in sorted({int(owner[n]) for n in users[use]}):
+            entries += [(rows, n, 1.0) for n in users[use] if owner[n] == c]
+            entries.append((rows, column, -total[c]))
+            rows += 1
     row_index, column_index, values = (np.array(part) for part in zip(*entries, strict=True))
-    limits = LinearConstraint(
-        coo_array((values, (row_index, column_index)), shape=(len(upper), num_columns)).tocsc(), -np.inf, upper
-    )
-    owner = np.array([c for c, _ in options])
-    totals = LinearConstraint(
-        coo_array((np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)).tocsc(),
-        relation.count.astype(np.float64),
-        relation.count.astype(np.float64),
-    )
-    high = np.concatenate([relation.count[owner], np.full(num_stages, np.inf), np.ones(len(slow))])
-    hops = np.array([len(edges) for _, edges in options]) * (1e-6 / max(1, relation.num_vertices))
+    limits = coo_array((values, (row_index, column_index)), shape=(rows, num_columns)).tocsc()
+    served = coo_array((np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)).tocsc()
     solution = milp(
-        np.concatenate([hops, np.ones(num_stages), np.zeros(len(slow))]),
-        integrality=np.concatenate([np.ones(num), np.zeros(num_stages), np.ones(len(slow))]),
-        bounds=Bounds(0.0, high),
-        constraints=[limits, totals],
+        np.concatenate([np.zeros(num), np.ones(num_stages), np.zeros(len(switch))]),
+        integrality=np.concatenate([np.full(num, whole), np.zeros(num_stages), np.ones(len(switch))]),
+        bounds=Bounds(0.0, np.concatenate([total[owner], np.full(num_stages, np.inf), np.ones(len(switch))])),
+        constraints=[LinearConstraint(limits, -np.inf, 0.0), LinearConstraint(served, total, total)],
         options={"node_limit": NODE_LIMIT, "mip_rel_gap": 1e-6},
     )
     if solution.x is None:
         return None
-    count = np.rint(solution.x[:num]).astype(np.int64)
-    served = np.zeros(relation.num_classes, np.int64)
-    np.add.at(served, owner, count)
-    if (served != relation.count).any():
+    count = _whole(solution.x[:num] * size, owner, relation)
+    served = np.bincount(owner, weights=count, minlength=relation.num_classes)
+    if (count < 0).any() or (served != relation.count).any():
         return None
     taken = np.flatnonzero(count)
     stages = [k for n in taken for k, _ in options[n][1]]
@@ -115,6 +111,20 @@ def best_whole_plan(
         arrays.link_dst[links],
         np.array(stages, np.int32),
     )
+
+
+def _whole(rows: FloatArray, owner: Int64Array, relation: Relation) -> Int64Array:
+    """Round rows per tree to whole numbers that add up to each class: floors, then the largest fractions."""
+    count = np.floor(rows + 1e-6).astype(np.int64)
+    for c in range(relation.num_classes):
+        trees = np.flatnonzero(owner == c)
+        left = int(relation.count[c] - count[trees].sum())
+        order = trees[np.argsort(count[trees] - rows[trees], kind="stable")]
+        used = order[rows[order] > 1e-9]
+        count[used[: max(0, left)]] += 1
+        for t in used[::-1][: max(0, -left)]:
+            count[t] -= 1
+    return count
 
 
 def _loaded(users: dict[tuple[int, int], list[int]], arrays: TopologyArrays) -> dict[tuple[int, int], list[int]]:

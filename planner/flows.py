@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.compiled import compiled
 from dgcl.planner.subsets import SubsetFamily
-from dgcl.planner.tree_program import WAIT, WHOLE, Choices, Moves
+from dgcl.planner.tree_program import WAIT, Choices, Moves
 
 if TYPE_CHECKING:
     from dgcl.planner.states import StateSpace
@@ -23,7 +23,7 @@ class Flows(NamedTuple):
     """How many rows take each option of each state; K stages, P devices, G groups, F sets.
 
     Attributes:
-        wait: (K, P, F), rows that wait.
+        wait: (K, P, F), rows of a set that wait.
         pair: (K, A), rows that take a split: split q of a set of group g at device v is
             ``pair_base[v*G+g] + q``.
         move: (K, B), rows of a set that leave over a move: set f of group g over the j-th move of (v, g) is
@@ -57,7 +57,7 @@ def empty_flows(space: StateSpace, num_stages: int) -> Flows:
     return Flows(wait, np.zeros((num_stages, num_pairs)), np.zeros((num_stages, num_moves)), pair_base, move_base)
 
 
-@njit(cache=True)
+@compiled
 def push(
     family: SubsetFamily,
     moves: Moves,
@@ -99,21 +99,16 @@ def push(
                     if rows == 0.0:
                         continue
                     here[v, f] = 0.0
-                    choice = choices.split[k, v, f]
-                    if choice == WAIT:
-                        later[v, f] += rows
-                        busy_later[v, g] = True
-                        if record:
-                            flows.wait[k, v, f] += rows
-                    elif choice == WHOLE:
+                    if not moves.splits[at]:
                         leaving[f] += rows
-                    else:
-                        leaving[family.pair_first[choice]] += rows
-                        rest = family.pair_rest[choice]
-                        if rest != low:
-                            here[v, rest] += rows
-                        if record:
-                            flows.pair[k, flows.pair_base[at] + choice] += rows
+                        continue
+                    choice = choices.split[k, v, f]
+                    leaving[family.pair_first[choice]] += rows
+                    rest = family.pair_rest[choice]
+                    if rest != low:
+                        here[v, rest] += rows
+                    if record:
+                        flows.pair[k, flows.pair_base[at] + choice] += rows
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
                     rows = leaving[f]
@@ -121,6 +116,12 @@ def push(
                         continue
                     leaving[f] = 0.0
                     j = choices.move[k, v, f]
+                    if j == WAIT:
+                        later[v, f] += rows
+                        busy_later[v, g] = True
+                        if record:
+                            flows.wait[k, v, f] += rows
+                        continue
                     w = moves.dst[j]
                     link_rows[k, moves.link[j]] += rows
                     left = np.int64(f)

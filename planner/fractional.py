@@ -82,6 +82,11 @@ class StageProgram:
         self.bound = 0.0
         self.mixture: Mixture | None = None
 
+    def is_feasible(self) -> bool:
+        """Tell whether every row can arrive in this many stages over links with finite factors."""
+        self._answer(np.full((self.num_stages, self._num_directions), 1.0 / self._num_directions))
+        return answer_value(self._choices, self.problem.space.start) < np.inf
+
     def play(self, rounds: int, aim: float, samples: int, deadline: float = np.inf) -> None:
         """Play about `rounds` rounds of multiplicative weights and keep about `samples` answers.
 
@@ -115,10 +120,11 @@ class StageProgram:
         """Find the best mixture of the columns so far."""
         assert self._columns is not None
         if self._columns.block.shape[0] > KEEP_COLUMNS and self.mixture is not None:
-            known = self.mixture.reduced_cost.shape[0]
-            order = np.argsort(self.mixture.reduced_cost, kind="stable")[: KEEP_COLUMNS // 2]
+            known = self.mixture.share.shape[0]
+            rank = np.where(self.mixture.share > 0, -1.0, self.mixture.reduced_cost)  # what is in use stays
+            kept = np.sort(np.argsort(rank, kind="stable")[: KEEP_COLUMNS // 2])
             fresh = np.arange(known, self._columns.block.shape[0])
-            self._columns = self._columns.taken(np.concatenate([np.sort(order), fresh]))
+            self._columns = self._columns.taken(np.concatenate([kept, fresh]))
         self.mixture = best_mixture(self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()))
 
     def ask(self) -> None:

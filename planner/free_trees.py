@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.compiled import compiled
 from dgcl.planner.price_loop import Routes
 from dgcl.planner.subsets import SubsetFamily
 
@@ -26,7 +26,7 @@ class FreeLinks(NamedTuple):
     dst: Int64Array
 
 
-@njit(cache=True)
+@compiled
 def _shortest_paths(price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array) -> None:
     """Fill (N, N) tables of least prices and of the first link of such a path (Floyd and Warshall)."""
     nodes = distance.shape[0]
@@ -48,7 +48,7 @@ def _shortest_paths(price: FloatArray, links: FreeLinks, distance: FloatArray, f
                     first_link[s, d] = first_link[s, via]
 
 
-@njit(cache=True)
+@compiled
 def _cheapest(
     family: SubsetFamily, distance: FloatArray, value: FloatArray, split: Int32Array, target: Int32Array
 ) -> None:
@@ -80,7 +80,7 @@ def _cheapest(
             target[v, f] = choice
 
 
-@njit(cache=True)
+@compiled
 def _push(
     family: SubsetFamily,
     split: Int32Array,
@@ -119,11 +119,11 @@ def _push(
                 link = first_link[v, d]
                 for i in range(routes.ptr[link], routes.ptr[link + 1]):
                     c = routes.direction[i]
-                    busy[c] += carried[s, d] * routes.cost[c]
+                    busy[c] += carried[s, d] * routes.cost[c] * routes.factor[link]
                 v = links.dst[link]
 
 
-@njit(cache=True)
+@compiled
 def free_answer(
     family: SubsetFamily,
     links: FreeLinks,
@@ -150,6 +150,7 @@ def free_answer(
         for i in range(routes.ptr[link], routes.ptr[link + 1]):
             c = routes.direction[i]
             price[link] += weight[c] * routes.cost[c]
+        price[link] = price[link] * routes.factor[link] if routes.factor[link] < np.inf else np.inf
     distance, first_link = np.empty((nodes, nodes)), np.empty((nodes, nodes), np.int32)
     _shortest_paths(price, links, distance, first_link)
     value = np.empty((nodes, num_sets))
@@ -168,7 +169,7 @@ def free_answer(
     return total
 
 
-@njit(cache=True)
+@compiled
 def play_free_rounds(
     family: SubsetFamily,
     links: FreeLinks,

@@ -17,7 +17,13 @@ from dgcl.planner.arrays import FloatArray, Int64Array
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Kept answers, n columns: `times` (n, K, C), `hops` (n,), and the `block` and `answer` they come from, (n,)."""
+    """Kept answers, n columns.
+
+    Attributes:
+        times: (n, K, C), how long the column keeps each direction busy in each stage.
+        hops: (n,), rows times links.
+        block, answer: (n,), where it comes from.
+    """
 
     times: FloatArray
     hops: FloatArray

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.assembly import cleaned
+from dgcl.planner.compiled import compiled
 from dgcl.planner.price_loop import Routes, link_prices
 from dgcl.planner.subsets import SubsetFamily
-from dgcl.planner.tree_program import WAIT, WHOLE, Choices, Moves, cheapest_trees
+from dgcl.planner.tree_program import WAIT, Choices, Moves, cheapest_trees
 
 
 class Forest(NamedTuple):
@@ -64,7 +64,7 @@ class Clock(NamedTuple):
     by_direction: Int32Array
 
 
-@njit(cache=True)
+@compiled
 def _height(clock: Clock, k: int, c: int, busy: float) -> float:
     """Return the height of a direction; `clock.rows` must be up to date."""
     if busy <= 0.0:
@@ -77,7 +77,7 @@ def _height(clock: Clock, k: int, c: int, busy: float) -> float:
     return busy + worst
 
 
-@njit(cache=True)
+@compiled
 def _wind(clock: Clock, forest: Forest, routes: Routes, beta: float) -> float:
     """Recompute the clock from the forest; return the plan's true time."""
     clock.rows[:] = 0
@@ -105,7 +105,7 @@ def _wind(clock: Clock, forest: Forest, routes: Routes, beta: float) -> float:
     return time
 
 
-@njit(cache=True)
+@compiled
 def _shift(
     clock: Clock,
     routes: Routes,
@@ -164,7 +164,7 @@ def _shift(
     return gain
 
 
-@njit(cache=True)
+@compiled
 def _trace(
     family: SubsetFamily,
     moves: Moves,
@@ -187,18 +187,18 @@ def _trace(
     while depth:
         depth -= 1
         k, v, f = stack[depth, 0], stack[depth, 1], stack[depth, 2]
-        choice = choices.split[k, v, f]
-        if choice == WAIT:
-            stack[depth, 0] = k + 1
-            depth += 1
-            continue
-        if choice != WHOLE:
+        if moves.splits[v * num_groups + group]:
+            choice = choices.split[k, v, f]
             rest = family.pair_rest[choice]
             f = np.int64(family.pair_first[choice])
             if rest != low:
                 stack[depth, 0], stack[depth, 1], stack[depth, 2] = k, v, rest
                 depth += 1
         j = choices.move[k, v, f]
+        if j == WAIT:
+            stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, v, f
+            depth += 1
+            continue
         w = moves.dst[j]
         link[num], stage[num] = moves.link[j], k
         num += 1
@@ -207,11 +207,10 @@ def _trace(
         if f != low:
             stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, w, f
             depth += 1
-    assert num_groups > 0
     return num
 
 
-@njit(cache=True)
+@compiled
 def _sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
     """Insertion sort by (stage, link)."""
     for e in range(1, num):
@@ -223,7 +222,7 @@ def _sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
         stage[at], link[at] = a, b
 
 
-@njit(cache=True)
+@compiled
 def exchange(
     family: SubsetFamily,
     moves: Moves,

@@ -8,8 +8,10 @@ that price.
 Proof. Let load(k, c) be the loads of any plan and T(k) the time of its stage k, so load(k, c) <= bandwidth(c) *
 T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) <= (sum over c of y(c) * bandwidth(c)) * (sum
 over k of T(k)), which is the plan's time. The left side is what all its trees pay: each byte over a link pays
-for every direction of the route. No tree pays less than a cheapest one. QED. (Latencies only add to T(k). A
-half-duplex connection has one direction that both ways load; parallel connections have prices of their own.)
+for every direction of the route. No tree pays less than a cheapest one. QED. (Latencies only add to T(k), and
+where they matter rows count by the factor of their link: `price_loop.latency_factor` has the proof of load(k, c)
+<= bandwidth(c) * T(k) with rows so weighted. A half-duplex connection has one direction that both ways load;
+parallel connections have prices of their own.)
 
 Contraction. The theorem holds with devices merged into nodes: drop from every tree the edges inside a node and
 what remains still joins the source's node to all destinations' nodes, and costs at most as much. So a small
@@ -28,9 +30,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
+from dgcl.planner.compiled import compiled
 from dgcl.planner.free_trees import FreeLinks, free_answer, play_free_rounds
 from dgcl.planner.mixture import Columns, best_mixture
 from dgcl.planner.price_loop import Routes
@@ -74,6 +76,7 @@ def price_bound(
     arrays: TopologyArrays,
     node_of: IntArray,
     *,
+    factor: FloatArray,
     aim: float,
     enough: float = np.inf,
     tolerance: float = 1e-4,
@@ -86,14 +89,17 @@ def price_bound(
         relation: what must be delivered.
         arrays: the machine.
         node_of: (P,) node of each device, 0..N-1; N up to about 12.
+        factor: (L,) latency factors of the links (`price_loop.latency_factor`); the bound holds for plans whose
+            stages are as short as these say, all plans for ones.
         aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
         enough: stop when the bound is at least this.
         tolerance: stop when the bound is this near to the best that prices can give, relatively.
         steps: largest number of linear programs.
         deadline: on the clock of time.perf_counter.
     """
-    quotient = _contract(relation, arrays, np.asarray(node_of, np.int64))
+    quotient = _contract(relation, arrays, np.asarray(node_of, np.int64), factor)
     num_directions, nodes = arrays.bandwidth.shape[0], quotient.start.shape[0]
+    assert (factor >= 1.0).all()
     if not quotient.start.any():
         return PriceBound(0.0, np.full(num_directions, 1.0 / num_directions))
     best_weight = np.full(num_directions, 1.0 / num_directions)
@@ -102,6 +108,8 @@ def price_bound(
         quotient.family, quotient.links, quotient.routes, quotient.start, np.zeros(num_directions), 0, ROUNDS,
         STEP / aim, ROUNDS // SAMPLES, kept, best_weight,
     )  # fmt: skip
+    if best == 0.0:  # no prices make it finite: some destination is out of reach over links with finite factors
+        return PriceBound(np.inf, best_weight)
     columns = _columns(kept)
     for _ in range(steps):
         if best >= enough or time.perf_counter() > deadline:
@@ -130,7 +138,9 @@ def _columns(kept: FloatArray) -> Columns:
     return Columns(kept.reshape(num * nodes, 1, num_directions), np.zeros(num * nodes), block, block)
 
 
-def _contract(relation: Relation, arrays: TopologyArrays, node_of: Int64Array) -> _Quotient:
+def _contract(
+    relation: Relation, arrays: TopologyArrays, node_of: Int64Array, factor: FloatArray
+) -> _Quotient:
     """Merge devices into nodes."""
     nodes = int(node_of.max()) + 1
     rows = np.zeros((nodes, 1 << nodes))
@@ -146,12 +156,13 @@ def _contract(relation: Relation, arrays: TopologyArrays, node_of: Int64Array) -
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         arrays.link_directions[hops],
         1.0 / arrays.bandwidth,
+        factor[crossing],
         np.zeros(crossing.shape[0]),
     )
     return _Quotient(family, FreeLinks(src[crossing], dst[crossing]), routes, rows[:, family.set_mask])
 
 
-@njit(cache=True)
+@compiled
 def _merge(source: Int32Array, dests: MaskArray, count: Int64Array, node_of: Int64Array, rows: FloatArray) -> None:
     """Add each class to `rows` (N, 2**N): rows at a node that must be brought to a set of other nodes."""
     for c in range(source.shape[0]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.compiled import compiled
 from dgcl.planner.flows import Flows
 from dgcl.planner.subsets import SubsetFamily
 from dgcl.planner.tree_program import Moves
@@ -37,7 +37,7 @@ def whole_flows(family: SubsetFamily, moves: Moves, start: FloatArray, flows: Fl
     return whole
 
 
-@njit(cache=True)
+@compiled
 def _share_out(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: Int64Array) -> None:
     """Divide `rows` in the proportions ``wanted[:num]``; remainders by fraction plus half of what is owed."""
     total = 0.0
@@ -67,7 +67,7 @@ def _share_out(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: I
         left -= step
 
 
-@njit(cache=True)
+@compiled
 def _round(
     family: SubsetFamily,
     moves: Moves,
@@ -107,53 +107,47 @@ def _round(
                     if family.set_mask[f] & own:
                         continue
                     if not moves.splits[at]:
-                        base = flows.move_base[at] + (f - low) * (end - begin)
-                        wanted[0], owed[0] = flows.wait[k, v, f], later_debt[v, f]
-                        wanted[1], owed[1] = 0.0, 0.0
-                        for j in range(end - begin):
-                            wanted[1] += flows.move[k, base + j]
-                        _share_out(rows, 2, wanted, owed, amount)
-                        leaving[f] += amount[1]
-                        leaving_debt[f] += wanted[1] - amount[1]
-                    else:
-                        num = 1
-                        wanted[0], owed[0] = flows.wait[k, v, f], later_debt[v, f]
-                        for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
-                            wanted[num] = flows.pair[k, flows.pair_base[at] + q]
-                            owed[num] = leaving_debt[family.pair_first[q]] + here_debt[v, family.pair_rest[q]]
-                            num += 1
-                        _share_out(rows, num, wanted, owed, amount)
-                        num = 1
-                        for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
-                            part, rest = family.pair_first[q], family.pair_rest[q]
-                            debt = wanted[num] - amount[num]
-                            whole.pair[k, flows.pair_base[at] + q] = amount[num]
-                            leaving[part] += amount[num]
-                            leaving_debt[part] += debt
-                            if rest != low:
-                                here[v, rest] += amount[num]
-                                here_debt[v, rest] += debt
-                            num += 1
+                        leaving[f] += rows
+                        leaving_debt[f] += here_debt[v, f]
+                        continue
+                    num = 0
+                    for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
+                        wanted[num] = flows.pair[k, flows.pair_base[at] + q]
+                        owed[num] = leaving_debt[family.pair_first[q]] + here_debt[v, family.pair_rest[q]]
+                        num += 1
+                    _share_out(rows, num, wanted, owed, amount)
+                    num = 0
+                    for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
+                        part, rest = family.pair_first[q], family.pair_rest[q]
+                        debt = wanted[num] - amount[num]
+                        whole.pair[k, flows.pair_base[at] + q] = amount[num]
+                        leaving[part] += amount[num]
+                        leaving_debt[part] += debt
+                        if rest != low:
+                            here[v, rest] += amount[num]
+                            here_debt[v, rest] += debt
+                        num += 1
+                for f in range(low + 1, high):
+                    base = flows.move_base[at] + (f - low) * (end - begin)
+                    wanted[0], owed[0] = flows.wait[k, v, f], later_debt[v, f]
+                    for j in range(end - begin):
+                        wanted[1 + j] = flows.move[k, base + j]
+                        owed[1 + j] = link_debt[moves.link[begin + j]]
+                    _share_out(leaving[f], 1 + end - begin, wanted, owed, amount)
                     whole.wait[k, v, f] = amount[0]
                     later[v, f] += amount[0]
                     later_debt[v, f] += wanted[0] - amount[0]
-                for f in range(low + 1, high):
-                    rows = leaving[f]
-                    base = flows.move_base[at] + (f - low) * (end - begin)
                     for j in range(end - begin):
-                        wanted[j] = flows.move[k, base + j]
-                        owed[j] = link_debt[moves.link[begin + j]]
-                    _share_out(rows, end - begin, wanted, owed, amount)
-                    for j in range(end - begin):
-                        whole.move[k, base + j] = amount[j]
-                        debt = wanted[j] - amount[j]
+                        rows = amount[1 + j]
+                        whole.move[k, base + j] = rows
+                        debt = wanted[1 + j] - rows
                         link_debt[moves.link[begin + j]] += debt
                         w = moves.dst[begin + j]
                         left = np.int64(f)
                         if family.group_of[w] == g:
                             left = np.int64(family.minus[f, family.bit_of[w]])
                         if left != low:
-                            later[w, left] += amount[j]
+                            later[w, left] += rows
                             later_debt[w, left] += debt
         here, later = later, here
         here_debt, later_debt = later_debt, here_debt

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner import direct
+from dgcl.planner.arrays import FloatArray
 from dgcl.planner.assembly import assemble
 from dgcl.planner.bounds import best_bound
-from dgcl.planner.certificate import ladder, stage_free_bound
+from dgcl.planner.certificate import excess_factor, ladder, stage_free_bound
 from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
 from dgcl.planner.dealing import deal
 from dgcl.planner.exact import best_whole_plan, is_small
@@ -29,7 +30,7 @@ from dgcl.planner.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.hierarchy import is_exact, plan_states
 from dgcl.planner.improve import improve
 from dgcl.planner.plan import Bound, PlanOptions, Trees
-from dgcl.planner.price_loop import Routes
+from dgcl.planner.price_loop import Routes, latency_factor
 from dgcl.planner.rounding import whole_flows
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 SAME = 2e-4  # relative; a plan with more stages must be faster by this much
 HOP_SHARE = 2e-4  # what one hop for every delivery may weigh against the plan's time
 POLISH_TREES = 60_000  # beyond, a row more or less does not matter
+MATERIAL = 1e-3  # latency of a link, as a fraction of the plan's time, from which it is planned for
+ATTEMPTS = 3  # searches with latency factors that follow from the best plan so far
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is played
 
 
@@ -133,54 +136,95 @@ class StageSearch:
         self.unit = found.options.row_bytes / GIGA
         self.space = plan_states(self.relation, self.topology)
         self.exact = is_exact(self.relation)
-        self.staged: dict[int, float] = {}
+        self.staged: dict[int, float] = {}  # bounds on plans of at most so many stages
+        self.known_seconds = np.inf
 
     def run(self) -> None:
         """Improve the incumbent's bound and plan."""
+        found, most = self.found, self.relation.world_size - 1
+        for _ in range(ATTEMPTS):
+            before = found.seconds
+            self._attempt()
+            if found.is_good() or found.is_late() or not self._latency_is_material():
+                break
+            if found.seconds > 0.95 * before:  # the factors would be nearly the same again
+                break
+        if is_small(self.relation, self.arrays) and not (found.is_good() or found.is_late()):
+            scale = found.seconds / self.unit
+            trees = best_whole_plan(self.relation, self.arrays, most, 1.0 / self.unit, scale)
+            if trees is not None:
+                found.offer(trees, "prices")
+
+    def _attempt(self) -> None:
+        """Bound and plan with the latency factors that follow from the incumbent."""
         found = self.found
+        factor = excess_factor(self.topology, found.seconds)
+        self.staged.clear()
+        self.known_seconds = found.seconds
         self.free = stage_free_bound(
-            self.relation, self.topology, self.space, found.bound.seconds / self.unit,
+            self.relation, self.topology, self.space, factor, found.bound.seconds / self.unit,
             0.2 * self.effort.tolerance, found.deadline,
         )  # fmt: skip
         self._raise_bound()
-        if found.is_good() or found.is_late():
-            return
-        hop_cost = HOP_SHARE * found.bound.seconds / self.unit / self.relation.deliveries
+        if not (found.is_good() or found.is_late()):
+            self._stages(factor)
+
+    def _latency_is_material(self) -> bool:
+        """Tell whether latencies are worth planning for."""
+        return float(self.arrays.link_latency.max(initial=0.0)) > MATERIAL * self.found.seconds
+
+    def _problem(self, factor: FloatArray) -> Problem:
+        hop_cost = HOP_SHARE * self.found.bound.seconds / self.unit / self.relation.deliveries
         routes = Routes(
             self.arrays.link_ptr,
             self.arrays.link_directions,
             1.0 / self.arrays.bandwidth,
+            factor,
             np.full(self.arrays.link_src.shape[0], hop_cost),
         )
-        self._stages(make_problem(self.space, routes))
-        if is_small(self.relation) and not found.is_good():
-            trees = best_whole_plan(self.relation, self.arrays, self.relation.world_size - 1, 1.0 / self.unit)
-            if trees is not None:
-                found.offer(trees, "prices")
+        return make_problem(self.space, routes)
 
-    def _stages(self, problem: Problem) -> None:
+    def _stages(self, factor: FloatArray) -> None:
         """Try numbers of stages in turn, then those again that were left too early."""
-        found, most = self.found, self.relation.world_size - 1
+        found, most, problem = self.found, self.relation.world_size - 1, self._problem(factor)
         least = max(2, self._least_stages())
         usual = min(most, max(self.effort.usual_stages, least))
         numbers = list(range(least, usual + 1))
         if most > usual and self.exact:
             numbers.append(most)
-        left: dict[int, StageProgram] = {}
+        left: list[StageProgram] = []
         for num_stages in numbers:
             if num_stages > usual and found.gap() <= self.effort.fair:
                 break
+            if self._latency_is_material():
+                self._try_short_stages(num_stages)
             program = StageProgram(problem, num_stages)
-            program.play(self._rounds(), self._floor(), self.effort.samples, found.deadline)
+            if not program.is_feasible():  # not without links whose latency alone is too long
+                self.staged[num_stages] = np.inf
+                continue
+            program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
             if not self._pursue(program, last=num_stages == numbers[-1]):
-                left[num_stages] = program
+                left.append(program)
             if found.is_good() or found.is_late():
                 return
-        for num_stages in sorted(left, key=lambda k: self._promise(left[k])):
-            if found.is_late():
-                return
-            if self._promise(left[num_stages]) < found.seconds * (1.0 - SAME):
-                self._pursue(left[num_stages], last=True)
+        for program in sorted(left, key=self._promise):
+            if self._promise(program) < found.seconds * (1.0 - SAME) and not found.is_late():
+                self._pursue(program, last=True)
+
+    def _try_short_stages(self, num_stages: int) -> None:
+        """Offer a plan made as if every stage took an even share of the incumbent's time.
+
+        Its latency factors are closer to the truth than those that hold for every plan, but prove nothing.
+        """
+        found = self.found
+        share = found.seconds / num_stages
+        if share == np.inf:
+            return
+        program = StageProgram(self._problem(latency_factor(self.arrays.link_latency, share)), num_stages)
+        if program.is_feasible():
+            program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
+            program.solve(0.0, self.effort.tolerance, np.inf, self.effort.steps, found.deadline)
+            self._offer(program)
 
     def _pursue(self, program: StageProgram, last: bool) -> bool:
         """Solve a number of stages and offer its plan; False if it was left because others may do better.
@@ -192,9 +236,8 @@ class StageSearch:
         useless = found.seconds * (1.0 - SAME) / self.unit - program.num_stages * self._least_latency()
         hopeless = useless if last else min(useless, (1.0 + self.effort.tolerance) * floor)
         program.solve(floor, self.effort.tolerance, hopeless, self.effort.steps, found.deadline)
-        if self.exact:
-            self.staged[program.num_stages] = program.bound
-            self._raise_bound()
+        self.staged[program.num_stages] = program.bound
+        self._raise_bound()
         assert program.mixture is not None
         if program.bound >= hopeless and program.mixture.seconds > (1.0 + self.effort.tolerance) * floor:
             return program.bound >= useless
@@ -232,15 +275,18 @@ class StageSearch:
         return float(self.arrays.link_latency.min(initial=np.inf)) / self.unit
 
     def _floor(self) -> float:
-        """Return the bound on any number of stages, in rows per GB/s and without latencies."""
+        """Return the bound on any number of stages, in rows per GB/s and less the smallest latency of each."""
         return self.free.value
 
+    def _aim(self) -> float:
+        """Return a rough idea of a good plan's time, in rows per GB/s."""
+        return self.free.value if self.free.value < np.inf else self.found.seconds / self.unit
+
     def _raise_bound(self) -> None:
-        options = self.found.options
         self.found.raise_bound(
             ladder(
-                self.free, self.staged, self.found.direct_seconds, self.topology, self.relation.world_size,
-                options.row_bytes,
+                self.free, self.staged if self.exact else {}, self.found.direct_seconds, self.known_seconds,
+                self.topology, self.relation.world_size, self.found.options.row_bytes,
             )  # fmt: skip
         )
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
+from dgcl.planner.compiled import compiled
 from dgcl.planner.subsets import SubsetFamily, build_family
 from dgcl.planner.tree_program import Moves
 
@@ -119,7 +119,7 @@ def _present(mask: Int64Array, size: int) -> IntArray:
     return np.flatnonzero(seen)
 
 
-@njit(cache=True)
+@compiled
 def _divide(
     source: Int32Array, dests: MaskArray, group_of: Int64Array, bit_of: Int64Array, num_groups: int
 ) -> tuple[Int64Array, Int32Array, Int64Array]:
@@ -153,7 +153,7 @@ def _divide(
     return ptr, group, mask
 
 
-@njit(cache=True)
+@compiled
 def _count(ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, start: FloatArray) -> None:
     """Add the rows of each item to its start state."""
     for c in range(source.shape[0]):

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import Int32Array, Int64Array, IntArray
+from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ def _closure(size: int, wanted: IntArray) -> tuple[Int64Array, Int32Array]:
     return mask, index
 
 
-@njit(cache=True)
+@compiled
 def _splits(mask: Int64Array, index: Int32Array) -> tuple[Int64Array, Int32Array, Int32Array]:
     """List for each mask its splits into (part with the lowest bit, rest), the whole set first."""
     num = mask.shape[0]

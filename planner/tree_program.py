@@ -1,18 +1,19 @@
 """The cheapest stage-labelled tree of every class at once, by one dynamic program over states.
 
 A state is (stage k, device v that holds the row, set A of devices still to be served through v). Going
-backwards over stages, the cheapest way to finish state (k, v, A) is the best of
+backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a whole: the least of
 
-- waiting: the value of (k + 1, v, A);
-- splitting A into B, served over one link (v, w) in this stage, and the rest A - B, which stays in state
-  (k, v, A - B): price(k, v, w) + value(k + 1, w, B - {w}) + value(k, v, A - B).
+- waiting: value(k + 1, v, B);
+- one link (v, w) now: price(k, v, w) + value(k + 1, w, B - {w}). w need not be in B: a relay costs its link
+  and nothing else.
 
-B holds the lowest bit of A, so each split is tried once. w need not be in B: a relay costs its link and nothing
-else. Every stage-labelled tree is such a sequence of choices, so the value of (0, source, D) is at most the
-price of the cheapest tree; and choices that enter a device twice can be shortened to a tree that is no dearer
-(drop the later entry, serve its subtree from the earlier one), so it is that price.
+Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the
+lowest bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a sequence of
+choices, so value(0, source, D) is at most the price of the cheapest tree; and choices that enter a device twice
+can be shortened to a tree that is no dearer (drop the later entry, serve its subtree from the earlier one), so
+it is that price.
 
-Where a state's device is outside the group of its set (hierarchy.py), the set is moved whole.
+Where a state's device is outside the group of its set (hierarchy.py), the set is not divided.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.compiled import compiled
 from dgcl.planner.subsets import SubsetFamily
 
-WAIT = -1  # the row stays where it is until the next stage
-WHOLE = -2  # the set leaves over one link, undivided (states outside their group)
+WAIT = -1  # in place of a move: the set stays where it is until the next stage
 
 
 class Moves(NamedTuple):
@@ -49,8 +49,9 @@ class Choices(NamedTuple):
 
     Attributes:
         value: (K+1, P, F) float64, the price of finishing the state; inf where that is impossible.
-        split: (K, P, F) int32: WAIT, WHOLE, or the index of a split in the family's pairs.
-        move: (K, P, F) int32: the move by which set f leaves v in stage k when it leaves undivided; -1: none.
+        split: (K, P, F) int32: the index of a split in the family's pairs; where devices do not divide, the
+            first, which is the whole set.
+        move: (K, P, F) int32: the move by which set f leaves v in stage k as a whole, or WAIT.
     """
 
     value: FloatArray
@@ -67,7 +68,7 @@ def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
     )
 
 
-@njit(cache=True)
+@compiled
 def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
     """Fill `out` for the link prices `price` (K, L), all >= 0."""
     num_stages, world, num_sets = out.split.shape
@@ -92,8 +93,8 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
             for g in range(num_groups):
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 via = out.move[k, v]
-                leave[low:high] = np.inf
-                via[low:high] = -1
+                leave[low:high] = after[v, low:high]
+                via[low:high] = WAIT
                 for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
                     cost, w = price[k, moves.link[j]], moves.dst[j]
                     for f in range(low, high):
@@ -105,17 +106,16 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                 if family.group_of[v] == g:
                     own = np.int64(1) << family.bit_of[v]
                 now[v, low] = 0.0
-                out.split[k, v, low] = WAIT
+                splits = moves.splits[v * num_groups + g]
                 for f in range(low + 1, high):
-                    best, choice = after[v, f], WAIT
+                    first = family.pair_ptr[f]
+                    best, choice = leave[f], first
                     if family.set_mask[f] & own:
                         best = np.inf  # a holder never has to be served; nothing asks for this state
-                    elif moves.splits[v * num_groups + g]:
-                        for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
+                    elif splits:
+                        for q in range(first + 1, family.pair_ptr[f + 1]):
                             candidate = leave[family.pair_first[q]] + now[v, family.pair_rest[q]]
                             if candidate < best:
                                 best, choice = candidate, q
-                    elif leave[f] < best:
-                        best, choice = leave[f], WHOLE
                     now[v, f] = best
                     out.split[k, v, f] = choice
