@@ -27,9 +27,11 @@ def best_bound(relation: Relation, topology: Topology, row_bytes: int, *others: 
     """Return the largest of the cut bound, the distance bound and `others` (a planner's own); the first of
     equals.
     """
-    bounds = [cut_bound(relation, topology, row_bytes), distance_bound(relation, topology, row_bytes)]
-    bounds += [bound for bound in others if bound is not None]
-    return max(bounds, key=lambda bound: bound.seconds)
+    bounds = [cut_bound(relation, topology, row_bytes), *(bound for bound in others if bound is not None)]
+    best = max(bounds, key=lambda bound: bound.seconds)
+    if _longest_link(relation, topology, row_bytes) <= best.seconds:
+        return best  # the usual case: no way is longer than its direct link, if it has one
+    return max(best, distance_bound(relation, topology, row_bytes), key=lambda bound: bound.seconds)
 
 
 def cut_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:
@@ -113,16 +115,33 @@ def distance_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bo
         return NOTHING_TO_SEND
     need = relation.pair_rows()
     require_routes(need, topology)
-    arrays = topology.arrays()
-    slowest = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
-    length = np.full((relation.world_size, relation.world_size), np.inf)
-    np.fill_diagonal(length, 0.0)
-    length[arrays.link_src, arrays.link_dst] = arrays.link_latency + row_bytes / (slowest * GIGA)
+    length = _link_lengths(topology, row_bytes)
     for via in range(relation.world_size):  # Floyd and Warshall
         np.minimum(length, length[:, via, None] + length[None, via, :], out=length)
     s, d = np.unravel_index(int(np.argmax(np.where(need > 0, length, -1.0))), need.shape)
     names = [topology.devices[r].name for r in (s, d)]
     return Bound(float(length[s, d]), f"the way of one row from {names[0]} to {names[1]}")
+
+
+def _link_lengths(topology: Topology, row_bytes: int) -> FloatArray:
+    """Return the seconds of one row over each pair's link, (P, P); inf without one, 0 from a rank to
+    itself.
+    """
+    arrays = topology.arrays()
+    length = np.full((topology.num_devices, topology.num_devices), np.inf)
+    np.fill_diagonal(length, 0.0)
+    if arrays.link_src.size:
+        slowest = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
+        length[arrays.link_src, arrays.link_dst] = arrays.link_latency + row_bytes / (slowest * GIGA)
+    return length
+
+
+def _longest_link(relation: Relation, topology: Topology, row_bytes: int) -> float:
+    """Return the seconds of one row over the slowest link of a pair that needs rows, inf if one has no
+    link.
+    """
+    need = relation.pair_rows()
+    return float(np.where(need > 0, _link_lengths(topology, row_bytes), 0.0).max(initial=0.0))
 
 
 def _describe(cut: Cut, cover: list[int], topology: Topology) -> str:

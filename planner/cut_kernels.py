@@ -70,14 +70,16 @@ def covers(
                     links[num] = link
                     num += 1
                     latency[n] = min(latency[n], link_latency[link])
+        crossing = links[:num]
+        user_ptr, user = _users(crossing, link_ptr, link_directions, num_directions)
         narrowest = np.inf
         for way in range(3):
             if way == 0:
-                order = _fill(links[:num], link_ptr, link_directions, bandwidth)
+                order = _fill(crossing, link_ptr, link_directions, bandwidth, user_ptr, user)
             else:  # the senders' ports, and the receivers' ports
-                at = link_ptr[links[:num]] if way == 1 else link_ptr[links[:num] + 1] - 1
+                at = link_ptr[crossing] if way == 1 else link_ptr[crossing + 1] - 1
                 order = np.unique(link_directions[at]).astype(np.int64)
-            trial = _needed(order, links[:num], link_ptr, link_directions, bandwidth)
+            trial = _needed(order, num, bandwidth, user_ptr, user)
             width = bandwidth[trial].sum()
             if width < narrowest:
                 narrowest = width
@@ -86,13 +88,27 @@ def covers(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> Any:
-    """Return the directions that fill up as all `links` carry more alike, in that order."""
-    through = np.zeros(bandwidth.shape[0], np.int64)  # links still rising, per direction
-    left = bandwidth.copy()
+def _users(links: Any, link_ptr: Any, link_directions: Any, num_directions: int) -> Any:
+    """Return pointers by direction into the positions in `links` of those that use it, and these."""
+    ptr = np.zeros(num_directions + 1, np.int64)
     for link in links:
         for h in range(link_ptr[link], link_ptr[link + 1]):
-            through[link_directions[h]] += 1
+            ptr[link_directions[h] + 1] += 1
+    ptr = np.cumsum(ptr)
+    user = np.empty(ptr[-1], np.int64)
+    at = ptr[:-1].copy()
+    for i in range(links.shape[0]):
+        for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
+            user[at[link_directions[h]]] = i
+            at[link_directions[h]] += 1
+    return ptr, user
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
+    """Return the directions that fill up as all `links` carry more alike, in that order."""
+    through = np.diff(user_ptr)  # links still rising, per direction
+    left = bandwidth.copy()
     touched = np.flatnonzero(through)
     rising = np.ones(links.shape[0], np.bool_)
     order = np.empty(touched.shape[0], np.int64)
@@ -109,42 +125,32 @@ def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> An
             left[c] = max(0.0, left[c] - step * through[c])
         order[num] = full
         num += 1
-        for i in range(links.shape[0]):
-            if not rising[i]:
-                continue
-            begin, end = link_ptr[links[i]], link_ptr[links[i] + 1]
-            hit = False
-            for h in range(begin, end):
-                hit = hit or link_directions[h] == full
-            if hit:
+        for i in user[user_ptr[full] : user_ptr[full + 1]]:
+            if rising[i]:
                 rising[i] = False
                 remaining -= 1
-                for h in range(begin, end):
+                for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
                     through[link_directions[h]] -= 1
     return order[:num]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _needed(order: Any, links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any) -> Any:
-    """Return (num_directions,) bool: those of `order` that still hit every link after dropping wide ones
+def _needed(order: Any, num_links: int, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
+    """Return (num_directions,) bool: those of `order` that still hit every link, after dropping wide ones
     first.
     """
     cover = np.zeros(bandwidth.shape[0], np.bool_)
-    hits = np.zeros(links.shape[0], np.int64)
+    hits = np.zeros(num_links, np.int64)
     for c in order:
         cover[c] = True
-    for i in range(links.shape[0]):
-        for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
-            hits[i] += cover[link_directions[h]]
+        for i in user[user_ptr[c] : user_ptr[c + 1]]:
+            hits[i] += 1
     for c in order[np.argsort(-bandwidth[order], kind="mergesort")]:
         needed = False
-        for i in range(links.shape[0]):
-            if hits[i] == 1:
-                for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
-                    needed = needed or link_directions[h] == c
+        for i in user[user_ptr[c] : user_ptr[c + 1]]:
+            needed = needed or hits[i] == 1
         if not needed:
             cover[c] = False
-            for i in range(links.shape[0]):
-                for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
-                    hits[i] -= link_directions[h] == c
+            for i in user[user_ptr[c] : user_ptr[c + 1]]:
+                hits[i] -= 1
     return cover
