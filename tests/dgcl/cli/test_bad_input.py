@@ -22,7 +22,7 @@ ARGUMENTS = [
     ("topo", "required: ACTION"),
     ("topo show", "required: T"),
     ("topo show dgx1 dgx1", "unrecognized arguments"),
-    ("topo show dgx2", "dgx2.*dgx1"),
+    ("topo show dgx9", "dgx9.*dgx1"),
     ("topo show uniform", "uniform"),
     ("topo show uniform:0", "uniform"),
     ("topo show uniform:x", "uniform"),
