@@ -11,9 +11,7 @@ from dgcl.cli.output import print_json, step
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-HELP = (
-    "preset name (dgx1, pcie8, dgx1x2, dgx_a100, hgx_h100, summit, host:N, uniform:N) or topology JSON file"
-)
+HELP = "preset such as dgx1, pcie8, host:4 or uniform:8 (a wrong name lists them all), or topology JSON file"
 
 
 def add_parser(verbs: Any, name: str) -> None:
