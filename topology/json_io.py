@@ -3,6 +3,10 @@
 Nothing is guessed. Unknown, missing and duplicate keys, wrong types and numbers that are out of range (NaN
 and Infinity too) are errors that name the path of the item: ``connections[3].bandwidth must be a positive
 number (got -1)``.
+
+One key more than the schema's is let pass: ``"about"``, an object in which whoever wrote the file may say
+where its figures come from (an import's notes, a calibration's measurements). A :class:`Topology` does not
+hold it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dgcl.topology.model import Connection, Device, Link, Topology
 
 SCHEMA = "dgcl-topology/1"
 
-_TOPOLOGY_KEYS = ("schema", "name", "devices", "connections"), ("links",)
+_TOPOLOGY_KEYS = ("schema", "name", "devices", "connections"), ("links", "about")
 _DEVICE_KEYS = ("name",), ("machine", "socket")
 _CONNECTION_KEYS = ("name", "kind", "a", "b", "bandwidth"), ("latency", "duplex")
 _LINK_KEYS = ("src", "dst", "route"), ()
@@ -32,6 +36,11 @@ def load_topology(path: str | os.PathLike[str]) -> Topology:
     Raises ValueError if the content is not a topology, naming the file, and the line or the item; OSError,
     naming the file, if it cannot be read.
     """
+    return load_topology_and_about(path)[0]
+
+
+def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dict[str, Any]]:
+    """As :func:`load_topology`, with what the file tells about itself (``{}`` if it does not)."""
     path = os.fspath(path)
     try:
         text = Path(path).read_bytes().decode("utf-8")
@@ -40,7 +49,8 @@ def load_topology(path: str | os.PathLike[str]) -> Topology:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 text (byte {error.start})") from None
     try:
-        return topology_from_json(_parse(text))
+        obj = _parse(text)
+        return topology_from_json(obj), obj.get("about", {})
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}: line {error.lineno}, column {error.colno}: is not JSON ({error.msg})"
@@ -49,11 +59,17 @@ def load_topology(path: str | os.PathLike[str]) -> Topology:
         raise ValueError(f"{path}: {error}") from None
 
 
-def save_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
-    """Write a topology file, with its links. Raises OSError, naming the file, if it cannot be written."""
+def save_topology(
+    topology: Topology, path: str | os.PathLike[str], *, about: dict[str, Any] | None = None
+) -> None:
+    """Write a topology file, with its links, and with what is to be told about it (JSON values).
+
+    Raises OSError, naming the file, if it cannot be written.
+    """
     path = os.fspath(path)
+    obj = topology_to_json(topology) | ({"about": about} if about else {})
     try:
-        Path(path).write_text(_layout(topology_to_json(topology)), encoding="utf-8")
+        Path(path).write_text(_layout(obj), encoding="utf-8")
     except OSError as error:
         raise type(error)(f"cannot write topology file {path!r}: {error.strerror or error}") from None
 
@@ -63,6 +79,8 @@ def topology_from_json(obj: dict[str, Any]) -> Topology:
     _check_object(obj, "the topology", _TOPOLOGY_KEYS)
     if obj["schema"] != SCHEMA:
         raise ValueError(f"schema must be {SCHEMA!r} (got {shown(obj['schema'])})")
+    if not isinstance(obj.get("about", {}), dict):
+        raise ValueError(f"about must be an object (got {shown(obj['about'])})")
     devices = _items(obj, "devices", _DEVICE_KEYS, lambda item: Device(**item))
     connections = _items(obj, "connections", _CONNECTION_KEYS, lambda item: Connection(**item))
     links = _items(obj, "links", _LINK_KEYS, _link) if "links" in obj else None

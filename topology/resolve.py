@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 
 from dgcl.topology import presets
@@ -14,27 +14,24 @@ from dgcl.topology.host import measure_host
 from dgcl.topology.json_io import load_topology
 from dgcl.topology.model import Topology
 
-_MACHINES: Mapping[str, Callable[[], Topology]] = MappingProxyType(
-    {
-        "dgx1": presets.dgx1,
-        "pcie8": presets.pcie8,
-        "dgx1x2": partial(presets.dgx1, 2),
-        "dgx_a100": presets.dgx_a100,
-        "hgx_h100": presets.hgx_h100,
-        "summit": presets.summit,
-        "summitx2": partial(presets.summit, 2),
-    }
-)
+# Numbers of machines that are listed; others are understood, too.
+_LISTED = ("dgx1x2", "summitx2")
+_MOST_DEVICES = 1024  # of a preset: links grow with the square
 # A host is measured once in a process: it takes a second, and communicators of one process should agree.
 _SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {"host": cache(measure_host), "uniform": presets.uniform}
 )
 _SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,9}}))?")
+_SEVERAL_NAME = re.compile(rf"({'|'.join(presets.NODES)})x([1-9][0-9]{{0,3}})")
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names that ``preset`` knows. ``host`` and ``uniform`` take a size: ``host4``, ``host:4``."""
-    return (*_MACHINES, *_SIZED)
+    """The names that ``preset`` knows.
+
+    ``host`` and ``uniform`` take a size: ``host4``, ``host:4``. Machines with NICs take a number behind an
+    x: ``hgx_h100x4`` are four of them.
+    """
+    return (*presets.NODES, *_LISTED, *presets.BOXES, *_SIZED)
 
 
 def preset(name: str, num_devices: int | None = None) -> Topology:
@@ -79,7 +76,9 @@ def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int |
 
 
 def _is_preset(name: str) -> bool:
-    return name in _MACHINES or _SIZED_NAME.fullmatch(name) is not None
+    if name in presets.NODES or name in presets.BOXES:
+        return True
+    return _SIZED_NAME.fullmatch(name) is not None or _SEVERAL_NAME.fullmatch(name) is not None
 
 
 def _looks_like_path(text: str) -> bool:
@@ -87,8 +86,12 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _preset(name: str, num_devices: int | None) -> Topology:
-    if name in _MACHINES:
-        return _MACHINES[name]()
+    if name in presets.BOXES:
+        return presets.BOXES[name]()
+    if name in presets.NODES:
+        return presets.NODES[name](1)
+    if several := _SEVERAL_NAME.fullmatch(name):
+        return _several(several[1], int(several[2]))
     match = _SIZED_NAME.fullmatch(name)
     if match is None:
         raise ValueError(
@@ -105,6 +108,17 @@ def _preset(name: str, num_devices: int | None) -> Topology:
     if size == 0:
         raise ValueError(f"topology {name!r} must have at least 1 device (got 0)")
     return _SIZED[family](size)
+
+
+def _several(name: str, count: int) -> Topology:
+    node = presets.NODES[name]
+    devices = node(1).num_devices
+    if devices * count > _MOST_DEVICES:
+        raise ValueError(
+            f"topology '{name}x{count}' would have {devices * count} devices; presets have at most "
+            f"{_MOST_DEVICES}: build it with dgcl.topology.combine.cluster"
+        )
+    return node(count)
 
 
 def _fit(topology: Topology, num_devices: int | None) -> Topology:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Link, Topology, load_topology, preset, save_topology
+from dgcl.topology.json_io import load_topology_and_about
 
 # The example of the format, as a reader of the documentation would type it.
 EXAMPLE: dict[str, Any] = {
@@ -315,3 +316,18 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(path: str, value: An
         assert Topology.from_json(topology.to_json()) == topology
     assert "\n" not in message
     assert len(message) < 300
+
+
+def test_what_a_file_tells_about_itself(tmp_path: Path) -> None:
+    path, about = tmp_path / "t.json", {"notes": ["measured on a Sunday"], "residual": 0.1}
+    save_topology(preset("dgx1"), path, about=about)
+    assert load_topology_and_about(path) == (preset("dgx1"), about)
+    assert load_topology(path) == preset("dgx1")
+    save_topology(preset("dgx1"), path)
+    assert load_topology_and_about(path) == (preset("dgx1"), {})
+    assert "about" not in json.loads(path.read_text())
+
+
+def test_about_must_be_an_object() -> None:
+    with pytest.raises(ValueError, match=r"^about must be an object \(got 'me'\)"):
+        Topology.from_json({**EXAMPLE, "about": "me"})

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from dgcl.topology import Topology, preset
-from dgcl.topology.presets import dgx1, summit, uniform
+from dgcl.topology.importers import import_topology
+from dgcl.topology.presets import BOXES, NODES, dgx1, summit, uniform
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topologies"
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
 
-GPU_MACHINES = ["dgx1", "pcie8", "dgx1x2", "dgx_a100", "hgx_h100", "summit", "summitx2"]
+GPU_MACHINES = ["dgx1x2", "summitx2", *NODES, *BOXES]
 
 
 def gpu_links(topology: Topology, kind: str = "NV") -> dict[tuple[int, int], int]:
@@ -135,7 +136,15 @@ def test_pcie8_routes_match_nvidia_smi() -> None:
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "table"), [("dgx_a100", "node_8xA100_nvswitch"), ("hgx_h100", "node_8xH100_nvswitch")]
+    ("name", "table"),
+    [
+        ("dgx_a100", "node_8xA100_nvswitch"),
+        ("azure_ndv4", "node_8xA100_nvswitch"),
+        ("hgx_h100", "node_8xH100_nvswitch"),
+        ("aws_p5", "node_8xH100_nvswitch"),
+        ("gb200_nvl4", "nvl4_4xGB200"),
+        ("gb200_nvl72", "nvl4_4xGB200"),
+    ],
 )
 def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str) -> None:
     rows = (SHARED / "p2p" / f"{table}.txt").read_text().splitlines()[2:]
@@ -146,7 +155,7 @@ def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str) -> None:
         if row.split()[rank + 1] != value
     ]
     mean = sum(measured) / len(measured)
-    assert bottleneck(preset(name), 0, 7) == pytest.approx(mean, rel=0.005)
+    assert bottleneck(preset(name), 0, 3) == pytest.approx(mean, rel=0.005)
 
 
 def test_pcie8_is_dgx1_without_nvlinks() -> None:
@@ -200,3 +209,85 @@ def test_uniform_is_one_port_a_device(size: int) -> None:
     assert len(topology.links) == size * (size - 1)
     assert set(topology.arrays().link_latency.tolist()) <= {2e-6}
     assert {bottleneck(topology, s, d) for s in range(size) for d in range(size) if s != d} <= {3.0}
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["dgx2", "hgx_b200"])
+def test_nvswitch_machines_look_as_nvidia_smi_shows_them(name: str) -> None:
+    matrices = json.loads((SHARED / "machines.json").read_text())
+    words = {"dgx2": matrices["dgx2_16xV100_gpu_block"]["gpu_links"], "hgx_b200": [["NV18"] * 8] * 8}[name]
+    kinds = {wire.kind for wire in preset(name).connections}
+    assert kinds == {word for row in words for word in row if word != "X"}
+    assert preset(name).num_devices == len(words)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("aws_p4d", "aws_p4d_8xA100"),
+        ("azure_ndv4", "azure_ndv4_8xA100"),
+        ("azure_ndv5", "azure_ndv5_8xH100"),
+    ],
+)
+def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: str, file: str) -> None:
+    path = SHARED / "nccl_xml" / f"{file}.xml"
+    theirs = import_topology(path).topology
+    assert [d.socket for d in preset(name).devices] == [d.socket for d in theirs.devices]
+    classes = [pci.get("class", "") for pci in ElementTree.parse(path).getroot().iter("pci")]
+    nics = [w for w in preset(f"{name}x2").connections if w.b in ("ib", "efa") and w.a.startswith("m0.")]
+    assert len(nics) == sum(text.startswith("0x02") for text in classes)
+
+
+@needs_data
+def test_p4d_gpus_share_a_switch_and_a_nic_in_pairs() -> None:
+    root = ElementTree.parse(SHARED / "nccl_xml" / "aws_p4d_8xA100.xml").getroot()
+    shared = [
+        sum(child.get("class", "").startswith("0x03") for child in pci.findall("pci"))
+        for pci in root.iter("pci")
+    ]
+    assert [count for count in shared if count] == [2, 2, 2, 2]
+    topology = preset("aws_p4dx2")
+    routes = {(link.src, link.dst): link.route for link in topology.links}
+    for a, b in ((0, 1), (2, 3), (4, 5), (6, 7)):
+        ways = [routes[f"m0.gpu{g}", "m1.gpu0"] for g in (a, b)]
+        assert ways[0][1:3] == ways[1][1:3]
+    assert bottleneck(topology, 0, 8) == 12.0  # PCIe 3.0, below the 12.5 of the wire
+
+
+@pytest.mark.parametrize(("name", "wire"), [("dgx_a100x2", 25.0), ("aws_p5x2", 50.0), ("azure_ndv5x3", 50.0)])
+def test_gpus_with_nics_of_their_own_do_not_share_them(name: str, wire: float) -> None:
+    topology = preset(name)
+    assert bottleneck(topology, 3, 8) == wire
+    routes = {(link.src, link.dst): link.route for link in topology.links}
+    first = {routes[f"m0.gpu{g}", f"m1.gpu{g}"][0] for g in range(8)}
+    assert len(first) == 8
+
+
+def test_mi250x_dies() -> None:
+    """Eight links a die: four to its twin, and by OLCF's guide one or two to dies of other packages."""
+    topology = preset("mi250x")
+    counts = gpu_links(topology, "XGMI")
+    assert {counts[2 * p, 2 * p + 1] for p in range(4)} == {4}
+    totals = Counter[int]()
+    for (src, _), count in counts.items():
+        totals[src] += count
+    assert set(totals.values()) <= {6, 7}
+    assert (bottleneck(topology, 0, 1), bottleneck(topology, 0, 6), bottleneck(topology, 0, 2)) == (
+        200,
+        100,
+        50,
+    )
+    assert bottleneck(topology, 0, 7) == 36  # by the processor: a route passes no other die
+
+
+@needs_data
+def test_pcie4_boxes_are_as_fast_as_measured() -> None:
+    measured = import_topology(
+        SHARED / "topo_m" / "asus_esc8000a_4xRTX6000Ada.txt",
+        p2p=SHARED / "p2p" / "asus_esc8000a_4xRTX6000Ada.txt",
+    ).topology
+    ours = preset("pcie4_l40s")
+    rates = [[bottleneck(t, s, d) for s in range(4) for d in range(4) if s != d] for t in (measured, ours)]
+    assert rates[1] == pytest.approx(rates[0], rel=0.002)
+    assert [len(link.route) for link in ours.links] == [len(link.route) for link in measured.links]

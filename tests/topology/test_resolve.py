@@ -74,7 +74,7 @@ def test_a_preset_wins_over_a_file_of_its_name(tmp_path: Path, monkeypatch: pyte
             "dgx-1",
             None,
             ValueError,
-            r"topology must be a preset \(dgx1, .*\(got 'dgx-1'\) \(did you mean 'dgx1'\?\)$",
+            r"topology must be a preset \(dgx1, .*\(got 'dgx-1'\) \(did you mean 'dgx[12]'\?\)$",
         ),
         (
             "uniform:x",
@@ -117,7 +117,7 @@ def test_refusals(
 
 def test_unknown_presets_are_refused_by_preset_too() -> None:
     with pytest.raises(
-        ValueError, match=r"preset must be one of dgx1, .*\(got 'dgx9'\) \(did you mean 'dgx1'\?\)"
+        ValueError, match=r"preset must be one of dgx1, .*\(got 'dgx9'\) \(did you mean 'dgx[12]'\?\)"
     ):
         preset("dgx9")
 
@@ -125,3 +125,32 @@ def test_unknown_presets_are_refused_by_preset_too() -> None:
 def test_a_host_is_measured_once() -> None:
     assert isinstance(preset("host2"), Topology)
     assert preset("host2") is preset("host:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "devices"),
+    [
+        ("dgx1x3", 3, 24),
+        ("hgx_h100x4", 4, 32),
+        ("aws_p4dx2", 2, 16),
+        ("gb200_nvl4x2", 2, 8),
+        ("dgx2x1", 1, 16),
+    ],
+)
+def test_several_machines_of_a_name(name: str, machines: int, devices: int) -> None:
+    topology = resolve_topology(name)
+    assert len({device.machine for device in topology.devices}) == machines
+    assert topology.num_devices == devices
+    assert topology.name == name.removesuffix("x1")
+    assert topology.arrays().num_links == devices * (devices - 1)
+
+
+def test_too_many_machines_of_a_name() -> None:
+    with pytest.raises(ValueError, match="'hgx_h100x200' would have 1600 devices; presets have at most 1024"):
+        resolve_topology("hgx_h100x200")
+
+
+@pytest.mark.parametrize("name", ["pcie8x2", "dgx1x0", "dgx1x", "mi250xx2"])
+def test_no_such_cluster(name: str) -> None:
+    with pytest.raises(ValueError, match="topology must be a preset"):
+        resolve_topology(name)

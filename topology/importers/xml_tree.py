@@ -7,6 +7,7 @@ expand and nothing to fetch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -15,6 +16,7 @@ from xml.parsers import expat
 MOST_BYTES = 16 << 20
 _MOST_ELEMENTS = 100_000
 _DEEPEST = 100
+_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
 
 
 @dataclass(eq=False)
@@ -43,7 +45,9 @@ def parse_xml(data: bytes) -> Element:
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"is larger than {MOST_BYTES >> 20} MB, too large for a machine's description")
-    return _Reader().read(data)
+    # RCCL's own files open with a comment of dashes, which XML forbids and every reader of theirs lets pass.
+    # Comments end where the first --> is, and mean nothing; their line breaks stay, for the lines of errors.
+    return _Reader().read(_COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), data))
 
 
 class _Refused(ValueError):

@@ -17,6 +17,13 @@ def test_elements_attributes_and_lines() -> None:
     assert [element.tag for element in root.walk()] == ["a", "b", "c"]
 
 
+def test_comments_of_dashes_are_let_pass_and_count_as_lines() -> None:
+    root = parse_xml(b"<!------\n - Copyright\n ------>\n<a>\n<!-- b -->\n<b/></a>")
+    assert [(element.tag, element.line) for element in root.walk()] == [("a", 4), ("b", 6)]
+    with pytest.raises(ValueError, match="line 2: is not well-formed"):
+        parse_xml(b"<a>\n<!-- for ever </a>")
+
+
 BOMB = b"<!DOCTYPE a [<!ENTITY b 'bb'><!ENTITY c '&b;&b;'>]>\n<a>&c;</a>"
 OUTSIDE = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>\n<a>&b;</a>"
 

@@ -1,0 +1,151 @@
+"""Clusters: what is joined how, and how fast a pair is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dgcl.topology import Connection, Device, Link, Topology
+from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.importers import import_topology
+from tests.topology.importers.cases import XML
+
+NODE = Topology(
+    "node",
+    (Device("gpu0"), Device("gpu1", socket=1)),
+    (
+        Connection("gpu0-plx", "PCIe", "gpu0", "plx", 12.0),
+        Connection("gpu1-plx", "PCIe", "gpu1", "plx", 12.0),
+        Connection("bridge", "NV2", "gpu0", "gpu1", 48.0),
+    ),
+)
+
+
+def rate(topology: Topology, src: int, dst: int) -> float:
+    arrays = topology.arrays()
+    link = arrays.link_of[src, dst]
+    return float(
+        arrays.bandwidth[arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]].min()
+    )
+
+
+def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {(link.src, link.dst): link.route for link in topology.links}
+
+
+def test_a_shared_nic_behind_a_switch() -> None:
+    two = cluster(NODE, 2, nics=[Nic("plx", 10.0, 12.0)])
+    assert two.name == "nodex2"
+    assert [(d.name, d.machine, d.socket) for d in two.devices] == [
+        ("m0.gpu0", 0, 0),
+        ("m0.gpu1", 0, 1),
+        ("m1.gpu0", 1, 0),
+        ("m1.gpu1", 1, 1),
+    ]
+    assert routes(two)["m0.gpu0", "m1.gpu1"] == (
+        "m0.gpu0-m0.plx",
+        "m0.nic0-m0.plx",
+        "m0.nic0-ib",
+        "m1.nic0-ib",
+        "m1.nic0-m1.plx",
+        "m1.gpu1-m1.plx",
+    )
+    assert (rate(two, 0, 1), rate(two, 0, 2)) == (48.0, 10.0)
+    assert routes(two)["m1.gpu0", "m1.gpu1"] == ("m1.bridge",)
+
+
+def test_a_nic_for_each_gpu_on_one_fabric() -> None:
+    three = cluster(NODE, 3, nics=[Nic("gpu0", 25.0), Nic("gpu1", 25.0)])
+    assert routes(three)["m0.gpu0", "m2.gpu1"] == (
+        "m0.nic0-m0.gpu0",
+        "m0.nic0-ib",
+        "m2.nic1-ib",
+        "m2.nic1-m2.gpu1",
+    )
+    assert len(three.links) == 30
+
+
+def test_rails_that_do_not_meet_join_like_gpus_only() -> None:
+    two = cluster(NODE, 2, nics=[Nic("gpu0", 25.0), Nic("gpu1", 25.0)], rails=True)
+    found = routes(two)
+    assert found["m0.gpu1", "m1.gpu1"] == (
+        "m0.nic1-m0.gpu1",
+        "m0.nic1-rail1",
+        "m1.nic1-rail1",
+        "m1.nic1-m1.gpu1",
+    )
+    assert ("m0.gpu0", "m1.gpu1") not in found  # it would have to pass through a GPU
+
+
+def test_rails_with_a_spine() -> None:
+    two = cluster(NODE, 2, nics=[Nic("gpu0", 25.0), Nic("gpu1", 25.0)], rails=True, spine=50.0)
+    assert routes(two)["m0.gpu0", "m1.gpu1"] == (
+        "m0.nic0-m0.gpu0",
+        "m0.nic0-rail0",
+        "rail0-spine",
+        "rail1-spine",
+        "m1.nic1-rail1",
+        "m1.nic1-m1.gpu1",
+    )
+    assert len(two.links) == 12
+
+
+def test_links_of_a_node_stay_as_they_are() -> None:
+    slow = Topology("slow", NODE.devices, NODE.connections, (Link("gpu0", "gpu1", ("gpu0-plx", "gpu1-plx")),))
+    two = cluster(slow, 2, nics=[Nic("plx", 100.0)])
+    assert routes(two)["m1.gpu0", "m1.gpu1"] == ("m1.gpu0-m1.plx", "m1.gpu1-m1.plx")
+    assert ("m0.gpu1", "m0.gpu0") not in routes(two)
+    assert ("m0.gpu1", "m1.gpu0") in routes(two)
+
+
+def test_nodes_of_several_machines() -> None:
+    rack = Topology(
+        "rack",
+        (Device("a", machine=0), Device("b", machine=1)),
+        (Connection("a-s", "NV18", "a", "s", 400.0), Connection("b-s", "NV18", "b", "s", 400.0)),
+    )
+    two = cluster(rack, 2, nics=[Nic("a", 50.0), Nic("b", 50.0)], name="racks")
+    assert (two.name, [device.machine for device in two.devices]) == ("racks", [0, 1, 2, 3])
+
+
+def test_ports_of_an_imported_machine(tmp_path: Path) -> None:
+    path = tmp_path / "node.xml"
+    path.write_text(XML)
+    two = cluster(import_topology(path).topology, 2)
+    assert rate(two, 0, 3) == 12.0  # PCIe; the wire has 12.5
+    assert "m1.mlx5_0-net" in routes(two)["m0.gpu0", "m1.gpu2"]
+    assert not any(".port" in end for c in two.connections for end in (c.a, c.b))
+
+
+def test_one_machine_is_the_node() -> None:
+    assert cluster(NODE, 1) is NODE
+    assert cluster(NODE, 1, name="alone").name == "alone"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_machines": 0}, "num_machines must be at least 1"),
+        ({"num_machines": 2}, "nics must be given, because 'node' has no network ports"),
+        ({"num_machines": 2, "nics": []}, "nics must name at least one card"),
+        ({"num_machines": 2, "nics": [Nic("plx7", 1.0)]}, r"nics\[0\].at must be a device or switch.*'plx7'"),
+        ({"num_machines": 2, "nics": [Nic("plx", 1.0)], "spine": 0.0}, "spine must be a positive number"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster(NODE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["bandwidth", "host_bandwidth"])
+def test_wrong_nics(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be a positive number"):
+        Nic("plx", **{"bandwidth": 1.0, field: -1.0})
+
+
+def test_a_machine_with_a_nic0_of_its_own() -> None:
+    wire = Connection("nic0-plx", "PCIe", "nic0", "plx", 12.0)
+    node = Topology("node", NODE.devices, (*NODE.connections, wire))
+    with pytest.raises(ValueError, match="nics must not be given: 'node' has an endpoint 'nic0' already"):
+        cluster(node, 2, nics=[Nic("plx", 10.0)])

@@ -1,0 +1,70 @@
+"""Links staged in host memory share the memory of a processor."""
+
+from __future__ import annotations
+
+import pytest
+
+from dgcl.topology import Topology, preset
+from dgcl.topology.host_memory import stage_in_host_memory
+
+
+def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {(link.src, link.dst): link.route for link in topology.links}
+
+
+def test_what_passes_a_processor_is_staged_at_the_senders() -> None:
+    staged = stage_in_host_memory(preset("pcie8"), 60.0)
+    found, before = routes(staged), routes(preset("pcie8"))
+    assert found["gpu5", "gpu0"] == (
+        "gpu5-plx2",
+        "plx2-cpu1",
+        "cpu1.store",
+        "cpu1.load",
+        "cpu0-cpu1",
+        "plx0-cpu0",
+        "gpu0-plx0",
+    )
+    assert found["gpu0", "gpu1"] == before["gpu0", "gpu1"]  # below one PCIe switch
+    memory = {c.name: (c.kind, c.bandwidth) for c in staged.connections if c.kind == "DRAM"}
+    assert memory == {f"cpu{s}.{way}": ("DRAM", 30.0) for s in (0, 1) for way in ("store", "load")}
+
+
+def test_chosen_pairs_alone() -> None:
+    staged = routes(stage_in_host_memory(preset("pcie8"), 60.0, pairs=[("gpu0", "gpu2")]))
+    before = routes(preset("pcie8"))
+    assert {pair for pair in staged if staged[pair] != before[pair]} == {("gpu0", "gpu2")}
+
+
+def test_senders_of_one_socket_share_its_memory() -> None:
+    """Four senders over 12 GB/s each, and memory that stores 20: each gets 5."""
+    topology = stage_in_host_memory(preset("pcie8"), 40.0)
+    arrays = topology.arrays()
+    store = next(
+        c for c in range(arrays.num_directions) if arrays.direction_name(c).startswith("cpu0.store:cpu0>")
+    )
+    users = [
+        (int(arrays.link_src[link]), int(arrays.link_dst[link]))
+        for link in range(arrays.num_links)
+        if store in arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
+    ]
+    assert {src for src, _ in users} == {0, 1, 2, 3}
+    assert arrays.bandwidth[store] == 20.0
+
+
+def test_processors_by_name() -> None:
+    staged = stage_in_host_memory(preset("pcie8"), 60.0, cpus=["plx0"], pairs=[("gpu0", "gpu1")])
+    assert routes(staged)["gpu0", "gpu1"] == ("gpu0-plx0", "plx0.store", "plx0.load", "gpu1-plx0")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("dgx_a100", {}, r"'dgx_a100' has no endpoint called cpu<number>"),
+        ("pcie8", {"cpus": ["cpu7"]}, r"cpus must be switches of 'pcie8' \(got 'cpu7'\) \(did you mean"),
+        ("pcie8", {"pairs": [("gpu0", "gpu1")]}, "from 'gpu0' to 'gpu1' does not pass a processor"),
+        ("pcie8", {"pairs": [("gpu0", "gpu9")]}, "from 'gpu0' to 'gpu9'"),
+    ],
+)
+def test_wrong_arguments(name: str, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stage_in_host_memory(preset(name), 60.0, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,63 @@
+"""Machines that clouds rent: NVIDIA's boards with the clouds' own networks and PCIe trees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.model import Topology
+from dgcl.topology.presets.nvidia import A100_PORT, H100_PORT, nic_per_gpu
+from dgcl.topology.presets.wires import check_count, nvswitch_node, wire
+from dgcl.topology.rates import pcie_rate
+
+
+def aws_p4d(num_machines: int = 1) -> Topology:
+    """AWS p4d.24xlarge: eight A100 on NVSwitches; a NIC of 100 Gb/s for every two, behind their PCIe switch.
+
+    Sources: the tree and its PCIe 3.0 are those of the provider's own NCCL file (aws/aws-ofi-nccl,
+    topology/p4d-24xl-topo.xml); 400 Gb/s of EFA over four cards (AWS, "EC2 P4 instances"); ports as
+    ``dgx_a100``.
+    """
+    node = nvswitch_node("aws_p4d", 8, "NV12", A100_PORT, per_socket=4)
+    if check_count(num_machines, "num_machines") == 1:
+        return node
+    tree = [wire(f"gpu{g}", f"plx{g // 2}", "PCIe", pcie_rate(8.0)) for g in range(8)]
+    with_tree = replace(node, connections=(*node.connections, *tree))
+    nics = [Nic(f"plx{p}", 12.5, pcie_rate(8.0), "EFA") for p in range(4)]
+    return cluster(with_tree, num_machines, nics=nics)
+
+
+def aws_p5(num_machines: int = 1) -> Topology:
+    """AWS p5.48xlarge: eight H100 on NVSwitches; four EFA cards of 100 Gb/s behind the PCIe switch of each.
+
+    A GPU's traffic is striped over its four cards, so they are one here, of 50 GB/s. Sources: the provider's
+    own NCCL file (aws/aws-ofi-nccl, topology/p5.48xl-topo.xml, as of commit 67125bf) for the tree; 3200 Gb/s
+    over 32 cards (AWS, "Maximize network bandwidth on EC2 instances with multiple network cards"); ports as
+    ``hgx_h100``.
+    """
+    node = nvswitch_node("aws_p5", 8, "NV18", H100_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 50.0, "EFA")
+
+
+def azure_ndv4(num_machines: int = 1) -> Topology:
+    """Azure ND A100 v4: eight A100 on NVSwitches; an HDR InfiniBand NIC of 200 Gb/s for each.
+
+    Sources: Microsoft, "ND A100 v4-series" (a dedicated 200 Gb/s connection per GPU); the provider's NCCL
+    file (Azure/azhpc-images, topology/ndv4-topo.xml: four NUMA nodes, two GPUs and two NICs on each); ports
+    as ``dgx_a100``.
+    """
+    node = nvswitch_node("azure_ndv4", 8, "NV12", A100_PORT, per_socket=2)
+    # The file has GPUs 2, 3 on node 0, then 0, 1; 6, 7; 4, 5.
+    sockets = (1, 1, 0, 0, 3, 3, 2, 2)
+    devices = tuple(replace(d, socket=s) for d, s in zip(node.devices, sockets, strict=True))
+    return nic_per_gpu(replace(node, devices=devices), num_machines, 25.0)
+
+
+def azure_ndv5(num_machines: int = 1) -> Topology:
+    """Azure ND H100 v5: eight H100 on NVSwitches; an NDR InfiniBand NIC of 400 Gb/s for each.
+
+    Sources: Microsoft, "ND H100 v5-series" (a dedicated 400 Gb/s connection per GPU); the provider's NCCL
+    file (Azure/azhpc-images, topology/ndv5-topo.xml: two NUMA nodes); ports as ``hgx_h100``.
+    """
+    node = nvswitch_node("azure_ndv5", 8, "NV18", H100_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 50.0)

@@ -1,0 +1,151 @@
+"""NVIDIA's own machines: NVLink meshes and NVSwitches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.model import Device, Topology
+from dgcl.topology.presets.wires import check_count, gpus, nvswitch_node, pcie_tree, wire
+
+# Speeds measured by Cai et al., "DGCL: an efficient communication library for distributed GNN training"
+# (EuroSys 2021), Table 1.
+NV1 = 24.22
+NV2 = 48.35
+PCIE = 11.13
+QPI = 9.56
+IB = 6.37
+
+# What p2pBandwidthLatencyTest measures for one-way writes between any two GPUs (stas00/ml-engineering,
+# network/README.md), by machine.
+A100_PORT = 274.0
+H100_PORT = 376.0
+GB200_PORT = 747.0
+
+# Pairs of GPUs of a DGX-1 V100 with one and with two NVLinks; other pairs have none. Each GPU has six.
+_CUBE_MESH = {
+    1: ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)),
+    2: ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)),
+}
+
+
+def dgx1(num_machines: int = 1) -> Topology:
+    """NVIDIA DGX-1 with eight V100: NVLink hybrid cube mesh, and a PCIe tree over two sockets.
+
+    Each of the two sockets has two PCIe switches with two GPUs each; QPI joins the sockets. Several
+    machines are joined by one InfiniBand NIC each, behind the first PCIe switch, over a switch that never
+    blocks.
+
+    Sources: the wiring is what ``nvidia-smi topo -m`` prints on the machine (quoted in
+    microsoft/msccl-tools, tests/test_topologies.py) and what NVIDIA's white paper draws (DGX-1 System
+    Architecture, WP-08437-001, section 3.1); the speeds are those of the DGCL paper's Table 1.
+    """
+    nvlinks = [
+        wire(f"gpu{a}", f"gpu{b}", f"NV{bricks}", bandwidth)
+        for bricks, bandwidth in ((1, NV1), (2, NV2))
+        for a, b in _CUBE_MESH[bricks]
+    ]
+    tree = pcie_tree(8, 2, PCIE, wire("cpu0", "cpu1", "QPI", QPI))
+    node = Topology("dgx1", gpus(8, 4), (*nvlinks, *tree))
+    return cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("plx0", IB, PCIE)])
+
+
+def dgx2(num_machines: int = 1) -> Topology:
+    """NVIDIA DGX-2: sixteen V100, each with six NVLinks into twelve NVSwitches; eight 100 Gb/s NICs.
+
+    The peak of a port is 150 GB/s each way (NVIDIA DGX-2 datasheet: 300 GB/s in both); 143.7 is what
+    p2pBandwidthLatencyTest gets out of the six NVLinks of a V100 (Dell, "Deep learning on V100",
+    configuration K: 47.88 + 47.9 + 47.93). Two GPUs share a PCIe 3.0 switch with a NIC of 12.5 GB/s.
+    """
+    node = nvswitch_node("dgx2", 16, "NV6", 143.7, per_socket=8)
+    return _behind_switches(node, num_machines, per_switch=2, pcie=PCIE, nic=12.5)
+
+
+def dgx_a100(num_machines: int = 1) -> Topology:
+    """NVIDIA DGX A100: eight A100, each with twelve third-generation NVLinks into six NVSwitches.
+
+    The NVSwitches never block, so they are one switch here, and the twelve links of a GPU one port. Its
+    peak is 300 GB/s each way (NVIDIA, "NVLink": twelve links, 600 GB/s in both directions); 274 is what
+    p2pBandwidthLatencyTest measures for one-way writes between any two GPUs (stas00/ml-engineering,
+    network/README.md). PCIe is left out: no route between these GPUs would use it. Several machines have
+    one HDR InfiniBand NIC of 25 GB/s for each GPU (NVIDIA DGX A100 datasheet: 8x 200 Gb/s).
+    """
+    node = nvswitch_node("dgx_a100", 8, "NV12", A100_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 25.0)
+
+
+def hgx_h100(num_machines: int = 1) -> Topology:
+    """NVIDIA HGX H100 and DGX H100: eight H100, eighteen fourth-generation NVLinks each, four NVSwitches.
+
+    Modelled as ``dgx_a100``. The peak of a port is 450 GB/s each way (NVIDIA, "Upgrading Multi-GPU
+    Interconnectivity with the Third-Generation NVIDIA NVSwitch"); 376 is what p2pBandwidthLatencyTest
+    measures (stas00/ml-engineering, network/README.md). Several machines have an NDR NIC of 50 GB/s for each
+    GPU (NVIDIA DGX H100 datasheet: 8x 400 Gb/s).
+    """
+    node = nvswitch_node("hgx_h100", 8, "NV18", H100_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 50.0)
+
+
+def hgx_h200(num_machines: int = 1) -> Topology:
+    """NVIDIA HGX H200: the H100's NVLinks and NVSwitches, with more memory behind them.
+
+    Modelled as ``hgx_h100``, with its measured port (NVIDIA, "H200": 900 GB/s in both directions, as H100).
+    """
+    return _called("hgx_h200", hgx_h100(num_machines), num_machines)
+
+
+def hgx_b200(num_machines: int = 1) -> Topology:
+    """NVIDIA HGX B200 and DGX B200: eight B200, eighteen fifth-generation NVLinks each.
+
+    The peak of a port is 900 GB/s each way (NVIDIA, "HGX": 1.8 TB/s in both); 747 is what
+    p2pBandwidthLatencyTest measures on the same links of GB200 (stas00/ml-engineering, network/README.md).
+    Several machines have a NIC of 50 GB/s for each GPU (NVIDIA DGX B200 datasheet: 8x 400 Gb/s).
+    """
+    node = nvswitch_node("hgx_b200", 8, "NV18", GB200_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 50.0)
+
+
+def gb200_nvl4(num_machines: int = 1) -> Topology:
+    """A node of GB200: four GPUs on two Grace processors, all on NVSwitches; 50 GB/s of InfiniBand for each.
+
+    747 GB/s each way is what p2pBandwidthLatencyTest measures on such a node (stas00/ml-engineering,
+    network/README.md). NICs: Azure ND GB200 v6, 4x 400 Gb/s.
+    """
+    node = nvswitch_node("gb200_nvl4", 4, "NV18", GB200_PORT, per_socket=2)
+    return nic_per_gpu(node, num_machines, 50.0)
+
+
+def gb200_nvl72(num_machines: int = 1) -> Topology:
+    """GB200 NVL72: eighteen nodes of four GPUs, all 72 on one domain of NVSwitches.
+
+    Every port is as fast as within a node (NVIDIA, "GB200 NVL72": 130 TB/s for 72 GPUs, 1.8 TB/s each in
+    both directions); 747 GB/s as for ``gb200_nvl4``. Several racks are joined by 50 GB/s of InfiniBand a GPU.
+    """
+    devices = tuple(Device(f"gpu{g}", machine=g // 4, socket=g % 4 // 2) for g in range(72))
+    ports = tuple(wire(device.name, "nvswitch", "NV18", GB200_PORT) for device in devices)
+    return nic_per_gpu(Topology("gb200_nvl72", devices, ports), num_machines, 50.0)
+
+
+def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str = "IB") -> Topology:
+    """Nodes joined by NICs of which every GPU has its own, over a network that never blocks."""
+    nics = [Nic(device.name, bandwidth, kind=kind) for device in node.devices]
+    return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
+
+
+def _behind_switches(
+    node: Topology, num_machines: int, *, per_switch: int, pcie: float, nic: float
+) -> Topology:
+    """Nodes whose GPUs share NICs behind PCIe switches; alone, a node needs neither."""
+    if check_count(num_machines, "num_machines") == 1:
+        return node
+    tree = [
+        wire(device.name, f"plx{rank // per_switch}", "PCIe", pcie)
+        for rank, device in enumerate(node.devices)
+    ]
+    nics = [Nic(f"plx{p}", nic, pcie) for p in range(node.num_devices // per_switch)]
+    with_tree = replace(node, connections=(*node.connections, *tree))
+    return cluster(with_tree, num_machines, nics=nics)
+
+
+def _called(name: str, topology: Topology, num_machines: int) -> Topology:
+    return replace(topology, name=f"{name}x{num_machines}" if num_machines > 1 else name)

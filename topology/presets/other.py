@@ -1,0 +1,74 @@
+"""IBM's and AMD's nodes, and no machine in particular."""
+
+from __future__ import annotations
+
+import itertools
+
+from dgcl.topology.checks import check_number
+from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.model import Device, Topology
+from dgcl.topology.presets.wires import check_count, gpus, wire
+
+# Pairs of dies of a node of four MI250X by the Infinity Fabric links between them.
+_MI250X = {
+    4: ((0, 1), (2, 3), (4, 5), (6, 7)),
+    2: ((0, 6), (2, 4)),
+    1: ((0, 2), (1, 3), (1, 5), (3, 7), (4, 6), (5, 7)),
+}
+
+
+def summit(num_machines: int = 1) -> Topology:
+    """A node of Summit (IBM AC922): two POWER9, each with three V100; NVLink joins every two of these four.
+
+    Each such pair has two NVLink 2.0 bricks, 50 GB/s each way. The X-bus between the processors carries 64
+    GB/s each way (4 bytes at 16 GT/s). Several nodes are joined by dual-rail EDR InfiniBand, 23 GB/s a
+    node, half of it at each socket behind a PCIe 4.0 x8 (16 GB/s), over a fat tree that does not block.
+    These are peak rates.
+
+    Sources: OLCF, Summit User Guide ("Summit Nodes", "NVIDIA NVLink", "System Interconnect"); WikiChip,
+    "Summit" (X-bus, PCIe).
+    """
+    bricks = []
+    for socket in range(2):
+        ends = [*(f"gpu{g}" for g in range(3 * socket, 3 * socket + 3)), f"cpu{socket}"]
+        bricks += [wire(a, b, "NV2", 50.0) for a, b in itertools.combinations(ends, 2)]
+    node = Topology("summit", gpus(6, 3), (*bricks, wire("cpu0", "cpu1", "X-bus", 64.0)))
+    nics = [Nic(f"cpu{socket}", 11.5, 16.0) for socket in range(2)]
+    return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
+
+
+def mi250x() -> Topology:
+    """A node of four AMD MI250X, as in Frontier and LUMI: eight dies (GCDs), each a device of its own.
+
+    Between the two dies of a package four Infinity Fabric links, between packages one or two, 50 GB/s each
+    way for a link; 36 GB/s each way between a die and the processor. These are peak rates.
+
+    Sources: OLCF, Frontier User Guide ("Frontier Compute Nodes": 200 GB/s in a package, 50 to 100 between
+    packages, 36 to the processor); the pairs are those of RCCL (ROCm/rccl, src/graph/rome_models.cc, model
+    71). NICs hang on dies, so traffic of other dies would pass through a device: several nodes are not
+    modelled.
+    """
+    fabric = [
+        wire(f"gpu{a}", f"gpu{b}", f"XGMI{links}", 50.0 * links)
+        for links, pairs in _MI250X.items()
+        for a, b in pairs
+    ]
+    hosts = [wire(f"gpu{g}", "cpu0", "IF", 36.0) for g in range(8)]
+    return Topology("mi250x", gpus(8, 2), (*fabric, *hosts))
+
+
+def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) -> Topology:
+    """No machine in particular: each device has one port, all of one speed, on a switch that never blocks.
+
+    This is the model of most papers on collective communication: all pairs are alike, and a device is
+    bounded by what its port takes in and gives out. ``bandwidth`` is in GB/s per direction of a port,
+    ``latency`` in seconds per port.
+    """
+    check_number(bandwidth, "bandwidth", positive=True)
+    check_number(latency, "latency", positive=False)
+    names = [f"device{rank}" for rank in range(check_count(num_devices, "num_devices"))]
+    return Topology(
+        name=f"uniform{num_devices}",
+        devices=tuple(Device(name) for name in names),
+        connections=tuple(wire(name, "switch", "port", bandwidth, latency) for name in names),
+    )

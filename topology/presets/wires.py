@@ -1,0 +1,54 @@
+"""Parts that machines are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dgcl.topology.checks import check_index
+from dgcl.topology.model import Connection, Device, Topology
+
+
+def wire(a: str, b: str, kind: str, bandwidth: float, latency: float = 0.0) -> Connection:
+    """A full-duplex connection named after its ends."""
+    return Connection(f"{a}-{b}", kind, a, b, bandwidth, latency)
+
+
+def gpus(count: int, per_socket: int) -> tuple[Device, ...]:
+    """``gpu0`` ... of one machine, so many on each socket."""
+    return tuple(Device(f"gpu{g}", 0, socket=g // per_socket) for g in range(count))
+
+
+def pcie_tree(count: int, per_switch: int, bandwidth: float, bus: Connection | None) -> list[Connection]:
+    """GPUs behind PCIe switches (``plx0`` ...), half of the switches on each of two sockets.
+
+    ``bus`` joins ``cpu0`` and ``cpu1``; None: there is one socket.
+    """
+    switches = count // per_switch
+    per_socket = switches if bus is None else switches // 2
+    return [
+        *(wire(f"gpu{g}", f"plx{g // per_switch}", "PCIe", bandwidth) for g in range(count)),
+        *(wire(f"plx{p}", f"cpu{p // per_socket}", "PCIe", bandwidth) for p in range(switches)),
+        *([] if bus is None else [bus]),
+    ]
+
+
+def nvswitch_node(name: str, count: int, kind: str, bandwidth: float, per_socket: int) -> Topology:
+    """GPUs with one port each into NVSwitches, which never block and are one switch here."""
+    devices = gpus(count, per_socket)
+    ports = tuple(wire(device.name, "nvswitch", kind, bandwidth) for device in devices)
+    return Topology(name, devices, ports)
+
+
+def bridged(name: str, pairs: Iterable[tuple[int, int]], kind: str, bandwidth: float) -> Topology:
+    """GPUs of one socket that are joined directly, and by nothing else."""
+    pairs = tuple(pairs)
+    count = max(max(pair) for pair in pairs) + 1
+    wires = tuple(wire(f"gpu{a}", f"gpu{b}", kind, bandwidth) for a, b in pairs)
+    return Topology(name, gpus(count, count), wires)
+
+
+def check_count(value: int, field: str) -> int:
+    """A number of machines or devices, at least 1."""
+    if check_index(value, field) < 1:
+        raise ValueError(f"{field} must be at least 1 (got {value})")
+    return value
