@@ -1,0 +1,183 @@
+"""The CUDA driver, as thin as it can be: one method per driver function, errors as exceptions.
+
+Kernels are loaded from PTX and launched with prepared arguments through the driver's own interface, because
+a launch by numba's dispatcher costs the host tens of microseconds. The driver is reached by ctypes; nothing
+is installed for it. :class:`Driver` takes any object that has the driver's functions, so tests pass one
+made of Python functions.
+
+Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from typing import Any, Final
+
+# Numbers of the driver's enumerations (cuda.h).
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+_NUM_REGISTERS, _LOCAL_BYTES = 4, 3
+_STREAM_MEMORY_OPERATIONS = 122  # on 64-bit words
+_LAZY_PEER_ACCESS = 1
+_HOST_REGISTER_PORTABLE_MAPPED = 3
+
+IPC_HANDLE_BYTES: Final = 64
+
+
+class CudaError(RuntimeError):
+    """A driver function failed.
+
+    Attributes:
+        code: The driver's number of the error.
+    """
+
+    def __init__(self, function: str, code: int, name: str) -> None:
+        super().__init__(f"{function}: {name} ({code})")
+        self.code = code
+
+
+class _IpcHandle(ctypes.Structure):
+    """A memory handle; the driver takes it by value."""
+
+    _fields_ = [("bytes", ctypes.c_char * IPC_HANDLE_BYTES)]
+
+
+class Driver:
+    """The driver's functions that dgcl uses.
+
+    Args:
+        library: Has the functions of ``libcuda`` as attributes.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.call("cuInit", c_uint(0))
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a driver function.
+
+        Raises:
+            CudaError: It returned something else than success.
+        """
+        code = getattr(self._library, function)(*arguments)
+        if code != 0:
+            raise CudaError(function, code, self.error_name(code))
+
+    def error_name(self, code: int) -> str:
+        """The driver's name of an error."""
+        name = c_char_p()
+        if self._library.cuGetErrorName(c_int(code), byref(name)) != 0 or name.value is None:
+            return "unknown error"
+        return name.value.decode()
+
+    def entry_point(self, function: str) -> int:
+        """The address of a driver function, for compiled callers; 0 when this driver does not have it."""
+        found = getattr(self._library, function, None)
+        return 0 if found is None else ctypes.cast(found, c_void_p).value or 0
+
+    # Devices
+
+    def capability(self, device: int) -> tuple[int, int]:
+        """The compute capability of a device."""
+        return self._attribute(device, _MAJOR), self._attribute(device, _MINOR)
+
+    def num_multiprocessors(self, device: int) -> int:
+        """How many multiprocessors a device has."""
+        return self._attribute(device, _MULTIPROCESSORS)
+
+    def can_wait_in_streams(self, device: int) -> bool:
+        """Whether streams of this device can wait for, and write, 64-bit words by themselves."""
+        return self._attribute(device, _STREAM_MEMORY_OPERATIONS) != 0
+
+    def _attribute(self, device: int, which: int) -> int:
+        handle, value = c_int(), c_int()
+        self.call("cuDeviceGet", byref(handle), c_int(device))
+        self.call("cuDeviceGetAttribute", byref(value), c_int(which), handle)
+        return value.value
+
+    # Kernels
+
+    def load_module(self, ptx: str) -> int:
+        """Translate PTX for the GPU of the current context, and load it."""
+        module = c_void_p()
+        self.call("cuModuleLoadData", byref(module), c_char_p(ptx.encode()))
+        return module.value or 0
+
+    def unload_module(self, module: int) -> None:
+        """Forget a module; its functions must not be used again."""
+        self.call("cuModuleUnload", c_void_p(module))
+
+    def function(self, module: int, name: str) -> int:
+        """A kernel of a module."""
+        found = c_void_p()
+        self.call("cuModuleGetFunction", byref(found), c_void_p(module), c_char_p(name.encode()))
+        return found.value or 0
+
+    def registers(self, function: int) -> tuple[int, int]:
+        """Registers, and bytes of local memory, that each thread of a kernel takes."""
+        found = []
+        for which in (_NUM_REGISTERS, _LOCAL_BYTES):
+            value = c_int()
+            self.call("cuFuncGetAttribute", byref(value), c_int(which), c_void_p(function))
+            found.append(value.value)
+        return found[0], found[1]
+
+    def blocks_per_multiprocessor(self, function: int, threads: int) -> int:
+        """How many blocks of a kernel a multiprocessor holds at once."""
+        count = c_int()
+        self.call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            byref(count),
+            c_void_p(function),
+            c_int(threads),
+            c_size_t(0),
+        )
+        return count.value
+
+    # Memory of other processes and of the host
+
+    def export_memory(self, address: int) -> bytes:
+        """A handle by which another process can open the allocation that *begins* at ``address``."""
+        handle = _IpcHandle()
+        self.call("cuIpcGetMemHandle", byref(handle), c_void_p(address))
+        return bytes(handle)
+
+    def open_memory(self, handle: bytes) -> int:
+        """Map another process's allocation; not one of this process, whose address is known anyway."""
+        address = c_void_p()
+        opaque = _IpcHandle.from_buffer_copy(handle)
+        self.call("cuIpcOpenMemHandle_v2", byref(address), opaque, c_uint(_LAZY_PEER_ACCESS))
+        return address.value or 0
+
+    def close_memory(self, address: int) -> None:
+        """Unmap what :meth:`open_memory` mapped."""
+        self.call("cuIpcCloseMemHandle", c_void_p(address))
+
+    def register_host(self, address: int, num_bytes: int) -> int:
+        """Lock host memory into place; returns its address on the device."""
+        self.call(
+            "cuMemHostRegister_v2",
+            c_void_p(address),
+            c_size_t(num_bytes),
+            c_uint(_HOST_REGISTER_PORTABLE_MAPPED),
+        )
+        mapped = c_void_p()
+        self.call("cuMemHostGetDevicePointer_v2", byref(mapped), c_void_p(address), c_uint(0))
+        return mapped.value or 0
+
+    def unregister_host(self, address: int) -> None:
+        """Unlock what :meth:`register_host` locked."""
+        self.call("cuMemHostUnregister", c_void_p(address))
+
+
+def open_driver() -> Driver:
+    """The driver of this machine.
+
+    Raises:
+        CudaError: There is none, or it finds no device.
+    """
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CudaError("cuInit", 100, f"CUDA_ERROR_NO_DEVICE, no driver on this machine: {error}") from None
+    return Driver(library)

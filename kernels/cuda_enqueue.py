@@ -1,0 +1,141 @@
+"""Hand a whole list of stream operations to the CUDA driver in one compiled call.
+
+An allgather is some ten launches, waits and signals. Said one by one from Python they cost several
+microseconds of interpreter each, with the GIL held; here they are rows of a table (:data:`OPERATION`) that
+a compiled loop walks, without the GIL, calling the driver through the addresses of its functions. What
+differs from call to call is the stream and the number of the call, from which the values of waits and
+writes follow; everything else was prepared (:class:`dgcl.kernels.cuda_launch.Prepared`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import int32, int64, njit, types
+from numba.extending import intrinsic
+
+#: Kinds of operations, and the driver's function for each.
+LAUNCH: Final = 0
+WAIT_VALUE: Final = 1
+WRITE_VALUE: Final = 2
+RECORD_EVENT: Final = 3
+WAIT_EVENT: Final = 4
+COPY: Final = 5
+ENTRY_POINTS: Final = (
+    "cuLaunchKernel",
+    "cuStreamWaitValue64_v2",
+    "cuStreamWriteValue64_v2",
+    "cuEventRecord",
+    "cuStreamWaitEvent",
+    "cuMemcpyAsync",
+)
+
+#: One operation on stream number ``stream``.
+#:
+#: ===============  ================================================================================
+#: LAUNCH           kernel ``handle``, ``a`` blocks of ``b`` threads; the driver reads the parameters
+#:                  through the pointers at address ``c``
+#: WAIT_VALUE       until the int64 at address ``handle`` is at least ``call * a + b``
+#: WRITE_VALUE      ``call * a + b`` to address ``handle``
+#: RECORD_EVENT     event ``handle``
+#: WAIT_EVENT       event ``handle``
+#: COPY             ``b`` bytes from address ``a`` to address ``handle``
+#: ===============  ================================================================================
+OPERATION: Final = np.dtype(
+    [("kind", "i8"), ("stream", "i8"), ("handle", "i8"), ("a", "i8"), ("b", "i8"), ("c", "i8")]
+)
+OPERATION_WORDS: Final = OPERATION.itemsize // 8
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _driver_function(*widths: int) -> Any:
+    """A compiled call of a driver function at an address, with integer arguments of these widths in bits."""
+    arguments = [ir.IntType(width) for width in widths]
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = builder.inttoptr(args[0], ir.FunctionType(_I32, arguments).as_pointer())
+        narrowed = [
+            builder.trunc(value, kind) if kind.width < 64 else value
+            for value, kind in zip(args[1:], arguments, strict=True)
+        ]
+        return builder.call(function, narrowed)
+
+    return types.int32(types.int64, *[types.int64] * len(widths)), codegen
+
+
+@intrinsic
+def _launch(
+    typingctx: Any,
+    function: Any,
+    kernel: Any,
+    grid_x: Any,
+    grid_y: Any,
+    grid_z: Any,
+    block_x: Any,
+    block_y: Any,
+    block_z: Any,
+    shared: Any,
+    stream: Any,
+    parameters: Any,
+    extra: Any,
+) -> Any:
+    return _driver_function(64, 32, 32, 32, 32, 32, 32, 32, 64, 64, 64)
+
+
+@intrinsic
+def _value_operation(typingctx: Any, function: Any, stream: Any, address: Any, value: Any, flags: Any) -> Any:
+    return _driver_function(64, 64, 64, 32)
+
+
+@intrinsic
+def _record(typingctx: Any, function: Any, event: Any, stream: Any) -> Any:
+    return _driver_function(64, 64)
+
+
+@intrinsic
+def _wait_event(typingctx: Any, function: Any, stream: Any, event: Any, flags: Any) -> Any:
+    return _driver_function(64, 64, 32)
+
+
+@intrinsic
+def _copy(typingctx: Any, function: Any, target: Any, source: Any, num_bytes: Any, stream: Any) -> Any:
+    return _driver_function(64, 64, 64, 64)
+
+
+@njit(nogil=True, cache=True)
+def enqueue(entry_points: np.ndarray, streams: np.ndarray, call: int, operations: np.ndarray) -> int:
+    """Put operations into streams, in their order.
+
+    Args:
+        entry_points: ``(6,)`` int64, the addresses of :data:`ENTRY_POINTS`.
+        streams: int64, the handles of the streams.
+        call: Number of the call.
+        operations: ``(n, OPERATION_WORDS)`` int64.
+
+    Returns:
+        0, or of the first that failed: its place in the upper half, the driver's error in the lower.
+    """
+    zero, one = int64(0), int64(1)
+    for i in range(len(operations)):
+        kind, place, handle, a, b, c = operations[i]
+        stream = streams[place]
+        function = entry_points[kind]
+        code = int32(0)
+        if kind == LAUNCH:
+            code = _launch(function, handle, a, one, one, b, one, one, zero, stream, c, zero)
+        elif kind in (WAIT_VALUE, WRITE_VALUE):
+            # Flags 0: wait for at least the value (compared by the sign of the difference); write after all
+            # that came before in the stream.
+            code = _value_operation(function, stream, handle, call * a + b, zero)
+        elif kind == RECORD_EVENT:
+            code = _record(function, handle, stream)
+        elif kind == WAIT_EVENT:
+            code = _wait_event(function, stream, handle, zero)
+        elif kind == COPY:
+            code = _copy(function, handle, a, b, stream)
+        if code != 0:
+            return (int64(i) << 32) | int64(code)
+    return zero

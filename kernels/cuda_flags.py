@@ -1,0 +1,162 @@
+"""Flags between devices: announce a call, wait for peers, tell them.
+
+These kernels run before and after the copy kernels in the same stream, never inside them: on a GPU that
+several processes share, a kernel that spins keeps its time slice, and one that both spins and copies keeps
+the whole chip. A waiting kernel is one thread that sleeps between two looks, at most a microsecond.
+
+The protocol is that of :mod:`dgcl.board`: flags only grow, all waits are ``>=``. Why the rows are there
+when the flag is says :mod:`dgcl.kernels.cuda_memory`.
+
+Stopping. A host that gives up sets the abort word, then writes :data:`~dgcl.kernels.cuda_tables.FLAG_MAX`
+to the flags of its rank, which also ends waits done by the stream itself. A waiting kernel that sees either
+sets SKIP in its state; every later kernel reads SKIP first and does nothing, so the stream runs dry and
+nobody is told that rows are there that are not.
+"""
+
+from __future__ import annotations
+
+from numba import cuda, int64
+
+from dgcl.kernels.cuda_memory import load_acquire, load_word, sleep_nanoseconds, store_release, store_word
+from dgcl.kernels.cuda_tables import (
+    ABORT,
+    ABORTED,
+    CALL,
+    DISAGREES,
+    FAULT,
+    FLAG_ADDRESS,
+    FLAG_BYTES,
+    FLAG_MAPS,
+    FLAG_MAX,
+    FLAG_MULTIPLIER,
+    FLAG_NUM_MAPS,
+    FLAG_OFFSET,
+    FLAG_TARGET,
+    MAP_ADDRESS,
+    MAP_BYTES,
+    MAP_SIZE,
+    SKIP,
+    UNMAPPED,
+    WAITING,
+    WHERE,
+)
+
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 20, 1000  # nanoseconds
+_LOOKS_PER_ABORT = 16
+
+# Where in a ready line (dgcl.board) the tag and the two buffers stand.
+_TAG, _BUFFERS, _BUFFER_BYTES = 8, 16, 24
+
+
+def announce(state: int, lines: int, num_lines: int, words: int, num_words: int) -> None:
+    """Begin the next call, and write its number and ``words`` to this rank's ready lines. One block.
+
+    Args:
+        state: Address of the state; its call number goes up by one.
+        lines, num_lines: Table of the addresses of the lines.
+        words, num_words: What stands in a line behind the call number.
+
+    A captured graph therefore counts on by itself. A line's words are written before its number, by the
+    same thread.
+    """
+    skip = load_word(state + SKIP)
+    call = load_word(state + CALL) + 1
+    cuda.syncthreads()  # everyone has read the old number
+    if skip != 0:
+        return
+    thread = int64(cuda.threadIdx.x)
+    if thread == 0:
+        store_word(state + CALL, call)
+    place = thread
+    while place < num_lines:
+        line = load_word(lines + 8 * place)
+        for i in range(num_words):
+            store_word(line + 8 * (i + 1), load_word(words + 8 * i))
+        store_release(line, call)
+        place += int64(cuda.blockDim.x)
+
+
+def wait(state: int, flags: int, num_flags: int) -> None:
+    """Wait until each flag has reached its value of the current call. One thread."""
+    if load_word(state + SKIP) != 0:
+        return
+    call = load_word(state + CALL)
+    abort = load_word(state + ABORT)
+    for i in range(num_flags):
+        flag = flags + FLAG_BYTES * i
+        address = load_word(flag + FLAG_ADDRESS)
+        value = call * load_word(flag + FLAG_MULTIPLIER) + load_word(flag + FLAG_OFFSET)
+        seen = load_acquire(address)
+        looks = int64(0)
+        sleep = int64(_SHORTEST_SLEEP)
+        if seen < value:
+            store_release(state + WAITING, i + 1)
+        while seen < value:
+            # The abort word lies in the host's memory, a microsecond away; the flag usually does not.
+            if looks % _LOOKS_PER_ABORT == 0 and load_acquire(abort) != 0:
+                seen = FLAG_MAX
+            else:
+                sleep_nanoseconds(sleep)
+                sleep = sleep * 2 if sleep * 2 < _LONGEST_SLEEP else _LONGEST_SLEEP
+                seen = load_acquire(address)
+            looks += 1
+        if seen == FLAG_MAX:
+            store_word(state + FAULT, ABORTED)
+            store_word(state + WHERE, i)
+            store_release(state + SKIP, 1)
+            return
+        if looks > 0:
+            store_word(state + WAITING, 0)
+
+
+def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) -> None:
+    """Find out where the peers want their rows: read their ready lines, which say this call. One thread per
+    flag.
+
+    Args:
+        state, addresses: Tables; the addresses of both of a peer's buffers are entered in its slots.
+        flags, num_flags: The ready lines, already waited for.
+        tag: Address of the word that a peer's line must repeat: what kind of call this is.
+    """
+    i = int64(cuda.blockIdx.x) * int64(cuda.blockDim.x) + int64(cuda.threadIdx.x)
+    if i >= num_flags or load_word(state + SKIP) != 0:
+        return
+    flag = flags + FLAG_BYTES * i
+    line = load_word(flag + FLAG_ADDRESS)
+    fault = int64(0)
+    if load_acquire(line) != load_word(state + CALL) or load_word(line + _TAG) != load_word(tag):
+        fault = DISAGREES
+    for which in range(2):
+        buffer = line + _BUFFERS + which * _BUFFER_BYTES
+        base, size, offset = load_word(buffer), load_word(buffer + 8), load_word(buffer + 16)
+        address = int64(0)
+        if size > 0:
+            maps = load_word(flag + FLAG_MAPS)
+            for m in range(load_word(flag + FLAG_NUM_MAPS)):
+                found = load_word(maps + MAP_BYTES * m + MAP_ADDRESS)
+                if (
+                    found != 0
+                    and load_word(maps + MAP_BYTES * m) == base
+                    and load_word(maps + MAP_BYTES * m + MAP_SIZE) == size
+                ):
+                    address = found + offset
+            if address == 0 and fault == 0:
+                fault = UNMAPPED
+        store_word(addresses + 8 * (load_word(flag + FLAG_TARGET) + which), address)
+    if fault != 0:
+        store_word(state + FAULT, fault)
+        store_word(state + WHERE, i)
+        store_word(state + SKIP, 1)
+
+
+def signal(state: int, flags: int, num_flags: int) -> None:
+    """Raise each flag to its value of the current call; one thread per flag.
+
+    The rows that a flag speaks of were written by kernels that come earlier in the stream.
+    """
+    i = int64(cuda.blockIdx.x) * int64(cuda.blockDim.x) + int64(cuda.threadIdx.x)
+    if i >= num_flags or load_word(state + SKIP) != 0:
+        return
+    flag = flags + FLAG_BYTES * i
+    value = load_word(state + CALL) * load_word(flag + FLAG_MULTIPLIER) + load_word(flag + FLAG_OFFSET)
+    store_release(load_word(flag + FLAG_ADDRESS), value)

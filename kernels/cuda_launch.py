@@ -1,0 +1,177 @@
+"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgcl.kernels.cuda_catalogue import Kernel, catalogue, compile_ptx, nearest_capability
+from dgcl.kernels.cuda_driver import CudaError, Driver
+from dgcl.kernels.cuda_enqueue import (
+    COPY,
+    ENTRY_POINTS,
+    LAUNCH,
+    OPERATION,
+    OPERATION_WORDS,
+    RECORD_EVENT,
+    WAIT_EVENT,
+    WAIT_VALUE,
+    WRITE_VALUE,
+    enqueue,
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel on a device.
+
+    Attributes:
+        name, num_parameters: As in the catalogue.
+        handle: The driver's handle of the function.
+    """
+
+    name: str
+    num_parameters: int
+    handle: int
+
+
+class Kernels:
+    """The kernels of one device, each loaded when it is first asked for.
+
+    Args:
+        driver: The driver. device: Number of the device. Its context must be current in the calling thread
+        (``torch.cuda`` sees to it)
+            whenever a kernel is loaded.
+        ptx: Where a kernel's PTX comes from: (kernel, compute capability) to text.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        device: int,
+        ptx: Callable[[Kernel, tuple[int, int]], str] = compile_ptx,
+    ) -> None:
+        self.driver = driver
+        self.num_multiprocessors = driver.num_multiprocessors(device)
+        self._capability = nearest_capability(driver.capability(device))
+        self._ptx = ptx
+        self._catalogue = catalogue()
+        self._loaded: dict[str, Loaded] = {}
+        self._modules: list[int] = []
+
+    def __getitem__(self, name: str) -> Loaded:
+        """A kernel of the catalogue, by name."""
+        return self._loaded[name] if name in self._loaded else self.load(self._catalogue[name])
+
+    def load(self, kernel: Kernel) -> Loaded:
+        """Load a kernel, also one that is not in the catalogue.
+
+        Raises:
+            CudaError: The driver refuses it.
+        """
+        module = self.driver.load_module(self._ptx(kernel, self._capability))
+        self._modules.append(module)
+        handle = self.driver.function(module, f"dgcl_{kernel.name}")
+        loaded = self._loaded[kernel.name] = Loaded(kernel.name, kernel.num_parameters, handle)
+        return loaded
+
+    def blocks_at_once(self, kernel: Loaded, threads: int) -> int:
+        """How many blocks of a kernel the device holds at once."""
+        return self.num_multiprocessors * self.driver.blocks_per_multiprocessor(kernel.handle, threads)
+
+    def close(self) -> None:
+        """Unload everything. Nothing of it may still be running."""
+        for module in self._modules:
+            self.driver.unload_module(module)
+        self._modules.clear()
+        self._loaded.clear()
+
+
+class Prepared:
+    """A list of stream operations, to be enqueued as often as needed.
+
+    Streams are numbered; which ones they are is said when enqueueing.
+
+    >>> prepared = Prepared(driver)
+    >>> prepared.launch(kernels["signal"], 1, 32, state, flags, num_flags)
+    >>> prepared.enqueue([torch.cuda.current_stream().cuda_stream], call=1)
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._entry_points = np.array([driver.entry_point(name) for name in ENTRY_POINTS], np.int64)
+        self._rows: list[tuple[int, int, int, int, int, int]] = []
+        self._names: list[str] = []
+        # What operations point at: values of parameters and pointers to them.
+        self._kept: list[np.ndarray] = []
+        self._operations: np.ndarray | None = None
+        self._num_streams = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def launch(self, kernel: Loaded, blocks: int, threads: int, *parameters: int, stream: int = 0) -> None:
+        """Launch a kernel; nothing when there are no blocks."""
+        if len(parameters) != kernel.num_parameters:
+            raise ValueError(
+                f"parameters: {kernel.name} takes {kernel.num_parameters}, got {len(parameters)}"
+            )
+        if blocks == 0:
+            return
+        values = np.array(parameters, np.int64)
+        pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
+        self._kept += [values, pointers]
+        self._add(kernel.name, LAUNCH, stream, kernel.handle, blocks, threads, pointers.ctypes.data)
+
+    def wait_value(self, address: int, multiplier: int, offset: int, stream: int = 0) -> None:
+        """Let the stream wait until the int64 at ``address`` is at least ``call * multiplier + offset``."""
+        self._add("wait", WAIT_VALUE, stream, address, multiplier, offset)
+
+    def write_value(self, address: int, multiplier: int, offset: int, stream: int = 0) -> None:
+        """Let the stream write ``call * multiplier + offset`` after all that it did before."""
+        self._add("write", WRITE_VALUE, stream, address, multiplier, offset)
+
+    def record_event(self, event: int, stream: int = 0) -> None:
+        """Mark a place in the stream."""
+        self._add("record", RECORD_EVENT, stream, event)
+
+    def wait_event(self, event: int, stream: int = 0) -> None:
+        """Let the stream wait for a marked place in another."""
+        self._add("wait for event", WAIT_EVENT, stream, event)
+
+    def copy(self, target: int, source: int, num_bytes: int, stream: int = 0) -> None:
+        """Copy between any two memories, by the copy engine where it can."""
+        if num_bytes:
+            self._add("copy", COPY, stream, target, source, num_bytes)
+
+    def _add(
+        self, name: str, kind: int, stream: int, handle: int, a: int = 0, b: int = 0, c: int = 0
+    ) -> None:
+        if self._entry_points[kind] == 0:
+            raise CudaError(ENTRY_POINTS[kind], 500, "CUDA_ERROR_NOT_FOUND, this driver is too old for it")
+        self._rows.append((kind, stream, handle, a, b, c))
+        self._names.append(name)
+        self._operations = None
+
+    def enqueue(self, streams: Sequence[int], call: int = 0) -> None:
+        """Put the operations into the streams, without waiting for any of them.
+
+        Args:
+            streams: Handles of the streams, by number.
+            call: Number of the call, for the values of waits and writes.
+
+        Raises:
+            CudaError: The driver refused one. Those before it run.
+        """
+        if self._operations is None:
+            self._num_streams = 1 + max((row[1] for row in self._rows), default=-1)
+            records = np.array(self._rows, OPERATION)
+            self._operations = records.view(np.int64).reshape(-1, OPERATION_WORDS)
+        if len(streams) < self._num_streams:
+            raise ValueError(f"streams: expected at least {self._num_streams}, got {len(streams)}")
+        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), call, self._operations))
+        if failed:
+            place, code = failed >> 32, failed & 0xFFFFFFFF
+            raise CudaError(f"operation {place} ({self._names[place]})", code, self._driver.error_name(code))

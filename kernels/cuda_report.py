@@ -1,0 +1,123 @@
+"""``python -m dgcl.kernels.cuda_report``: compile every CUDA kernel and report registers and spills.
+
+With ``--write FOLDER`` the PTX is left there, variants for measuring included, for a machine that cannot
+compile. The exit status is 1 when a kernel does not compile, or spills, or uses so many registers that a
+multiprocessor would hold fewer than four blocks of it. Without ``ptxas`` (a program of the CUDA toolkit)
+kernels are compiled to PTX only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, compile_ptx, variants, write_ptx
+from dgcl.kernels.cuda_shapes import THREADS
+
+#: 65536 registers of a multiprocessor, shared by four blocks.
+MOST_REGISTERS = 65536 // (4 * THREADS)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one kernel takes of a GPU: registers per thread, and bytes of stack and spills per thread."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing spills and a multiprocessor holds four blocks."""
+        return self.spilled == 0 and self.stack == 0 and self.registers <= MOST_REGISTERS
+
+    def __str__(self) -> str:
+        return f"{self.registers}" + f", {self.spilled} B spilled" * (self.spilled > 0)
+
+
+def find_ptxas() -> str | None:
+    """The path of ``ptxas``, or None."""
+    return shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+
+
+def assemble(ptxas: str, texts: dict[str, str], capability: tuple[int, int]) -> dict[str, Usage]:
+    """Translate kernels for a GPU, all in one go.
+
+    Args:
+        ptxas: Path of the program.
+        texts: PTX by kernel name.
+        capability: The compute capability it was compiled for.
+
+    Raises:
+        RuntimeError: ptxas refuses one.
+    """
+    # Many entries may stand in one file, under one head.
+    head = re.compile(r"(?m)^\.(version|target|address_size) .*$")
+    first = next(iter(texts.values()))
+    whole = "\n".join([*(m[0] for m in head.finditer(first)), *(head.sub("", t) for t in texts.values())])
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernels.ptx")
+        source.write_text(whole)
+        arch = f"-arch=sm_{capability[0]}{capability[1]}"
+        run = subprocess.run(
+            [ptxas, "-v", arch, str(source), "-o", str(Path(folder, "kernels.cubin"))],
+            capture_output=True,
+            text=True,
+        )
+    if run.returncode:
+        raise RuntimeError(f"{ptxas} {arch}: {(run.stdout + run.stderr).strip()}")
+    found = {}
+    for part in run.stderr.split("Compiling entry function")[1:]:
+        name = re.match(r" '(?:dgcl_)?(\w+)'", part)
+        memory = re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part
+        )
+        registers = re.search(r"Used (\d+) registers", part)
+        if not (name and memory and registers):
+            raise RuntimeError(f"{ptxas} {arch}: cannot read its report: {part}")
+        found[name[1]] = Usage(int(registers[1]), int(memory[1]), int(memory[2]) + int(memory[3]))
+    return found
+
+
+def report(kernels: list[Kernel], ptxas: str | None) -> tuple[str, bool]:
+    """A Markdown table, and whether all is well."""
+    columns, good = [], True
+    for capability in CAPABILITIES:
+        texts = {kernel.name: compile_ptx(kernel, capability) for kernel in kernels}
+        if ptxas is None:
+            columns.append(["compiles" for _ in kernels])
+            continue
+        assembled = assemble(ptxas, texts, capability)
+        usages = [assembled[kernel.name] for kernel in kernels]
+        good &= all(usage.fits for usage in usages)
+        columns.append([str(usage) for usage in usages])
+    heads = " | ".join(f"sm_{major}{minor}" for major, minor in CAPABILITIES)
+    rows = [
+        f"| {kernel.name} | " + " | ".join(cells) + " |"
+        for kernel, *cells in zip(kernels, *columns, strict=True)
+    ]
+    return "\n".join([f"| kernel | {heads} |", "| --- |" + " --- |" * len(CAPABILITIES), *rows]), good
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the program; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dgcl.kernels.cuda_report", description=__doc__)
+    parser.add_argument("--write", metavar="FOLDER", type=Path, help="leave the PTX there")
+    chosen = parser.parse_args(arguments)
+    ptxas = find_ptxas()
+    table, good = report([*catalogue().values()], ptxas)
+    if chosen.write is not None:
+        every = {kernel.name: kernel for kernel in [*catalogue().values(), *variants()]}
+        write_ptx(chosen.write, every.values())
+    sys.stdout.write(f"registers per thread{'' if ptxas else ' (no ptxas here)'}\n\n{table}\n")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""How a launch is cut: the unit that a thread moves, and which thread blocks work for which peer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dgcl.kernels.cuda_tables import BLOCK
+
+#: The largest access of a thread, in bytes.
+MAX_UNIT = 16
+
+#: Threads of a block of the row kernels.
+THREADS = 256
+
+
+def unit_of(row_bytes: int, *addresses: int, item_bytes: int = 1) -> int:
+    """The largest unit, 16, 8, 4, 2 or 1 bytes, in which rows of ``row_bytes`` at ``addresses`` can be moved.
+
+    Rows lie one behind the other, so they are all aligned when the first is and a row's size is a multiple.
+
+    Raises:
+        ValueError: The unit would be smaller than ``item_bytes``.
+    """
+    unit = math.gcd(MAX_UNIT, row_bytes, *addresses)
+    if unit < item_bytes:
+        places = ", ".join(hex(address) for address in addresses)
+        raise ValueError(
+            f"addresses: expected multiples of the element size, {item_bytes} bytes, got {places} (rows of "
+            f"{row_bytes} bytes); copy the tensor to memory of its own first"
+        )
+    return unit
+
+
+def deal_blocks(num_units: list[int], max_blocks: int, units_per_block: int) -> np.ndarray:
+    """Which thread block works on which task: a ``(num_blocks,)`` table of BLOCK records.
+
+    Args:
+        num_units: Units of each task, one task per peer.
+        max_blocks: How many blocks the GPU holds at once. They are not exceeded, unless there are more tasks.
+        units_per_block: What is worth a block of its own.
+
+    Tasks get blocks in proportion to their units, at least one (none if there is nothing to do). The blocks
+    of different tasks alternate, so that every multiprocessor works for several peers, and the first blocks
+    to run are not all for the same.
+    """
+    if max_blocks < 1 or units_per_block < 1:
+        raise ValueError(
+            f"max_blocks, units_per_block: expected at least 1, got {max_blocks} and {units_per_block}"
+        )
+    units = np.asarray(num_units, np.int64)
+    wanted = -(-units // units_per_block)
+    parts = wanted
+    if wanted.sum() > max_blocks:
+        # One for each first; the rest by what is still wanted, rounded down.
+        parts = np.minimum(wanted, 1)
+        spare = max(max_blocks - int(parts.sum()), 0)
+        missing = wanted - parts
+        parts = parts + missing * spare // max(int(missing.sum()), 1)
+    task = np.repeat(np.arange(len(units)), parts)
+    part = np.arange(len(task)) - np.repeat(np.cumsum(parts) - parts, parts)
+    turn = (2 * part + 1) / (2 * parts[task]) if len(task) else part
+    order = np.lexsort((task, turn))
+    table = np.zeros(len(task), BLOCK)
+    table["task"], table["part"], table["parts"] = task[order], part[order], parts[task[order]]
+    return table

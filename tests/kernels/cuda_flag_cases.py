@@ -1,0 +1,234 @@
+"""Cases for the CUDA flag kernels: calls are announced, waited for, resolved, signalled, and stopped."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+
+from dgcl.kernels import cuda_tables as tables
+from dgcl.kernels.cuda_shapes import deal_blocks
+from tests.kernels.cuda_machines import Machine
+
+TAG = 0x5EED
+
+
+class Rank:
+    """A state in call 3, with an abort word and a place for addresses."""
+
+    def __init__(self, machine: Machine, call: int = 3, num_slots: int = 8) -> None:
+        self.machine = machine
+        self.words, self.state = machine.words(tables.STATE_BYTES // 8)
+        self.abort, abort_at = machine.words(1)
+        self.set(tables.CALL, call)
+        self.set(tables.ABORT, abort_at)
+        self.slots, self.addresses = machine.words(num_slots)
+
+    def set(self, place: int, value: int) -> None:
+        self.words[place // 8] = value
+
+    def get(self, place: int) -> int:
+        return int(self.words[place // 8])
+
+    def flags(self, *rows: dict[str, int]) -> tuple[int, int]:
+        return self.machine.upload(tables.records(tables.FLAG, list(rows))), len(rows)
+
+
+def announce_writes_lines_and_counts(machine: Machine) -> None:
+    rank = Rank(machine)
+    memory, at = machine.words(64)
+    lines = machine.upload(np.array([at, at + 128, at + 256], np.int64))
+    words = machine.upload(np.array([TAG, 11, 12, 13, 21, 22, 23], np.int64))
+    for call in (4, 5):
+        machine.launch("announce", 1, 2, rank.state, lines, 3, words, 7)
+        assert rank.get(tables.CALL) == call
+        for line in memory[:48].reshape(3, 16):
+            assert line.tolist() == [call, TAG, 11, 12, 13, 21, 22, 23] + [0] * 8
+    assert not memory[48:].any()
+
+
+def wait_passes_what_has_come(machine: Machine) -> None:
+    rank = Rank(machine)
+    flags, at = machine.words(2)
+    flags[:] = (3 * 5 + 2, 1000)  # exactly the value, and beyond it
+    table = rank.flags(
+        {"address": at, "multiplier": 5, "offset": 2}, {"address": at + 8, "multiplier": 1, "offset": 0}
+    )
+    machine.launch("wait", 1, 1, rank.state, *table)
+    assert rank.get(tables.WAITING) == 0
+    assert rank.get(tables.SKIP) == 0
+
+
+def wait_waits(machine: Machine) -> None:
+    rank = Rank(machine)
+    flags, at = machine.words(2)
+    flags[0] = 3
+    table = rank.flags({"address": at, "multiplier": 1}, {"address": at + 8, "multiplier": 5, "offset": 2})
+    finish = machine.start("wait", 1, 1, rank.state, *table)
+    deadline = time.monotonic() + 10
+    while rank.get(tables.WAITING) == 0:
+        assert time.monotonic() < deadline, "does not say what it waits for"
+    assert rank.get(tables.WAITING) == 2
+    flags[1] = 3 * 5 + 1  # one stage too early
+    time.sleep(0.02)
+    assert rank.get(tables.WAITING) == 2, "passed too early"
+    flags[1] = 3 * 5 + 2
+    finish()
+    assert rank.get(tables.WAITING) == 0
+    assert rank.get(tables.SKIP) == 0
+
+
+def _aborted(rank: Rank, where: int) -> None:
+    assert rank.get(tables.SKIP) == 1
+    assert rank.get(tables.FAULT) == tables.ABORTED
+    assert rank.get(tables.WHERE) == where
+
+
+def wait_gives_up_on_the_abort_word(machine: Machine) -> None:
+    rank = Rank(machine)
+    _, at = machine.words(1)
+    finish = machine.start("wait", 1, 1, rank.state, *rank.flags({"address": at, "multiplier": 1}))
+    time.sleep(0.02)
+    rank.abort[0] = 1
+    finish()
+    _aborted(rank, 0)
+    assert rank.get(tables.WAITING) == 1
+
+
+def wait_knows_the_greatest_value_as_a_stop(machine: Machine) -> None:
+    """What a wait done by the stream itself is ended with must not pass for a flag."""
+    rank = Rank(machine)
+    flags, at = machine.words(2)
+    flags[:] = (7, tables.FLAG_MAX)
+    table = rank.flags({"address": at, "multiplier": 1}, {"address": at + 8, "multiplier": 1})
+    machine.launch("wait", 1, 1, rank.state, *table)
+    _aborted(rank, 1)
+
+
+def signal_raises_flags(machine: Machine) -> None:
+    rank = Rank(machine)
+    flags, at = machine.words(4)
+    table = rank.flags(
+        {"address": at + 8, "multiplier": 5, "offset": 2},
+        {"address": at + 24, "multiplier": 2, "offset": 1},
+        {"address": at, "multiplier": 1},
+    )
+    machine.launch("signal", 2, 2, rank.state, *table)
+    assert flags.tolist() == [3, 17, 0, 7]
+
+
+class Lines(Rank):
+    """Two peers' ready lines, and what this rank has mapped of each."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.lines, at = machine.words(32)
+        self.lines[:8] = [3, TAG, 100, 5000, 64, 200, 6000, 128]
+        self.lines[16:24] = [3, TAG, 300, 7000, 0, 0, 0, 0]  # no relay rows
+        maps = [
+            [(200, 6000, 20_000), (0, 0, 0), (100, 5000, 10_000)],
+            [(300, 7000, 30_000), (100, 5000, 40_000)],
+        ]
+        self.table = self.flags(
+            *(
+                {
+                    "address": at + 128 * peer,
+                    "target": 2 + 2 * peer,
+                    "maps": machine.upload(np.array(rows, tables.MAP)),
+                    "num_maps": len(rows),
+                }
+                for peer, rows in enumerate(maps)
+            )
+        )
+        tag, self.tag = machine.words(1)
+        tag[0] = TAG
+
+    def resolve(self) -> None:
+        self.machine.launch("resolve", 1, 32, self.state, self.addresses, *self.table, self.tag)
+
+
+def resolve_finds_buffers(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.resolve()
+    assert lines.slots.tolist() == [0, 0, 10_064, 20_128, 30_000, 0, 0, 0]
+    assert lines.get(tables.SKIP) == 0
+
+
+def _faulty(lines: Lines, fault: int) -> None:
+    lines.resolve()
+    assert lines.get(tables.SKIP) == 1
+    assert lines.get(tables.FAULT) == fault
+    assert lines.get(tables.WHERE) == 1
+
+
+def resolve_notices_another_call(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.lines[16] = 4
+    _faulty(lines, tables.DISAGREES)
+
+
+def resolve_notices_another_kind_of_call(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.lines[17] = TAG + 1
+    _faulty(lines, tables.DISAGREES)
+
+
+def resolve_notices_what_is_not_mapped(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.lines[18] = 200  # mapped of the other peer only
+    _faulty(lines, tables.UNMAPPED)
+
+
+def resolve_notices_a_segment_of_another_size(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.lines[19] = 7001
+    _faulty(lines, tables.UNMAPPED)
+
+
+def nothing_is_done_after_a_stop(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.set(tables.SKIP, 1)
+    before = lines.lines.copy()
+    flags, at = machine.words(1)
+    table = lines.flags({"address": at, "multiplier": 1})
+    lines.resolve()
+    machine.launch("wait", 1, 1, lines.state, *table)  # would wait forever
+    machine.launch("signal", 1, 1, lines.state, *table)
+    words = machine.upload(np.ones(7, np.int64))
+    at_lines = machine.upload(np.array([at], np.int64))
+    machine.launch("announce", 1, 1, lines.state, at_lines, 1, words, 7)
+    assert flags[0] == 0
+    assert not lines.slots.any()
+    assert np.array_equal(lines.lines, before)
+    assert lines.get(tables.CALL) == 3
+
+    source, target = machine.upload(np.full(64, 5, np.uint8)), machine.upload(np.full(64, 77, np.uint8))
+    addresses = machine.upload(np.array([source, source, target], np.int64))
+    row = {"source": 0, "second": 1, "target": 2, "count": 4, "near_rows": 4}
+    tasks = machine.upload(tables.records(tables.TASK, [row]))
+    blocks = deal_blocks([4], 1, 1)
+    indices = machine.upload(np.zeros(8, np.int32))
+    cut = (machine.upload(blocks), indices)
+    machine.launch("gather_16", 1, 4, lines.state, addresses, tasks, *cut, 16)
+    machine.launch("sum_float32_16", 1, 4, lines.state, addresses, tasks, *cut, indices, 16)
+    assert (machine.download(target, 64) == 77).all()
+
+
+FLAG_CASES: Final = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        announce_writes_lines_and_counts,
+        wait_passes_what_has_come,
+        wait_waits,
+        wait_gives_up_on_the_abort_word,
+        wait_knows_the_greatest_value_as_a_stop,
+        signal_raises_flags,
+        resolve_finds_buffers,
+        resolve_notices_another_call,
+        resolve_notices_another_kind_of_call,
+        resolve_notices_what_is_not_mapped,
+        resolve_notices_a_segment_of_another_size,
+        nothing_is_done_after_a_stop,
+    )
+}

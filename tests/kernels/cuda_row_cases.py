@@ -1,0 +1,237 @@
+"""Cases for the CUDA row kernels, judged by numpy indexing and by the CPU kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dgcl.kernels.cuda_catalogue import sum_name
+from dgcl.kernels.cuda_numbers import ITEM_BYTES
+from dgcl.kernels.cuda_shapes import deal_blocks, unit_of
+from dgcl.kernels.cuda_tables import STATE_BYTES, TASK, arrival_pointers, records
+from dgcl.kernels.rows import SUMMABLE, sum_rows
+from tests.kernels.cuda_machines import Machine
+
+GUARD = 77
+GUARD_BYTES = 64
+
+
+@dataclass(frozen=True)
+class GatherCase:
+    """Rows for three peers. ``*_at`` are offsets of addresses, ``unit`` what they and the width allow."""
+
+    name: str
+    row_bytes: int
+    unit: int
+    source_at: int = 0
+    second_at: int = 0
+    target_at: int = 0
+    counts: tuple[int, ...] = (5, 0, 9)
+
+
+GATHERS: Final = [
+    GatherCase("64-float32", 256, 16),
+    GatherCase("602-float32", 2408, 8, counts=(2, 3)),
+    GatherCase("1-float32", 4, 4, counts=(40, 1, 0)),
+    GatherCase("3-float32", 12, 4),
+    GatherCase("5-float64", 40, 8),
+    GatherCase("1-bfloat16", 2, 2, counts=(33, 7)),
+    GatherCase("7-bfloat16", 14, 2),
+    GatherCase("129-bfloat16", 258, 2, counts=(1, 2)),
+    GatherCase("128-bfloat16", 256, 16, counts=(1,)),
+    GatherCase("13-int8", 13, 1),
+    GatherCase("source-8-off", 64, 8, source_at=8),
+    GatherCase("relay-rows-4-off", 64, 4, second_at=4),
+    GatherCase("target-2-off", 64, 2, target_at=2),
+    GatherCase("all-1-off", 32, 1, source_at=1, second_at=3, target_at=5),
+    GatherCase("same-but-16-off", 48, 16, source_at=16, second_at=32, target_at=48),
+    GatherCase("no-rows", 16, 16, counts=(0, 0)),
+    GatherCase("more-peers-than-blocks", 16, 16, counts=(1, 2, 3, 4, 1, 2, 0, 1)),
+]
+
+
+def _addresses(machine: Machine, *values: int) -> int:
+    return machine.upload(np.array(values, np.int64))
+
+
+def _guarded(machine: Machine, num_bytes: int, offset: int) -> int:
+    """Memory for a result between two guards."""
+    memory = np.full(num_bytes + 2 * GUARD_BYTES, GUARD, np.uint8)
+    return machine.upload(memory, offset) + GUARD_BYTES
+
+
+def _result(machine: Machine, address: int, num_bytes: int) -> np.ndarray:
+    memory = machine.download(address - GUARD_BYTES, num_bytes + 2 * GUARD_BYTES)
+    guards = np.concatenate([memory[:GUARD_BYTES], memory[GUARD_BYTES + num_bytes :]])
+    assert (guards == GUARD).all(), "wrote outside the target"
+    return memory[GUARD_BYTES : GUARD_BYTES + num_bytes]
+
+
+def run_gather(machine: Machine, case: GatherCase) -> None:
+    """Gather rows for several peers in one launch."""
+    generator = np.random.default_rng(len(case.name))
+    counts = [count * machine.scale for count in case.counts]
+    num_near, num_far, skipped = 20, 9, 2
+    near = generator.integers(0, 256, (num_near, case.row_bytes), np.uint8)
+    far = generator.integers(0, 256, (num_far, case.row_bytes), np.uint8)
+    table = generator.integers(0, num_near + num_far, sum(counts) + 3).astype(np.int32)
+    source, second = machine.upload(near, case.source_at), machine.upload(far, case.second_at)
+    # Each peer's rows begin two rows into its memory; the row table begins with three that nobody asks for.
+    sizes = [(count + skipped) * case.row_bytes for count in counts]
+    targets = [_guarded(machine, size, case.target_at) for size in sizes]
+    unit = unit_of(case.row_bytes, source, second, *targets)
+    assert unit == case.unit
+    firsts = 3 + np.cumsum([0, *counts])
+    tasks = records(
+        TASK,
+        [
+            {
+                "source": 0,
+                "second": 1,
+                "target": 2 + peer,
+                "first": firsts[peer],
+                "to": skipped,
+                "count": count,
+                "near_rows": num_near,
+            }
+            for peer, count in enumerate(counts)
+        ],
+    )
+    blocks = deal_blocks(
+        [count * case.row_bytes // unit for count in counts], machine.max_blocks, machine.threads
+    )
+
+    machine.launch(
+        f"gather_{unit}",
+        len(blocks),
+        machine.threads,
+        machine.upload(np.zeros(STATE_BYTES, np.uint8)),
+        _addresses(machine, source, second, *targets),
+        machine.upload(tasks),
+        machine.upload(blocks),
+        machine.upload(table),
+        case.row_bytes,
+    )
+
+    rows = np.concatenate([near, far])
+    for peer, count in enumerate(counts):
+        written = _result(machine, targets[peer], sizes[peer]).reshape(-1, case.row_bytes)
+        expected = rows[table[firsts[peer] : firsts[peer] + count]]
+        assert (written[:skipped] == GUARD).all(), "wrote before the first row"
+        assert np.array_equal(written[skipped:], expected), f"peer {peer}"
+
+
+@dataclass(frozen=True)
+class SumCase:
+    """Sums for two tasks: rows with own values, and rows that only pass through."""
+
+    element: str
+    width: int
+    unit: int
+    offset: int = 0
+
+    @property
+    def name(self) -> str:
+        """As it is shown."""
+        return f"{self.width}-{self.element}" + f"-{self.offset}-off" * (self.offset > 0)
+
+
+def _sum_cases() -> list[SumCase]:
+    cases = []
+    for element in SUMMABLE:
+        size = 1 if element == "uint8" else ITEM_BYTES[element]
+        for width in (1, 3, 7, 64, 602):
+            offsets = [0, *(offset for offset in (1, 2, 4, 8) if offset >= size)] if width == 64 else [0]
+            for offset in offsets:
+                unit = next(u for u in (16, 8, 4, 2, 1) if (width * size) % u == 0 and offset % u == 0)
+                cases.append(SumCase(element, width, unit, offset))
+    return cases
+
+
+SUMS: Final = _sum_cases()
+
+
+def random_rows(generator: np.random.Generator, shape: tuple[int, int], element: str) -> np.ndarray:
+    """Rows, as bytes, whose sums show the order of addition (floats) or wrap around (integers)."""
+    if "float" not in element:
+        return generator.integers(0, 256, (shape[0], shape[1] * np.dtype(element).itemsize), np.uint8)
+    spread = generator.standard_normal(shape) * 10.0 ** generator.integers(-2, 3, shape)
+    if element == "bfloat16":
+        upper = (spread.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        return upper.view(np.uint8)
+    return spread.astype(element).view(np.uint8)
+
+
+def run_sum(machine: Machine, case: SumCase) -> None:
+    """Sum rows for two tasks in one launch; the CPU kernel says what comes out, to the bit."""
+    generator = np.random.default_rng(case.width + case.offset)
+    num_local, num_relay = 12 * machine.scale, 4 * machine.scale
+    counts = np.concatenate(
+        [generator.integers(0, 4, num_local), generator.integers(1, 4, num_relay)]  # relay rows have arrivals
+    )
+    counts[[2, 5]] = (0, 9)
+    rows = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+    slots = generator.permutation(len(rows)).astype(np.int32)
+    own = random_rows(generator, (num_local, case.width), case.element)
+    arrivals = random_rows(generator, (max(len(rows), 1), case.width), case.element)
+    row_bytes = own.shape[1]
+    parts = [(0, 1, num_local - 1), (-1, num_local, num_relay)]  # source slot, first row, rows
+
+    expected = []
+    for source, first, count in parts:
+        out = np.zeros((count, row_bytes), np.uint8)
+        sum_rows(
+            SUMMABLE.index(case.element),
+            out.ctypes.data,
+            own.ctypes.data if source == 0 else 0,
+            first,
+            first + count,
+            rows,
+            slots,
+            int(np.searchsorted(rows, first)),
+            arrivals.ctypes.data,
+            row_bytes,
+        )
+        expected.append(out)
+
+    own_at, arrivals_at = machine.upload(own, case.offset), machine.upload(arrivals, case.offset)
+    targets = [_guarded(machine, (count + 1) * row_bytes, case.offset) for _, _, count in parts]
+    item_bytes = 1 if case.element == "uint8" else ITEM_BYTES[case.element]
+    unit = unit_of(row_bytes, own_at, arrivals_at, *targets, item_bytes=item_bytes)
+    assert unit == case.unit
+    tasks = records(
+        TASK,
+        [
+            {"source": source, "second": 1, "target": 2 + i, "first": first, "to": 1, "count": count}
+            for i, (source, first, count) in enumerate(parts)
+        ],
+    )
+    blocks = deal_blocks(
+        [count * row_bytes // unit for _, _, count in parts], machine.max_blocks, machine.threads
+    )
+
+    machine.launch(
+        sum_name(case.element, unit),
+        len(blocks),
+        machine.threads,
+        machine.upload(np.zeros(STATE_BYTES, np.uint8)),
+        _addresses(machine, own_at, arrivals_at, *targets),
+        machine.upload(tasks),
+        machine.upload(blocks),
+        machine.upload(arrival_pointers(rows, len(counts))),
+        machine.upload(slots),
+        row_bytes,
+    )
+
+    for target, right in zip(targets, expected, strict=True):
+        written = _result(machine, target, right.nbytes + row_bytes).reshape(-1, row_bytes)
+        assert (written[0] == GUARD).all(), "wrote before the first row"
+        assert np.array_equal(written[1:], right)
+
+
+ROW_CASES: Final = {
+    **{f"gather-{case.name}": (run_gather, case) for case in GATHERS},
+    **{f"sum-{case.name}": (run_sum, case) for case in SUMS},
+}

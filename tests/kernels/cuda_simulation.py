@@ -1,0 +1,33 @@
+"""``python -m tests.kernels.cuda_simulation``: run every case of the CUDA kernels in numba's simulator.
+
+The simulator is chosen by the environment (NUMBA_ENABLE_CUDASIM=1) before numba is imported, hence a
+process of its own. Prints one JSON object: case to what went wrong, "" for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+from dgcl.kernels.cuda_memory import SIMULATED
+from tests.kernels.cuda_flag_cases import FLAG_CASES
+from tests.kernels.cuda_machines import SimulatedMachine
+from tests.kernels.cuda_row_cases import ROW_CASES
+
+
+def main() -> None:
+    assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
+    cases = {name: (lambda m, r=run, c=case: r(m, c)) for name, (run, case) in ROW_CASES.items()}
+    outcome = {}
+    for name, run in {**cases, **FLAG_CASES}.items():
+        try:
+            run(SimulatedMachine())
+            outcome[name] = ""
+        except Exception:  # the parent judges
+            outcome[name] = traceback.format_exc()
+    json.dump(outcome, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Every CUDA kernel compiles for every GPU we name, without one at hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgcl.kernels.cuda_catalogue import (
+    CAPABILITIES,
+    Kernel,
+    catalogue,
+    compile_ptx,
+    gather,
+    nearest_capability,
+    stored_ptx,
+    sum_name,
+    variants,
+    write_ptx,
+)
+from dgcl.kernels.cuda_report import assemble, find_ptxas, report
+from dgcl.kernels.rows import SUMMABLE
+
+
+def has_compiler() -> bool:
+    from numba.cuda.cudadrv.nvvm import NVVM
+
+    try:
+        NVVM()
+    except Exception:  # numba's own class of error depends on its version
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs NVVM, of the CUDA toolkit")
+needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas, of the CUDA toolkit")
+
+# A few of each kind; the rest take as long as they are many.
+QUICK = ("wait", "resolve", "gather_16", "sum_float32_16", "sum_bfloat16_2")
+
+
+@needs_compiler
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda c: f"sm_{c[0]}{c[1]}")
+@pytest.mark.parametrize("name", QUICK)
+def test_kernel_compiles(name: str, capability: tuple[int, int]) -> None:
+    kernel = catalogue()[name]
+    text = compile_ptx(kernel, capability)
+    assert text.count(".entry") == 1
+    head = text[text.index(".entry") : text.index("{")]
+    assert head.startswith(f".entry dgcl_{name}(")
+    assert head.count(".param .u64") == kernel.num_parameters
+    assert f".target sm_{capability[0]}{capability[1]}" in text
+    assert "call" not in text[text.index("{") :], "calls something instead of having it inline"
+
+
+@needs_compiler
+@needs_ptxas
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda c: f"sm_{c[0]}{c[1]}")
+def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) -> None:
+    kernels = {kernel.name: kernel for kernel in [*catalogue().values(), *variants()]}
+    texts = {name: compile_ptx(kernel, capability) for name, kernel in kernels.items()}
+    usages = assemble(str(find_ptxas()), texts, capability)
+    assert set(usages) == set(kernels)
+    assert {name: str(usage) for name, usage in usages.items() if not usage.fits} == {}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kernel", "loads", "stores"),
+    [
+        (gather(16), {"ld.global.v4.u32": 4}, {"st.global.v4.u32": 4}),
+        (gather(16, 8, "stream"), {"ld.global.L1::no_allocate.v4.u32": 8}, {"st.global.cs.v4.u32": 8}),
+        (gather(8), {"ld.global.v2.u32": 4}, {"st.global.v2.u32": 4}),
+        (gather(2), {"ld.global.u16": 4}, {"st.global.u16": 4}),
+        (catalogue()["sum_float32_16"], {"ld.global.v4.u32": 5}, {"st.global.v4.u32": 1}),
+        (catalogue()["wait"], {"ld.acquire.sys.global.s64": 3, "nanosleep.u32": 1}, {}),
+        (catalogue()["signal"], {}, {"st.release.sys.global.s64": 1}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Kernel) else "",
+)
+def test_accesses_are_what_they_are_meant_to_be(
+    kernel: Kernel, loads: dict[str, int], stores: dict[str, int]
+) -> None:
+    text = compile_ptx(kernel, (9, 0))
+    for instruction, count in {**loads, **stores}.items():
+        assert len(re.findall(rf"\s{re.escape(instruction)} ", text)) == count, instruction
+    # Rows never pass through local memory.
+    assert not re.search(r"(ld|st)\.local|\.local \.", text)
+
+
+@needs_compiler
+def test_report_is_a_table_of_all_kernels() -> None:
+    kernels = [catalogue()["signal"], catalogue()["gather_4"]]
+    table, good = report(kernels, None)
+    assert good
+    assert table.splitlines()[2:] == [
+        f"| {kernel.name} | compiles | compiles | compiles |" for kernel in kernels
+    ]
+
+
+@needs_compiler
+@needs_ptxas
+def test_report_has_registers() -> None:
+    table, good = report([catalogue()["signal"]], find_ptxas())
+    assert good
+    assert re.fullmatch(r"\| signal \| \d+ \| \d+ \| \d+ \|", table.splitlines()[-1])
+
+
+@needs_ptxas
+def test_what_ptxas_refuses_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="ptxas"):
+        assemble(str(find_ptxas()), {"broken": ".version 7.8\n.target sm_90\n.entry dgcl_broken("}, (9, 0))
+
+
+@needs_compiler
+def test_stored_ptx_is_used_while_it_is_of_these_sources(tmp_path: Path) -> None:
+    kernel = catalogue()["signal"]
+    write_ptx(tmp_path, [kernel], [(9, 0)])
+    stored = tmp_path / "signal.sm_90.ptx"
+    text = stored.read_text() + "// as stored"
+    stored.write_text(text)
+    assert stored_ptx(tmp_path)(kernel, (9, 0)) == text
+    assert stored_ptx(tmp_path)(kernel, (8, 0)).count(".entry dgcl_signal(") == 1
+    (tmp_path / "fingerprint").write_text("of other sources")
+    assert "as stored" not in stored_ptx(tmp_path)(kernel, (9, 0))
+    assert "as stored" not in stored_ptx(tmp_path / "nowhere")(kernel, (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("capability", "nearest"), [((7, 5), (7, 5)), ((8, 6), (8, 0)), ((9, 0), (9, 0)), ((12, 0), (9, 0))]
+)
+def test_gpus_run_the_newest_ptx_they_can(capability: tuple[int, int], nearest: tuple[int, int]) -> None:
+    assert nearest_capability(capability) == nearest
+
+
+def test_gpus_that_are_too_old_are_named() -> None:
+    with pytest.raises(ValueError, match=r"compute capability 7\.5 or newer, got 7\.0"):
+        nearest_capability((7, 0))
+
+
+def test_every_type_that_the_cpu_adds_can_be_added() -> None:
+    sizes = {name: 2 if name == "bfloat16" else np.dtype(name).itemsize for name in SUMMABLE}
+    wanted = {
+        sum_name(name, unit) for name, size in sizes.items() for unit in (16, 8, 4, 2, 1) if unit >= size
+    }
+    assert wanted <= set(catalogue())

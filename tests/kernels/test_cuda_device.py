@@ -1,0 +1,59 @@
+"""The CUDA kernels on a GPU: same cases as in the simulator (test_cuda_simulated.py), but larger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dgcl.kernels.cuda_catalogue import stored_ptx
+from tests.kernels.cuda_flag_cases import FLAG_CASES
+from tests.kernels.cuda_machines import DeviceMachine
+from tests.kernels.cuda_row_cases import ROW_CASES
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+# Left there by `python -m dgcl.kernels.cuda_report --write build/ptx` on a machine that can compile.
+STORED = Path(__file__).resolve().parents[2] / "build" / "ptx"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[DeviceMachine]:
+    machine = DeviceMachine(stored_ptx(STORED))
+    yield machine
+    torch.cuda.synchronize()
+    machine.kernels.close()
+
+
+@pytest.fixture
+def machine(loaded: DeviceMachine) -> Iterator[DeviceMachine]:
+    yield loaded
+    loaded.forget()
+
+
+@pytest.mark.parametrize("name", ROW_CASES)
+def test_rows_on_a_gpu(machine: DeviceMachine, name: str) -> None:
+    run, case = ROW_CASES[name]
+    run(machine, case)
+
+
+@pytest.mark.parametrize("name", FLAG_CASES)
+def test_flags_on_a_gpu(machine: DeviceMachine, name: str) -> None:
+    FLAG_CASES[name](machine)
+
+
+def test_every_kernel_loads_without_spilling(machine: DeviceMachine) -> None:
+    from dgcl.kernels.cuda_catalogue import catalogue
+    from dgcl.kernels.cuda_report import MOST_REGISTERS
+
+    for name in catalogue():
+        kernel = machine.kernels[name]
+        registers, local_bytes = machine.driver.registers(kernel.handle)
+        assert 0 < registers <= MOST_REGISTERS, name
+        assert local_bytes == 0, name
+        assert machine.kernels.blocks_at_once(kernel, 256) >= 4 * machine.kernels.num_multiprocessors
