@@ -122,6 +122,7 @@ def advance(
     bases, sizes, addresses = maps
     source, num_source_rows, second = buffers
     blocked = np.zeros(len(peer_ready), np.uint8)
+    targets = np.zeros(2, np.int64)
     idle = 0
     while True:
         progressed = False
@@ -156,6 +157,7 @@ def advance(
             where[0] = i
             if ready > call or load_word(line + 8) != tag:
                 return DISAGREES
+            # Both portions are found before either is sent: rows that were sent twice would be counted twice.
             for portion in range(2):
                 count = send_count[i, portion]
                 if count == 0:
@@ -163,13 +165,17 @@ def advance(
                 relay = verb == EXPAND and portion == 1
                 last = (send_to[i, portion] + count) * row_bytes
                 slot = line + (40 if relay else 16)
-                target = _mapped(bases[peer], sizes[peer], addresses[peer], slot, last)
+                targets[portion] = _mapped(bases[peer], sizes[peer], addresses[peer], slot, last)
                 where[1] = portion
-                if target == 0:
+                if targets[portion] == 0:
                     return UNMAPPED
-                if target < 0:
+                if targets[portion] < 0:
                     return DISAGREES
-                target += send_to[i, portion] * row_bytes
+            for portion in range(2):
+                count = send_count[i, portion]
+                if count == 0:
+                    continue
+                target = targets[portion] + send_to[i, portion] * row_bytes
                 start = send_from[i, portion]
                 if verb == EXPAND:
                     gather_rows(

@@ -51,9 +51,9 @@ def in_chain(source: int, dests: list[int], count: int, world_size: int) -> list
 
 def at_random(seed: int) -> TreeMaker:
     """Spanning trees over the destinations and random relays, with random waits; several per class."""
-    generator = np.random.default_rng(seed)
 
     def make(source: int, dests: list[int], count: int, world_size: int) -> list[tuple[Tree, int]]:
+        generator = np.random.default_rng([seed, source, count, *dests])  # the same for the same class
         cuts = generator.choice(np.arange(1, count), min(generator.integers(3), count - 1), replace=False)
         shares = np.diff([0, *sorted(cuts.tolist()), count])
         return [(_random_tree(generator, source, dests, world_size), int(share)) for share in shares]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gc
+import random
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,6 +11,8 @@ import torch
 
 import dgcl
 from dgcl.communicator import Communicator
+from dgcl.context import context
+from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
 
@@ -149,6 +154,23 @@ def test_bytes_executed_are_bytes_planned(world: World) -> None:
     assert np.array_equal(torch.stack([fold for _, fold in results]), planned.T)
 
 
+def test_bytes_are_counted_once_when_memory_is_new() -> None:
+    """Halo and relay rows of one send lie in two new segments, which the sender maps one by one."""
+
+    def run(comm: Communicator) -> None:
+        planned = torch.from_numpy(world.planned_rows[comm.rank])
+        sent = torch.zeros(3, dtype=torch.int64)
+        for width in (1, 60_000, 1):
+            assert torch.equal(
+                comm.expand(torch.ones(comm.num_owned, width)), torch.ones(comm.num_local, width)
+            )
+            sent += planned * width * 4
+            assert torch.equal(comm.bytes_sent["expand"], sent)
+
+    world = WORLDS["three in a line"]
+    on_threads(world, run)
+
+
 @worlds
 def test_forward_backward_forward_again_is_exact(world: World) -> None:
     """Nothing is carried over from call to call, neither in relay rows nor in arrivals."""
@@ -266,7 +288,6 @@ def test_whatever_shows_a_result_keeps_its_memory(keep) -> None:  # type: ignore
         others = [comm.expand(full[comm.owned_ids] + 1) for _ in range(5)]
         assert address not in [other.data_ptr() for other in others], "the block was handed out again"
         del kept, others
-        gc.collect()
         again = [comm.expand(full[comm.owned_ids]) for _ in range(7)]
         assert address in [other.data_ptr() for other in again], "the block was never handed out again"
 
@@ -378,3 +399,92 @@ def test_without_autograd(mode) -> None:  # type: ignore[no-untyped-def]
         assert dgcl.graph_allgather(x).requires_grad
 
     on_threads(WORLDS["four at random"], run)
+
+
+# Between processes: memory of others, mapped when it is first named.
+
+
+def between_processes(name: str) -> None:
+    """Every type, and rows so wide that segments are added while peers already work."""
+    comm = join(WORLDS[name].shares())
+    ids = local_ids(comm)
+    for width in (1, 30, 20000):
+        for dtype in (torch.float32, torch.int64, torch.bfloat16, torch.bool):
+            full = random_bits((comm.num_nodes, width), dtype, seed=width)
+            assert same_bits(comm.expand(full[comm.owned_ids]), full[ids]), (width, dtype)
+        rows = random_bits((comm.num_local, width), torch.int32, seed=comm.rank)
+        assert torch.equal(comm.fold(rows), folded(comm, rows))
+    planned = torch.from_numpy(WORLDS[name].planned_rows)[comm.rank]
+    row_bytes = sum((1, 30, 20000)) * (4 + 8 + 2 + 1)
+    assert torch.equal(comm.bytes_sent["expand"], planned * row_bytes)
+    comm.close()
+
+
+@pytest.mark.parametrize("name", ["three in a line", "four over a hub", "four at random"])
+def test_rows_between_processes(rank_pool: Callable[[int], RankPool], name: str) -> None:
+    rank_pool(WORLDS[name].world_size).run(between_processes, name)
+
+
+def stress(seed: int, seconds: float) -> int:
+    """Random verbs, widths and types on two communicators, with pauses that differ from rank to rank."""
+    world_size = context.require_control().world_size
+    comms = [
+        join(random_world(seed, world_size, "random-1").shares()),
+        join(random_world(seed + 1, world_size, "line").shares()),
+    ]
+    same, own = random.Random(seed), random.Random(seed * 1000 + comms[0].rank)
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    steps, end = 0, time.monotonic() + seconds
+    while comms[0].control.broadcast(time.monotonic() < end):
+        for _ in range(20):
+            steps += 1
+            comm = same.choice(comms)
+            shape = same.choice([(), (1,), (3,), (17, 2), (128,), (602,), (5000,), (0,)])
+            dtype = same.choice([torch.float32, torch.float64, torch.int64, torch.int8, torch.bfloat16])
+            if own.random() < 0.1:
+                time.sleep(own.expovariate(2000))
+            if same.random() < 0.6:
+                full = random_bits((comm.num_nodes, *shape), dtype, seed=steps)
+                result, expected = comm.expand(full[comm.owned_ids]), full[local_ids(comm)]
+            else:
+                rows = [
+                    torch.randint(
+                        0, 4, (len(ids), *shape), generator=torch.Generator().manual_seed(steps + rank)
+                    )
+                    for rank, ids in enumerate(held_by(comm))
+                ]
+                total = torch.zeros(comm.num_nodes, *shape, dtype=torch.int64)
+                for ids, theirs in zip(held_by(comm), rows, strict=True):
+                    total.index_add_(0, ids, theirs)
+                result = comm.fold(rows[comm.rank].to(dtype))
+                expected = total[comm.owned_ids].to(dtype)
+            assert same_bits(result, expected), (seed, steps)
+            kept.append((result, expected))
+            if len(kept) > 30:
+                old, known = kept.pop(own.randrange(len(kept)))
+                assert same_bits(old, known), (seed, steps)
+    for comm in comms:
+        comm.close()
+    return steps
+
+
+def held_by(comm: Communicator) -> list[torch.Tensor]:
+    """Global ids of the local rows of every rank, which one rank alone would not know."""
+    world = comm.__dict__.get("_test_held")
+    if world is None:
+        world = comm.__dict__["_test_held"] = comm.control.exchange(local_ids(comm))
+    return world
+
+
+def test_random_calls_on_threads() -> None:
+    dgcl.launch(stress, 8, 51, 2.0)
+
+
+def test_random_calls_on_processes(rank_pool: Callable[[int], RankPool]) -> None:
+    rank_pool(4).run(stress, 52, 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [8, 16, 32])
+def test_random_calls_of_many_more_ranks_than_cores(num_ranks: int) -> None:
+    assert min(dgcl.launch(stress, num_ranks, 60 + num_ranks, 15.0)) >= 20
