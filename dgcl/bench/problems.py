@@ -7,6 +7,7 @@ vertex" is known, one edge per need says so: from the vertex to some vertex of t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -90,21 +91,18 @@ def from_relation(name: str, relation: Relation) -> Problem:
 
 
 def from_pattern(pattern: str, world_size: int, rows: int) -> Problem:
-    """A textbook pattern in which every rank receives ``rows`` rows (alltoall, allgather: from all others
-    together, rounded up to a multiple of their number)."""
-    others = max(world_size - 1, 1)
-    each = rows if pattern == "ring" else -(-rows // others)
+    """A textbook pattern (:data:`PATTERNS`) in which a rank receives ``rows`` rows from each rank that sends
+    to it."""
+    if pattern not in PATTERNS:
+        raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} (got {pattern!r})")
     classes: list[tuple[int, set[int], int]] = []
     for rank in range(world_size):
-        rest = set(range(world_size)) - {rank}
-        if pattern == "alltoall":
-            classes += [(rank, {other}, each) for other in sorted(rest)]
-        elif pattern == "allgather":
-            classes += [(rank, rest, each)] if rest else []
-        elif pattern == "ring":
-            classes += [(rank, {(rank + 1) % world_size}, each)] if rest else []
+        others = set(range(world_size)) - {rank}
+        readers = {(rank + 1) % world_size} & others if pattern == "ring" else others
+        if pattern == "allgather":
+            classes += [(rank, readers, rows)] if readers else []
         else:
-            raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} (got {pattern!r})")
+            classes += [(rank, {reader}, rows) for reader in sorted(readers)]
     return from_relation(pattern, Relation.from_classes(world_size, classes))
 
 
@@ -124,3 +122,24 @@ def take_fraction(problem: Problem, fraction: float, seed: int = 0) -> Problem:
             needed[rank].append(members[chosen[members]])
     needs = [(rank, np.concatenate(ids)) for rank, ids in enumerate(needed) if ids]
     return from_needs(f"{problem.name} x {fraction:g}", problem.part, problem.world_size, needs)
+
+
+def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
+    """Write a problem, for the rank that is to load it."""
+    graph = problem.graph
+    np.savez(
+        path,
+        name=problem.name,
+        world_size=problem.world_size,
+        part=problem.part,
+        num_nodes=graph.num_nodes,
+        indptr=graph.indptr,
+        indices=graph.indices,
+    )
+
+
+def load_problem(path: str | os.PathLike[str]) -> Problem:
+    """Read what :func:`save_problem` wrote. Edge ids are not kept: a benchmark has no data on edges."""
+    with np.load(path, allow_pickle=False) as file:
+        graph = Graph(int(file["num_nodes"]), file["indptr"], file["indices"])
+        return Problem(str(file["name"]), graph, file["part"], int(file["world_size"]))

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from dgcl import __version__
-from dgcl.cli import check, info, partition, plan, simulate, topo
+from dgcl.cli import bench, check, info, partition, plan, simulate, topo
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
 
@@ -27,6 +27,7 @@ VERBS = {
     "plan": plan,
     "check": check,
     "simulate": simulate,
+    "bench": bench,
     "info": info,
 }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from dgcl.cli.errors import CliError
+
+T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,3 +70,22 @@ def per_rank(value_type: Callable[[str], float]) -> Callable[[str], tuple[int, f
         return at_least(0)(rank), value_type(value)
 
     return rank_and_value
+
+
+def byte_size(text: str) -> int:
+    """An option type: a whole number of bytes above zero, with K, M or G for powers of 1024."""
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    digits = text[:-1] if scale > 1 else text
+    value = int(digits) * scale if digits.isascii() and digits.isdigit() else 0
+    if not 0 < value < 1 << 60:
+        raise argparse.ArgumentTypeError(f"must be a number of bytes like 4096, 64K or 1M (got {text!r})")
+    return value
+
+
+def list_of(value_type: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """An option type: values separated by commas."""
+
+    def values(text: str) -> list[T]:
+        return [value_type(part) for part in text.split(",")]
+
+    return values

@@ -36,7 +36,7 @@ def info(args: argparse.Namespace) -> int:
         "dgcl": __version__,
         "python": platform.python_version(),
         "packages": {package: _version(package) for package in (*REQUIRED, *OPTIONAL)},
-        "machine": _machine(),
+        "machine": describe_machine(),
         "compiled_cache": _compiled_cache(),
     }
     if args.json:
@@ -53,7 +53,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
+    """System, processor, memory and GPUs, as JSON values."""
     shm = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

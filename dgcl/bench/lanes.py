@@ -1,0 +1,183 @@
+"""What takes turns in a measurement: every exchange, plain copies, and replication's extra work.
+
+A lane runs a few calls of one verb, back to back between two readings of the clock, on inputs and into
+memory that it has prepared, and checks every element afterwards. Nothing outside the two readings counts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.bench import patterns
+from dgcl.bench.copies import Copies
+from dgcl.bench.exchange import Exchange
+from dgcl.bench.flags import Flags
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+EXPAND, FOLD = 0, 1
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One rank's share of some calls in a row.
+
+    Attributes:
+        begin, end: Readings of the host's monotonic clock, in nanoseconds, comparable between processes.
+        wrong: Elements that were not what they must be, over all the calls.
+    """
+
+    begin: int
+    end: int
+    wrong: int
+
+
+class Lane(Protocol):
+    """Runs laps. Every method is collective."""
+
+    def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
+        """Make room for laps of ``calls`` calls with rows of ``width`` elements."""
+
+    def run(self, verb: int, first: int, calls: int) -> Lap:
+        """A lap of the iterations ``first`` to ``first + calls``."""
+
+
+class ExchangeLane:
+    """Calls of an exchange, with rows that tell the vertex, the column and the iteration."""
+
+    def __init__(self, comm: Communicator, exchange: Exchange, meeting: Flags) -> None:
+        self._comm, self._exchange, self._meeting = comm, exchange, meeting
+        self._owned = comm.owned_ids.numpy()
+        self._local = np.concatenate([self._owned, comm.halo_ids.numpy()])
+        self._holders = _holders(comm)
+        self._inputs: list[list[Tensor]] = [[], []]
+
+    def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
+        """Inputs for both verbs."""
+        sizes = (len(self._owned), len(self._local))
+        self._inputs = [[torch.empty(size, width, dtype=dtype) for _ in range(calls)] for size in sizes]
+
+    def run(self, verb: int, first: int, calls: int) -> Lap:
+        """Fill, poison, meet, run, check."""
+        inputs, exchange, rank, world = (
+            self._inputs[verb],
+            self._exchange,
+            self._comm.rank,
+            self._comm.world_size,
+        )
+        for k in range(calls):
+            if verb == EXPAND:
+                patterns.fill_expand(inputs[k], self._owned, first + k)
+            else:
+                patterns.fill_fold(inputs[k], self._local, first + k, rank, world)
+        exchange.poison()
+        call = exchange.expand if verb == EXPAND else exchange.fold
+        results = []
+        self._meeting.barrier()
+        begin = time.perf_counter_ns()
+        for k in range(calls):
+            results.append(call(inputs[k]))  # noqa: PERF401 (a list that is complete is not what is timed)
+        end = time.perf_counter_ns()
+        wrong = 0
+        for k, found in enumerate(results):
+            if verb == EXPAND:
+                wrong += patterns.wrong_expand(found, self._local, first + k)
+            else:
+                wrong += patterns.wrong_fold(found, self._owned, self._holders, first + k, world)
+        return Lap(begin, end, wrong)
+
+
+def _holders(comm: Communicator) -> np.ndarray:
+    """The ranks that hold each owned vertex, as bits; collective."""
+    owned = comm.owned_ids.numpy()
+    holders = np.full(len(owned), np.uint64(1) << np.uint64(comm.rank))
+    for rank, halo in enumerate(comm.control.exchange(comm.halo_ids.numpy())):
+        mine = halo[np.isin(halo, owned, assume_unique=True)]
+        holders[np.searchsorted(owned, mine)] |= np.uint64(1) << np.uint64(rank)
+    return holders
+
+
+class CopyLane:
+    """Plain copies of as many bytes as an exchange writes on a rank, on average."""
+
+    def __init__(self, comm: Communicator, meeting: Flags) -> None:
+        self._control, self._meeting, self._timeout = comm.control, meeting, comm.timeout
+        self._rows = sum(comm.control.exchange(comm.num_local)) / comm.world_size
+        self._copies: Copies | None = None
+
+    def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
+        """Memory, all of it touched."""
+        self.close()
+        num_bytes = round(self._rows * width * dtype.itemsize)
+        self._copies = Copies(self._control, num_bytes, calls, self._timeout)
+
+    def run(self, verb: int, first: int, calls: int) -> Lap:
+        """Both verbs write as many bytes, so a copy is a copy."""
+        del verb, first
+        copies = self._copies
+        assert copies is not None
+        copies.poison()
+        self._meeting.barrier()
+        begin = time.perf_counter_ns()
+        for k in range(calls):
+            copies.run(k)
+        end = time.perf_counter_ns()
+        return Lap(begin, end, copies.wrong())
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._copies is not None:
+            self._copies.close()
+            self._copies = None
+
+
+class ReplicationLane:
+    """What replication pays instead of communication: sums over the edges of all replicas.
+
+    A lap's time is that of the replicated graph's sums minus that of the rank's own graph's, never below 0.
+    """
+
+    def __init__(self, replicated: Communicator, plain: Communicator, meeting: Flags) -> None:
+        self._graphs = tuple(comm.local_graph("csr") for comm in (replicated, plain))
+        self._ids = tuple(
+            np.concatenate([comm.owned_ids.numpy(), comm.halo_ids.numpy()]) for comm in (replicated, plain)
+        )
+        self._owned, self._meeting = plain.num_owned, meeting
+        self._shape: tuple[int, torch.dtype] = (1, torch.float32)
+
+    def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
+        """Nothing to prepare."""
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"method 'replication' computes in float32 and float64 (got {dtype})")
+        self._shape = (width, dtype)
+
+    def run(self, verb: int, first: int, calls: int) -> Lap:
+        """Sum over both graphs; the sums of own vertices must be the same."""
+        width, dtype = self._shape
+        wrong, spent = 0, [0, 0]
+        for k in range(calls):
+            sums = []
+            for which, (graph, ids) in enumerate(zip(self._graphs, self._ids, strict=True)):
+                x = torch.empty(len(ids), width, dtype=dtype)
+                patterns.fill_fold(x, ids, first + k, 0, 1 << 12)
+                x.requires_grad_(verb == FOLD)
+                self._meeting.barrier()
+                if verb == EXPAND:
+                    begin = time.perf_counter_ns()
+                    found = graph.sum(x)
+                    spent[which] += time.perf_counter_ns() - begin
+                else:
+                    found = graph.sum(x)
+                    begin = time.perf_counter_ns()
+                    found.backward(torch.ones_like(found))
+                    spent[which] += time.perf_counter_ns() - begin
+                sums.append(found.detach()[: self._owned])
+            wrong += int((sums[0] != sums[1]).sum())
+        return Lap(0, max(spent[0] - spent[1], 0), wrong)

@@ -1,0 +1,243 @@
+"""The measurement that every rank runs: cases, widths and methods, in turns, with nothing unverified.
+
+The methods of a case take turns, lap by lap, so that whatever else the host does hits all of them alike, and
+their times may be compared within a run. A lap is a few calls back to back (as many as fit into
+:data:`LAP_BYTES`), timed from the first rank's start to the last rank's end. The time that is reported is the
+mean over all laps, the fastest lap and the median stand in the JSON twin.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from dgcl.bench.flags import Flags
+from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
+from dgcl.bench.methods import build_comm_info, exchange_of
+from dgcl.bench.patterns import DTYPES
+from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
+from dgcl.context import context
+from dgcl.control import Control, GroupControl
+from dgcl.planner.bounds import best_bound
+from dgcl.planner.cost import predicted_seconds
+from dgcl.planner.methods import METHODS as PLANNERS
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+    from dgcl.planner import Plan
+
+LAP_BYTES = 64 << 20  # of results that are alive at once, on each rank
+MAX_LAP = 100  # calls
+MIN_LAPS = 5  # so that a median means something
+
+
+@dataclass
+class _Contender:
+    method: str
+    lane: Lane
+    plan: Plan | None = None
+    note: str = ""
+    laps: tuple[list[Lap], list[Lap]] = field(default_factory=lambda: ([], []))
+
+
+def measure(
+    cases: Sequence[Case], settings: Settings, emit: Callable[[list[RankInfo] | Line], None]
+) -> Measurement | None:
+    """Measure all cases. Collective: every rank runs this.
+
+    Args:
+        cases, settings: The same on every rank.
+        emit: Told on rank 0 where the ranks run, and then each line as it is ready.
+
+    Returns:
+        Everything, on rank 0; None elsewhere.
+
+    Raises:
+        ValueError: A method cannot work here.
+        CommError: A rank is gone or late.
+    """
+    control = context.require_control()
+    if isinstance(control, GroupControl):  # a process of its own, for which this may be set
+        torch.set_num_threads(max(1, available_cores() // control.world_size))
+    meeting = Flags(control, settings.timeout)
+    ranks: list[RankInfo] = []
+    lines: list[Line] = []
+    try:
+        for case in cases:
+            with _opened(case, settings, control, meeting) as world:
+                if not ranks:
+                    ranks = control.exchange(_describe(world.plain))
+                    if control.rank == 0:
+                        emit(ranks)
+                for line in _measure_case(case, world, settings, control):
+                    lines.append(line)
+                    emit(line)
+    finally:
+        meeting.close()
+    return Measurement(ranks, lines) if control.rank == 0 else None
+
+
+def available_cores() -> int:
+    """Cores that this process may run on. More threads than that, over all ranks, wait for each other."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _describe(comm: Communicator) -> RankInfo:
+    threads = torch.get_num_threads()
+    return RankInfo(comm.rank, os.getpid(), socket.gethostname(), threads, comm.num_owned, comm.num_halo)
+
+
+@dataclass
+class _World:
+    """What takes turns in one case."""
+
+    name: str
+    contenders: list[_Contender]
+    plain: Communicator
+    copies: CopyLane
+
+
+@contextmanager
+def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) -> Iterator[_World]:
+    """A communicator and a lane for each method; all closed at the end."""
+    problem = case.problem() if control.rank == 0 else None
+    opened: list[Communicator] = []
+
+    def build(method: str, fold: str) -> Communicator:
+        comm = build_comm_info(
+            problem and problem.graph,
+            settings.topology,
+            part=problem and problem.part,
+            method=method,
+            fold=fold,
+            layers=settings.layers,
+            row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize,
+            seed=settings.seed,
+            timeout=settings.timeout,
+        )
+        opened.append(comm)
+        return comm
+
+    contenders: list[_Contender] = []
+    plain: Communicator | None = None  # the first one that holds no replicas
+    for method in settings.methods:
+        if method == "replication":
+            continue
+        comm = build(method, settings.fold)
+        plain = plain or comm
+        planned = comm.plan if method in PLANNERS else None
+        note = "" if settings.fold == "sum" else f"fold {settings.fold}"
+        contenders.append(_Contender(method, ExchangeLane(comm, exchange_of(comm), meeting), planned, note))
+    plain = plain or build("direct", "sum")
+    if "replication" in settings.methods:
+        contenders.append(_replication(build("replication", "sum"), plain, settings.layers, meeting))
+    name = control.broadcast(problem and problem.name)
+    world = _World(name, contenders, plain, CopyLane(plain, meeting))
+    yield world
+    world.copies.close()
+    for comm in opened:
+        comm.close()
+
+
+def _replication(comm: Communicator, plain: Communicator, layers: int, meeting: Flags) -> _Contender:
+    rows = sum(comm.control.exchange(comm.num_local)) / comm.num_nodes
+    edges = sum(comm.control.exchange(comm.local.num_edges)) / max(comm.num_edges, 1)
+    note = f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
+    note += "; the time is that of the additional sums"
+    return _Contender("replication", ReplicationLane(comm, plain, meeting), None, note)
+
+
+def _measure_case(case: Case, world: _World, settings: Settings, control: Control) -> Iterator[Line]:
+    """The lines of one case, on rank 0. Collective."""
+    dtype = DTYPES[settings.dtype]
+    rows = control.exchange((world.plain.num_halo, world.plain.num_local))
+    halo_rows, local_rows = (sum(column) for column in zip(*rows, strict=True))
+    for width in case.widths:
+        row_bytes = width * dtype.itemsize
+        fit = LAP_BYTES // max(max(local for _, local in rows) * row_bytes, 1)
+        calls = max(1, min(fit, -(-settings.iterations // MIN_LAPS), MAX_LAP))
+        copy = _Contender("copy", world.copies)
+        _take_turns([*world.contenders, copy], settings, width, dtype, calls)
+        for contender in world.contenders:
+            forward, backward = (
+                _timing(control, contender.laps[verb], copy.laps[verb], calls) for verb in (EXPAND, FOLD)
+            )
+            if control.rank > 0:
+                continue
+            model, bound = _predict(contender.plan, row_bytes)
+            yield Line(
+                name=world.name,
+                fraction=case.fraction,
+                method=contender.method,
+                dtype=settings.dtype,
+                width=width,
+                halo_rows=halo_rows,
+                local_rows=local_rows,
+                size=halo_rows * row_bytes / control.world_size,
+                moved=local_rows * row_bytes,
+                forward=forward,
+                backward=backward,
+                model_seconds=model,
+                bound_seconds=bound,
+                stages=None if contender.plan is None else contender.plan.num_stages,
+                note=contender.note,
+            )
+
+
+def _take_turns(
+    contenders: list[_Contender], settings: Settings, width: int, dtype: torch.dtype, calls: int
+) -> None:
+    """Run all laps; the contenders keep them."""
+    for contender in contenders:
+        contender.lane.prepare(width, dtype, calls)
+        contender.laps = ([], [])
+    number = 0
+    for _ in range(-(-settings.warmup // calls)):
+        for contender in contenders:
+            for verb in (EXPAND, FOLD):
+                contender.lane.run(verb, number, calls)
+        number += calls
+    for _ in range(-(-settings.iterations // calls)):
+        for contender in contenders:
+            for verb in (EXPAND, FOLD):
+                contender.laps[verb].append(contender.lane.run(verb, number, calls))
+        number += calls
+
+
+def _timing(control: Control, laps: list[Lap], copies: list[Lap], calls: int) -> Timing:
+    """Put the ranks' laps together: from the first start to the last end. Collective."""
+    every, every_copy = control.exchange(laps), control.exchange(copies)
+    seconds, copy_seconds = (
+        [
+            (max(lap.end for lap in ranks) - min(lap.begin for lap in ranks)) / calls / 1e9
+            for ranks in zip(*given, strict=True)
+        ]
+        for given in (every, every_copy)
+    )
+    return Timing(
+        seconds=statistics.fmean(seconds),
+        best=min(seconds),
+        median=statistics.median(seconds),
+        copy_seconds=statistics.fmean(copy_seconds),
+        wrong=sum(lap.wrong for given in (every, every_copy) for ranks in given for lap in ranks),
+        laps=seconds,
+        copy_laps=copy_seconds,
+    )
+
+
+def _predict(plan: Plan | None, row_bytes: int) -> tuple[float | None, float | None]:
+    """A plan's time and lower bound for rows of this size."""
+    if plan is None:
+        return None, None
+    model = predicted_seconds(plan.trees, plan.topology.arrays(), row_bytes)
+    # The certificate holds for the plan's own row size: narrower rows take at least their share of it.
+    share = plan.lower_bound_seconds * min(1.0, row_bytes / plan.row_bytes)
+    bound = max(best_bound(plan.relation, plan.topology, row_bytes).seconds, share)
+    return model, min(bound, model)

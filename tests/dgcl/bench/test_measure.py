@@ -1,0 +1,142 @@
+"""The measurement counts what it says, and an exchange that corrupts anything is found out."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.bench import measure
+from dgcl.bench.exchange import PlannedExchange
+from dgcl.bench.problems import Problem, from_pattern, take_fraction
+from dgcl.bench.records import Case, Settings
+from dgcl.topology import resolve_topology
+from tests.dgcl.awkward import CASES
+
+
+def run(world_size: int, case: Case, methods: tuple[str, ...] = ("auto",), **options: Any) -> Any:
+    settings = Settings(
+        methods, resolve_topology("uniform", world_size), **{"iterations": 6, "warmup": 1, **options}
+    )
+    told: list[Any] = []
+    results = dgcl.launch(measure.measure, world_size, [case], settings, told.append)
+    assert results[1:] == [None] * (world_size - 1)
+    assert told == [results[0].ranks, *results[0].lines]
+    return results[0]
+
+
+def test_sizes_and_rows_are_those_of_the_problem() -> None:
+    result = run(4, Case(functools.partial(from_pattern, "alltoall", 4, 7), (3, 5)), ("direct", "spst"))
+    assert [rank.rank for rank in result.ranks] == [0, 1, 2, 3]
+    assert [rank.num_halo for rank in result.ranks] == [21] * 4
+    assert [(line.method, line.width) for line in result.lines] == [
+        ("direct", 3),
+        ("spst", 3),
+        ("direct", 5),
+        ("spst", 5),
+    ]
+    for line in result.lines:
+        assert (line.halo_rows, line.local_rows) == (84, 168)
+        assert line.size == 21 * line.width * 4
+        assert line.moved == 168 * line.width * 4
+        for timing in (line.forward, line.backward):
+            assert timing.wrong == 0
+            assert 0 < timing.best <= timing.median
+            assert timing.best <= timing.seconds == pytest.approx(sum(timing.laps) / len(timing.laps))
+            assert line.algbw(timing) == pytest.approx(line.size / timing.seconds / 1e9)
+            assert line.busbw(timing) == pytest.approx(line.moved / timing.seconds / 1e9)
+
+
+def test_the_model_is_that_of_the_topology() -> None:
+    # Each rank sends 14 rows of 12 bytes through its port of 10 GB/s.
+    line = run(3, Case(functools.partial(from_pattern, "alltoall", 3, 7), (3,)), ("direct",)).lines[0]
+    assert line.model_seconds == pytest.approx(14 * 12 / 10e9)
+    assert 0 < line.bound_seconds <= line.model_seconds
+    assert line.stages == 1
+
+
+@pytest.mark.parametrize("dtype", ["double", "half", "bfloat16", "int8", "int64"])
+def test_every_type(dtype: str) -> None:
+    case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
+    lines = run(3, case, ("auto", "swap", "padded"), dtype=dtype).lines
+    assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0, 0]
+
+
+def test_replication_is_measured_and_described() -> None:
+    case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
+    lines = run(3, case, ("replication", "direct"), layers=1).lines
+    assert [line.method for line in lines] == ["direct", "replication"]
+    assert lines[1].forward.wrong == lines[1].backward.wrong == 0
+    assert "1 layers hold" in lines[1].note
+
+
+def _flip(rows: Tensor) -> Tensor:
+    rows.view(torch.uint8)[-1, -1] ^= 1
+    return rows
+
+
+def _swap_last(rows: Tensor) -> Tensor:
+    rows[[-1, -2]] = rows[[-2, -1]]
+    return rows
+
+
+CORRUPTIONS = {"one bit": (_flip, 1), "two rows changed places": (_swap_last, 10), "poison": (None, 5)}
+
+
+@pytest.mark.parametrize("verb", ["expand", "fold"])
+@pytest.mark.parametrize("what", CORRUPTIONS)
+def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage, wrong = CORRUPTIONS[what]
+
+    class Corrupt(PlannedExchange):
+        calls = 0
+
+        def _damaged(self, name: str, rows: Tensor) -> Tensor:
+            result = getattr(PlannedExchange, name)(self, rows)
+            if name == verb and self._comm.rank == 1:
+                self.calls += 1
+                if self.calls == 5 and damage is not None:
+                    damage(result)
+                elif self.calls == 5:  # a row that never came
+                    result[-1].view(torch.uint8).fill_(255)
+            return result
+
+        def expand(self, rows: Tensor) -> Tensor:
+            return self._damaged("expand", rows)
+
+        def fold(self, rows: Tensor) -> Tensor:
+            return self._damaged("fold", rows)
+
+    monkeypatch.setattr(measure, "exchange_of", Corrupt)
+    case = Case(functools.partial(from_pattern, "alltoall", 3, 4), (5,))
+    (line,) = run(3, case, ("direct",)).lines
+    found = {"expand": line.forward.wrong, "fold": line.backward.wrong}
+    other = {"expand": "fold", "fold": "expand"}[verb]
+    assert found[verb] == wrong
+    assert found[other] == 0
+
+
+def test_an_exchange_that_gives_the_last_result_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stale(PlannedExchange):
+        last: Tensor | None = None
+
+        def expand(self, rows: Tensor) -> Tensor:
+            result = super().expand(rows)
+            stale = result if self.last is None else self.last
+            self.last = result.clone()
+            return stale
+
+    monkeypatch.setattr(measure, "exchange_of", Stale)
+    (line,) = run(2, Case(functools.partial(from_pattern, "ring", 2, 4), (5,)), ("direct",)).lines
+    assert line.forward.wrong == 6 * 2 * 8 * 5  # every element of every call after the first
+
+
+def test_fractions_are_marked() -> None:
+    def some() -> Problem:
+        return take_fraction(Problem("directed", CASES[0].graph, CASES[0].part(2), 2), 0.5)
+
+    assert run(2, Case(some, (4,), 0.5)).lines[0].fraction == 0.5

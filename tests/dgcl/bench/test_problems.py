@@ -1,0 +1,103 @@
+"""Problems say what they were made from: every rank needs exactly the vertices that it was to need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgcl.bench.problems import (
+    Problem,
+    from_needs,
+    from_pattern,
+    from_relation,
+    load_problem,
+    save_problem,
+    take_fraction,
+)
+from dgcl.bench.replication import hops_away
+from dgcl.planner import Relation
+from tests.dgcl.awkward import CASES, Case
+
+
+def needs_of(problem: Problem) -> list[set[int]]:
+    """The vertices of others that each rank's edges read, from the edge list."""
+    sources, heads = problem.graph.edges()
+    owner = problem.part
+    return [
+        {int(u) for u, v in zip(sources, heads, strict=True) if owner[v] == rank != owner[u]}
+        for rank in range(problem.world_size)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "received", "boundary"), [("alltoall", 15, 60), ("allgather", 15, 20), ("ring", 5, 20)]
+)
+def test_patterns(pattern: str, received: int, boundary: int) -> None:
+    problem = from_pattern(pattern, 4, 5)
+    needs = needs_of(problem)
+    assert [len(need) for need in needs] == [received] * 4
+    assert problem.deliveries == 4 * received
+    assert len(set.union(*needs)) == boundary
+    if pattern == "ring":
+        assert all({problem.part[v] for v in need} == {(r - 1) % 4} for r, need in enumerate(needs))
+
+
+def test_an_unknown_pattern_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pattern must be one of alltoall, allgather, ring \(got 'star'"):
+        from_pattern("star", 4, 5)
+
+
+def test_needs_leave_out_what_a_rank_owns() -> None:
+    part = np.array([0, 0, 1, 1, 2])
+    problem = from_needs(
+        "hand", part, 3, [(0, np.array([0, 2, 4])), (2, np.array([4])), (1, np.array([], int))]
+    )
+    assert needs_of(problem) == [{2, 4}, set(), set()]
+
+
+def test_a_relation_comes_back() -> None:
+    relation = Relation.from_classes(4, [(0, {1, 2}, 3), (0, {3}, 2), (2, {0, 1, 3}, 4)])
+    found = from_relation("relation", relation).classes.relation
+    for name in ("source", "dests", "count"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(relation, name))
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
+def test_a_fraction_sends_that_part_of_the_vertices_and_nothing_else(fraction: float) -> None:
+    whole = Problem("whole", CASES[0].graph, CASES[0].part(3), 3)
+    some = take_fraction(whole, fraction)
+    every, chosen = needs_of(whole), needs_of(some)
+    taken = set.union(*chosen)
+    assert len(taken) == round(fraction * len(set.union(*every)))
+    assert chosen == [need & taken for need in every]
+
+
+@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
+def test_no_such_fraction(fraction: float) -> None:
+    with pytest.raises(ValueError, match="fraction must lie in"):
+        take_fraction(from_pattern("ring", 2, 5), fraction)
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    problem = Problem("one", CASES[2].graph, CASES[2].part(3), 3)
+    save_problem(problem, tmp_path / "p.npz")
+    found = load_problem(tmp_path / "p.npz")
+    assert (found.name, found.world_size) == ("one", 3)
+    assert needs_of(found) == needs_of(problem)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("hops", [1, 3])
+def test_hops_away(case: Case, hops: int) -> None:
+    part = case.part(3)
+    reads = np.zeros((case.num_nodes, case.num_nodes), bool)
+    reads[case.edges[1], case.edges[0]] = True
+    for rank, distance in enumerate(hops_away(case.graph, part, 3, hops)):
+        near = part == rank
+        expected = np.where(near, 0, -1)
+        for hop in range(1, hops + 1):
+            near = near | reads[near].any(0)
+            expected[near & (expected < 0)] = hop
+        np.testing.assert_array_equal(distance, expected)

@@ -1,0 +1,152 @@
+"""``dgcl bench``: lines, footers and JSON; bad options."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.dgcl.cli.support import Run, listing
+
+QUICK = ["bench", "--threads", "-n", "3", "-w", "1"]
+
+BAD = [
+    ("--ranks 1", "--ranks: must be a whole number of at least 2"),
+    ("--ranks 65", "--ranks must be at most 64"),
+    ("--method warp", "method must be one of auto, .*gloo.*got 'warp'"),
+    ("--method direct,", "method must be one of"),
+    ("--fold add", "fold must be one of sum, atomic, substages .got 'add'"),
+    ("-d float8", "--datatype must be one of float32, .*got 'float8'"),
+    ("--pattern star", "--pattern must be one of alltoall, allgather, ring .got 'star'"),
+    ("-b 0", "--minbytes: must be a number of bytes like 4096, 64K or 1M .got '0'"),
+    ("-b K", "--minbytes: must be a number of bytes"),
+    ("-b -4", "--minbytes"),
+    ("-e 1T", "--maxbytes: must be a number of bytes"),
+    ("-b 2M -e 1M", "--maxbytes 1048576 is less than --minbytes 2097152"),
+    ("-f 1", "--stepfactor: must be a whole number of at least 2"),
+    ("-n 0", "--iters: must be a whole number of at least 1"),
+    ("-w -1", "--warmup-iters"),
+    ("--width 0", "--width: must be a whole number of at least 1"),
+    ("--width 4,8", "--width takes one number for a pattern"),
+    ("--graph graph.npz --width 4 -b 1K", "--width goes without --minbytes"),
+    ("--graph graph.npz --relation r.npz", "not allowed with"),
+    ("--graph nowhere.npz", "graph nowhere.npz: No such file"),
+    ("--relation nowhere.npz", "relation nowhere.npz: No such file"),
+    ("--relation graph.npz", "relation graph.npz"),
+    ("--relation relation.npz --ranks 2", "--ranks 2: relation.npz is for 3 ranks"),
+    ("--part part.npy", "--part goes with --graph"),
+    ("--graph graph.npz --part graph.npz --ranks 3", "part vector graph.npz"),
+    ("--graph graph.npz --part part.npy --ranks 2", "part vector part.npy"),
+    ("--fraction 0.5", "--fraction goes with --graph or --relation"),
+    ("--graph graph.npz --fraction 0", "--fraction: must be a number above 0"),
+    ("--graph graph.npz --fraction 0.5,1.5", "--fraction must be at most 1 .got 1.5"),
+    ("--graph graph.npz --fraction 0.5 --method replication", "exclude each other"),
+    ("--method replication", "--method replication goes with --graph"),
+    ("--method replication --fold atomic --graph graph.npz", "does not go with method 'replication'"),
+    ("--method gloo", "gloo.*processes of one torch.distributed group"),
+    ("--topology nowhere.json", "nowhere"),
+    ("--topology line.json --ranks 4", "4.*3|3.*4"),
+    ("--topology line.json --ranks 3 --method direct", "no such link"),
+    ("-J .", "--json-file .: is a folder"),
+    ("-J nowhere/x.json", "no folder"),
+    ("--graph graph.npz -J graph.npz", "--json-file graph.npz: is also --graph"),
+    ("--layers 0", "--layers"),
+    ("--timeout 0", "--timeout: must be a number above 0"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[options for options, _ in BAD])
+@pytest.mark.usefixtures("plan_file")
+def test_bad_options_end_in_one_line(run: Run, folder: Path, options: str, message: str) -> None:
+    import re
+
+    before = listing(folder)
+    topology = [] if "--topology" in options else ["--topology", "uniform"]
+    outcome = run(*QUICK, *topology, *options.split())
+    assert outcome.status == 2
+    assert re.fullmatch(rf"dgcl bench: .*({message}).*\n", outcome.err), outcome.err
+    assert listing(folder) == before
+
+
+def test_a_pattern(run: Run, folder: Path) -> None:
+    argv = "--ranks 3 --topology uniform -b 64 -e 4K -f 8 --width 16 --method direct,swap -J out.json"
+    outcome = run(*QUICK, *argv.split())
+    assert (outcome.status, outcome.err) == (0, "")
+    lines = [line.split() for line in outcome.out.splitlines() if not line.startswith("#")]
+    # Two senders: 32 bytes are 8 elements each, 256 bytes 4 rows, 2048 bytes 32 rows of 16.
+    assert [(cells[0], cells[3], cells[4]) for cells in lines] == [
+        ("64", "8", "direct"),
+        ("64", "8", "swap"),
+        ("512", "16", "direct"),
+        ("512", "16", "swap"),
+        ("4096", "16", "direct"),
+        ("4096", "16", "swap"),
+    ]
+    assert "# Out of bounds values : 0 OK" in outcome.out
+    value = json.loads((folder / "out.json").read_text())
+    assert [line["size"] for line in value["lines"]] == [64, 64, 512, 512, 4096, 4096]
+    assert value["settings"]["iterations"] == 3
+
+
+def test_a_graph_in_json(run: Run, folder: Path) -> None:
+    argv = "--graph graph.npz --part part.npy --ranks 3 --topology line.json --width 4,32 --json"
+    outcome = run(*QUICK, *argv.split(), "--method", "spst,replication")
+    assert outcome.status == 0
+    lines = outcome.json["lines"]
+    assert [(line["method"], line["width"]) for line in lines] == [
+        ("spst", 4),
+        ("replication", 4),
+        ("spst", 32),
+        ("replication", 32),
+    ]
+    assert {line["halo_rows"] for line in lines} == {6}
+    assert lines[0]["stages"] == 2
+    assert lines[0]["bound_seconds"] <= lines[0]["model_seconds"]
+
+
+def test_sizes_of_a_graph_are_reached_by_the_width(run: Run, folder: Path) -> None:
+    argv = "--graph graph.npz --part part.npy --ranks 3 --topology uniform -b 1 -e 1K -f 16 --json"
+    outcome = run(*QUICK, *argv.split())
+    # 6 halo rows over 3 ranks: 8 bytes for each element of a row.
+    assert [line["width"] for line in outcome.json["lines"]] == [1, 2, 32]
+
+
+def test_a_relation_in_fractions(run: Run, plan_file: Path) -> None:
+    argv = "--relation relation.npz --ranks 3 --topology line.json --fraction 1,0.2,0.6"
+    outcome = run(*QUICK, *argv.split())
+    assert outcome.status == 0
+    assert "# 0.2 of the vertices" in outcome.out
+    assert "# Measured over modelled: auto forward:" in outcome.out
+    assert "%bound" in outcome.out
+
+
+def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dgcl.bench import measure
+    from dgcl.bench.exchange import PlannedExchange
+
+    class Corrupt(PlannedExchange):
+        def expand(self, rows):  # type: ignore[no-untyped-def]
+            return super().expand(rows) + 1
+
+    monkeypatch.setattr(measure, "exchange_of", Corrupt)
+    outcome = run(*QUICK, "--topology", "uniform", "-b", "256")
+    assert outcome.status == 1
+    assert "FAILED" in outcome.out
+    (cells,) = (line.split() for line in outcome.out.splitlines() if not line.startswith("#"))
+    assert cells[6:9] == ["-", "-", "-"]
+    assert int(cells[9]) > 0
+
+
+@pytest.mark.slow
+def test_ranks_that_are_processes(folder: Path) -> None:
+    argv = ["-m", "dgcl", "bench", "--ranks", "2", "-n", "3", "-w", "1", "-b", "4K", "--method", "auto,gloo"]
+    outcome = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True)
+    assert outcome.stdout.splitlines()[-3] == "# Out of bounds values : 0 OK"
+    assert [line.split()[4] for line in outcome.stdout.splitlines() if not line.startswith("#")] == [
+        "auto",
+        "gloo",
+    ]
+    assert outcome.stderr == ""
