@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgcl.agreement import check_agreement
 from dgcl.board import FAILED, Board
 from dgcl.control import Control
 from dgcl.engine import (
@@ -107,6 +108,7 @@ class Runtime:
     """
 
     def __init__(self, program: Program, control: Control, timeout: float) -> None:
+        check_agreement(control, program)
         self._program, self._timeout = program, timeout
         self.rank = program.rank
         self._file = SegmentFile()
