@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,7 @@ class Communicator:
 
     def __del__(self) -> None:
         runtime = self.__dict__.get("_runtime")
-        if runtime is not None:
+        if runtime is not None and not sys.is_finalizing():  # a dying interpreter's memory goes anyway
             runtime.close()
 
     def __repr__(self) -> str:
