@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dgcl.control import Control, all_reduce_sum
 from dgcl.dtypes import row_type
 from dgcl.errors import CommError
 from dgcl.local_graph import LocalGraph
+from dgcl.memory_report import MemoryReport, predict_memory
 from dgcl.planner.plan import Plan
 from dgcl.pool import Block
 from dgcl.program import Program
@@ -213,6 +215,34 @@ class Communicator:
         """Bytes written to each peer so far, ``(world_size,)`` int64 each, for "expand" and "fold"."""
         counts = torch.from_numpy(self._runtime.bytes_sent.copy())
         return {"expand": counts[0], "fold": counts[1]}
+
+    def memory(
+        self,
+        widths: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+        *,
+        training: bool = True,
+        input_grad: bool = False,
+        constants: Sequence[int] = (),
+    ) -> MemoryReport:
+        """Predict what this rank's buffers and tables take for a model.
+
+            >>> comm.memory([602, 256, 256]).total              # three layers that exchange their inputs
+
+        Args:
+            widths: Elements of a row in each allgather of a forward pass, in their order.
+            dtype: Of the rows.
+            training: Every result is kept until its layer's backward, as by layers that multiply it with
+                parameters; else each is given up before the next.
+            input_grad: The first allgather's input needs a gradient, which is given up before the next step.
+            constants: Elements of a row in each input that was dispatched with ``halo=True``.
+
+        Returns:
+            What a steady state holds. Models that keep results longer hold more.
+        """
+        return predict_memory(
+            self._program, widths, dtype, training=training, input_grad=input_grad, constants=constants
+        )
 
     def use_exchange(self, exchange: Exchange | None) -> None:
         """Let something else than the plan move the rows from now on; None: the plan. Call it on every rank.
