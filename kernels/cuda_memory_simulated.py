@@ -10,7 +10,7 @@ import ctypes
 import time
 from typing import Any, Final
 
-_TYPES: Final = {
+_TYPES: Final[dict[int, Any]] = {
     16: (ctypes.c_uint32 * 4),
     8: (ctypes.c_uint32 * 2),
     4: (ctypes.c_uint32 * 1),

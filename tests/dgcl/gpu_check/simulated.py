@@ -1,0 +1,82 @@
+"""``python -m tests.dgcl.gpu_check.simulated``: the measurements of gpu-check, tiny, in numba's simulator.
+
+What they measure means nothing there; that they build the right tables and notice wrong bytes does. Prints
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from numba import cuda
+
+from dgcl.gpu_check.gather_speed import measure_gather
+from dgcl.gpu_check.measurement import Size
+from dgcl.gpu_check.row_speed import WITH_TARGET, WITHOUT_TARGET
+from dgcl.gpu_check.sum_speed import measure_sum
+from dgcl.kernels.cuda_catalogue import Kernel, variants
+from dgcl.kernels.cuda_memory import SIMULATED
+
+SIZE = Size(num_bytes=1 << 13, num_peers=3, repeats=1)
+THREADS = 2
+
+
+class SimulatedTarget:
+    """The simulator. It ignores how many threads are asked for, because each is a thread of Python."""
+
+    name = "simulator"
+    device = torch.device("cpu")
+
+    def __init__(self, damage: bool = False) -> None:
+        self._damage = damage
+
+    def blocks_at_once(self, kernel: Kernel, threads: int) -> int:
+        return 4
+
+    def prepare(self, kernel: Kernel, blocks: int, threads: int, *parameters: int) -> Callable[[], None]:
+        function: Any = cuda.jit(kernel.build())
+
+        def run() -> None:
+            # Damage: the last block does not run.
+            function[blocks - self._damage, THREADS](*parameters)
+
+        return run
+
+    def seconds(self, run: Callable[[], object], repeats: int) -> list[float]:
+        start = time.perf_counter()
+        run()
+        return [time.perf_counter() - start]
+
+
+def main() -> None:
+    assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
+    lines = {}
+    for element, width in (*WITH_TARGET[:2], *WITH_TARGET[-1:], *WITHOUT_TARGET):
+        name = f"{element}-{width}"
+        for order in ("random", "sorted"):
+            lines[f"gather-{name}-{order}"] = measure_gather(
+                SimulatedTarget(), SIZE, element, width, 1.0, order=order
+            )
+        lines[f"sum-{name}"] = measure_sum(SimulatedTarget(), SIZE, element, width, 1.0)
+    for kernel in variants():
+        line = measure_gather(SimulatedTarget(), SIZE, "float32", 16, 1.0, kernel=kernel, compare=False)
+        lines[kernel.name] = line
+    damaged = {
+        "gather": measure_gather(SimulatedTarget(True), SIZE, "float32", 16, 1.0),
+        "sum": measure_sum(SimulatedTarget(True), SIZE, "float32", 16, 1.0),
+    }
+    outcome = {
+        "right": {name: line.right for name, line in lines.items()},
+        "damaged": {name: line.right for name, line in damaged.items()},
+        "lines": [line.to_json() for line in lines.values()],
+    }
+    json.dump(outcome, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
