@@ -88,8 +88,10 @@ def _join_switch(
     switch = f"{prefix}nvswitch"
     if place.gpu.fabric:
         switch = "nvswitch" if len(domains) == 1 else f"nvswitch{domains.index(place.gpu.fabric)}"
-    rate = sum(_rate(link, place.gpu) for link in links)
-    draft.wire(me, switch, _kind(links[0].kind, sum(link.count for link in links)), rate)
+    # To several NVSwitches: all links together, of which each is as fast as the first.
+    count = sum(link.count for link in links)
+    rate = _rate(links[0], place.gpu) / links[0].count * count
+    draft.wire(me, switch, _kind(links[0].kind, count), rate)
 
 
 def _rate(link: GpuLink, gpu: Gpu) -> float:

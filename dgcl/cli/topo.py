@@ -1,10 +1,11 @@
-"""``dgcl topo show T``: the devices, connections and links of a machine."""
+"""``dgcl topo``: a machine's devices, connections and links. ``show`` is here, the others in their files."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from dgcl.cli import topo_import, topo_plot
 from dgcl.cli.errors import reading
 from dgcl.cli.output import print_json, step
 
@@ -16,7 +17,7 @@ HELP = "preset such as dgx1, pcie8, host:4 or uniform:8 (a wrong name lists them
 
 def add_parser(verbs: Any, name: str) -> None:
     """Declare the command and its actions."""
-    parser = verbs.add_parser(name, help="look at a machine's topology", description=__doc__)
+    parser = verbs.add_parser(name, help="show, import or draw a machine's topology", description=__doc__)
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     show_parser = actions.add_parser(
         "show",
@@ -25,6 +26,8 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     show_parser.add_argument("topology", metavar="T", help=HELP)
     show_parser.runs(show)
+    topo_import.add_parser(actions)
+    topo_plot.add_parser(actions, HELP)
 
 
 def show(args: argparse.Namespace) -> int:

@@ -1,0 +1,74 @@
+"""``dgcl topo plot``: a picture of a machine, with the load of a plan where one is given."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dgcl.cli.errors import CliError, reading
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_fields, print_json, seconds, step
+
+
+def add_parser(actions: Any, topology_help: str) -> None:
+    """Declare the action."""
+    parser = actions.add_parser(
+        "plot",
+        help="draw a topology",
+        description="Draw devices, switches and connections: a line's width is its bandwidth, its colour its"
+        " kind, or with a plan how long the connection is busy.",
+    )
+    parser.add_argument("topology", metavar="T", nargs="?", help=f"{topology_help}; default: the plan's")
+    parser.add_argument("--plan", metavar="plan.npz", help="colour connections by the load of this plan")
+    parser.add_argument("--out", metavar="FILE", required=True, help="the picture (.png, .svg or .pdf)")
+    parser.runs(run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw, and say what was drawn."""
+    from dgcl.cli.topo import resolve
+    from dgcl.topology.plot import FORMATS, plot_topology
+
+    if not args.out.lower().endswith(FORMATS):
+        raise CliError(f"--out must end in {', '.join(FORMATS)} (got {args.out!r})")
+    if args.topology is None and args.plan is None:
+        raise CliError("name a topology T, or a plan with --plan")
+    check_output("--out", args.out, {"T": args.topology, "--plan": args.plan})
+    busy = title = None
+    if args.plan is None:
+        topology = resolve(args.topology)
+    else:
+        plan = _read_plan(args.plan)
+        topology = plan.topology if args.topology is None else resolve(args.topology, plan.world_size)
+        with step("adding up the load"):
+            busy, total = _load(plan, topology)
+        title = f"{plan.method} plan on {topology.name}: {seconds(total)} an exchange"
+    with step(f"drawing {topology.name}"), replacing(args.out) as path:
+        plot_topology(topology, path, seconds=busy, title=title)
+    drawn = {
+        "out": args.out,
+        "name": topology.name,
+        "devices": topology.num_devices,
+        "connections": len(topology.connections),
+    }
+    if args.json:
+        print_json(drawn)
+    else:
+        print_fields([("drawn", f"{topology.name}, {topology.num_devices} devices"), ("picture", args.out)])
+    return 0
+
+
+def _read_plan(path: str) -> Any:
+    from dgcl.planner import Plan
+
+    with step(f"reading {path}"), reading(path, "plan"):
+        return Plan.load(path)
+
+
+def _load(plan: Any, topology: Any) -> tuple[Any, float]:
+    """Seconds that each connection-direction is busy, and the plan's predicted seconds, on a topology."""
+    from dgcl.planner.cost import predicted_seconds, stage_loads
+
+    arrays = topology.arrays()
+    loads = stage_loads(plan.trees, arrays, plan.row_bytes).sum(axis=0)
+    return loads / (arrays.bandwidth * 1e9), predicted_seconds(plan.trees, arrays, plan.row_bytes)

@@ -1,0 +1,47 @@
+"""`dgcl topo plot`: pictures of machines, and of the load of plans on them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.dgcl.cli.support import Run
+
+pytest.importorskip("matplotlib")
+
+
+def test_a_machine(run: Run, folder: Path) -> None:
+    outcome = run("topo", "plot", "line.json", "--out", "t.png")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert (folder / "t.png").read_bytes().startswith(b"\x89PNG")
+    shown = run("topo", "plot", "dgx1", "--out", "t.svg", "--json").json
+    assert shown == {"out": "t.svg", "name": "dgx1", "devices": 8, "connections": 29}
+
+
+def test_a_plan_on_its_own_machine_and_on_another(run: Run, folder: Path, plan_file: Path) -> None:
+    assert run("topo", "plot", "--plan", "plan.npz", "--out", "own.svg").status == 0
+    assert "spst plan on line: " in (folder / "own.svg").read_text()
+    assert run("topo", "plot", "uniform:3", "--plan", "plan.npz", "--out", "other.svg").status == 0
+    assert "spst plan on uniform3: " in (folder / "other.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("topo plot dgx1", "required: --out"),
+        ("topo plot --out t.png", "name a topology T, or a plan with --plan"),
+        ("topo plot dgx1 --out t.gif", "--out must end in .png, .svg, .pdf .got 't.gif'."),
+        ("topo plot dgx1 --out no/t.png", "no folder"),
+        ("topo plot line.json --out line.json", "--out must end in"),
+        ("topo plot dgx1 --plan line.json --out t.png", "line.json"),
+        ("topo plot uniform:2 --plan plan.npz --out t.png", "2.*3"),
+        ("topo plot nothing --out t.png", "nothing"),
+    ],
+)
+def test_bad_input(run: Run, folder: Path, plan_file: Path, line: str, message: str) -> None:
+    outcome = run(*line.split())
+    assert (outcome.status, outcome.out) == (2, "")
+    assert re.fullmatch(rf"dgcl topo plot: .*{message}.*\n", outcome.err), outcome.err
+    assert not (folder / "t.png").exists()

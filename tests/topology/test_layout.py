@@ -1,0 +1,105 @@
+"""Where a picture puts things: nothing overlaps, everything is there, order is kept."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.topology import Connection, Device, Topology, preset
+from dgcl.topology.host import CopyRates, host_topology
+from dgcl.topology.host_memory import stage_in_host_memory
+from dgcl.topology.importers import import_topology
+from dgcl.topology.layout import HEIGHT, PORT, layout_topology, machines_of, spread
+from dgcl.topology.presets import BOXES, NODES
+from tests.topology.importers.cases import SHARED
+
+
+def real_files() -> list[object]:
+    names = sorted([*SHARED.glob("topo_m/*"), *SHARED.glob("nccl_xml/*")])
+    return [pytest.param(import_topology(p).topology, id=p.stem) for p in names if "aws_" not in p.stem]
+
+
+MACHINES = [
+    *(pytest.param(preset(name), id=name) for name in (*NODES, *BOXES) if name != "gb200_nvl72"),
+    *(pytest.param(preset(f"{name}x2"), id=f"{name}x2") for name in NODES if name != "gb200_nvl72"),
+    *(pytest.param(host_topology(n, CopyRates(9.0, 12.0)), id=f"host{n}") for n in (1, 2, 8)),
+    pytest.param(preset("uniform16"), id="uniform16"),
+    pytest.param(stage_in_host_memory(preset("pcie8"), 60.0), id="pcie8 with memory"),
+    *real_files(),
+]
+
+
+@pytest.mark.parametrize("topology", MACHINES)
+def test_everything_is_there_and_nothing_overlaps(topology: Topology) -> None:
+    layout = layout_topology(topology)
+    ends = {end for c in topology.connections for end in (c.a, c.b) if not end.endswith(PORT)}
+    assert set(layout.boxes) == ends | {device.name for device in topology.devices}
+    for a, b in combinations(layout.boxes.values(), 2):
+        apart = a.right < b.left or b.right < a.left or abs(a.y - b.y) > HEIGHT
+        assert apart, (a, b)
+    for box in layout.boxes.values():
+        assert layout.left <= box.left
+        assert box.right <= layout.right
+        assert layout.bottom <= box.y <= layout.top
+
+
+@pytest.mark.parametrize("topology", MACHINES)
+def test_devices_stand_in_one_row_in_the_order_of_ranks(topology: Topology) -> None:
+    boxes = [layout_topology(topology).boxes[device.name] for device in topology.devices]
+    assert {box.y for box in boxes} == {0.0}
+    assert all(left.right < right.left for left, right in pairwise(boxes))
+    assert all(box.is_device for box in boxes)
+
+
+@pytest.mark.parametrize("name", ["dgx1x2", "summitx2", "aws_p4dx2", "dgx_a100x3"])
+def test_frames_of_machines_hold_what_is_theirs_and_do_not_overlap(name: str) -> None:
+    topology = preset(name)
+    layout, machine = layout_topology(topology), machines_of(topology)
+    frames = [layout.frames[number] for number in sorted(layout.frames)]
+    assert all(left[1] < right[0] for left, right in pairwise(frames))
+    for end, box in layout.boxes.items():
+        place = machine[end]
+        if place is not None:
+            left, right, bottom, top = layout.frames[place]
+            assert left < box.left < box.right < right
+            assert bottom < box.y < top
+    assert machine["ib" if "p4d" not in name else "efa"] is None
+    assert not any(box.label.startswith("m0.") for box in layout.boxes.values())
+
+
+def test_what_joins_gpus_is_below_and_the_host_above() -> None:
+    node = Topology(
+        "both",
+        tuple(Device(f"gpu{g}") for g in range(3)),
+        tuple(
+            Connection(f"gpu{g}-{switch}", kind, f"gpu{g}", switch, 1.0)
+            for g in range(3)
+            for switch, kind in (("nvswitch", "NV18"), ("plx", "PCIe"))
+        ),
+    )
+    boxes = layout_topology(node).boxes
+    assert boxes["nvswitch"].y < 0 < boxes["plx"].y
+
+
+def test_arcs_of_a_device_nest() -> None:
+    arcs = layout_topology(preset("dgx1")).arcs
+    near, far = arcs["gpu0-gpu1"], arcs["gpu0-gpu4"]
+    assert far.start < near.start  # the outer arc starts outside of the inner one
+    assert far.depth > near.depth
+
+
+@given(st.lists(st.tuples(st.floats(-50, 50), st.floats(0.1, 3)), min_size=1, max_size=12))
+def test_spread_keeps_order_and_distance_and_moves_nothing_without_need(
+    items: list[tuple[float, float]],
+) -> None:
+    items.sort()
+    wanted, widths = [x for x, _ in items], [width for _, width in items]
+    places = spread(wanted, widths)
+    for (left, a), (right, b) in pairwise(zip(places, widths, strict=True)):
+        assert right - left > (a + b) / 2
+    if all((b - a) > (u + v) / 2 + 0.2 for (a, u), (b, v) in pairwise(items)):
+        assert places == pytest.approx(wanted)
+    assert sum(places) == pytest.approx(sum(wanted), abs=1e-6 * len(items) + 1e-9)

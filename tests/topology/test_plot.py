@@ -1,0 +1,117 @@
+"""Pictures: what is on them can be read in the SVG; how they look, only people can judge."""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgcl.topology import Connection, Device, Topology, preset
+from dgcl.topology.plot import family_of, plot_topology
+
+pytest.importorskip("matplotlib")
+
+PAIR = Topology(
+    "pair",
+    (Device("gpu0"), Device("gpu1")),
+    (
+        Connection("w", "NV2", "gpu0", "gpu1", 48.0),
+        Connection("n", "PCIe", "nic", "gpu0", 12.0),
+        Connection("p", "net", "nic", "nic.port", 12.5),
+    ),
+)
+
+
+def texts(path: Path) -> set[str]:
+    """Texts of an SVG, which matplotlib keeps as comments beside their glyphs."""
+    return {text.strip() for text in re.findall(r"<!--(.*?)-->", path.read_text(), re.DOTALL)}
+
+
+@pytest.mark.parametrize("topology", [PAIR, preset("dgx1"), preset("dgx_a100x2")], ids=lambda t: t.name)
+def test_every_device_and_switch_is_named(topology: Topology, tmp_path: Path) -> None:
+    path = tmp_path / "t.svg"
+    plot_topology(topology, path)
+    ElementTree.parse(path)
+    plain = {name.split(".")[-1] for name in (*topology.switches, *(d.name for d in topology.devices))}
+    assert plain - {"port"} <= texts(path)
+
+
+def test_the_legend_tells_kinds_and_bandwidths(tmp_path: Path) -> None:
+    plot_topology(preset("dgx1"), tmp_path / "t.svg")
+    assert {"NV2  48.35", "NV1  24.22", "PCIe  11.13", "QPI  9.56"} <= texts(tmp_path / "t.svg")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")]
+)
+def test_formats(suffix: str, start: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"t{suffix}"
+    plot_topology(PAIR, path, title="mine")
+    assert path.read_bytes().startswith(start)
+
+
+def test_the_same_topology_gives_the_same_picture(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        plot_topology(preset("dgx1"), tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_a_load_colours_connections(tmp_path: Path) -> None:
+    busy = np.zeros(PAIR.arrays().num_directions)
+    plot_topology(PAIR, tmp_path / "idle.svg", seconds=busy)
+    busy[1] = 2e-3
+    plot_topology(PAIR, tmp_path / "busy.svg", seconds=busy, title="a plan")
+    assert "ms in use, in the busier direction" in texts(tmp_path / "busy.svg")
+    assert "us in use, in the busier direction" in texts(tmp_path / "idle.svg")
+    with pytest.raises(
+        ValueError, match=r"seconds must have one entry for each of the 6 .* \(got shape \(3,\)\)"
+    ):
+        plot_topology(PAIR, tmp_path / "t.svg", seconds=[1, 2, 3])
+
+
+def test_of_many_machines_the_first_are_drawn(tmp_path: Path) -> None:
+    topology = preset("gb200_nvl72")
+    plot_topology(topology, tmp_path / "t.svg", seconds=np.arange(topology.arrays().num_directions))
+    found = texts(tmp_path / "t.svg")
+    assert {"gpu0", "gpu23", "nvswitch", "machine 5"} <= found
+    assert not {"gpu24", "machine 6"} & found
+    assert any("72 devices (the first 24 are shown)" in text for text in found)
+
+
+def test_many_kinds_are_drawn_together_in_the_legend(tmp_path: Path) -> None:
+    wires = tuple(Connection(f"w{i}", "PCIe", f"d{i}", "s", 1.0 + i) for i in range(14))
+    topology = Topology("many", tuple(Device(f"d{i}") for i in range(14)), wires)
+    plot_topology(topology, tmp_path / "t.svg")
+    assert "PCIe  1 to 14" in texts(tmp_path / "t.svg")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("NV18", "NVLink"),
+        ("C2C", "NVLink"),
+        ("XGMI4", "xGMI"),
+        ("PCIe", "PCIe"),
+        ("UPI", "between processors"),
+        ("EFA", "network"),
+        ("memory (both ways)", "memory"),
+        ("string and tin", "other"),
+    ],
+)
+def test_families(kind: str, name: str) -> None:
+    assert family_of(kind)[0] == name
+
+
+def test_other_suffixes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in .png, .svg, .pdf \(got '.*t.gif'\)"):
+        plot_topology(PAIR, tmp_path / "t.gif")
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'dgcl\[viz\]'"):
+        plot_topology(PAIR, tmp_path / "t.png")
