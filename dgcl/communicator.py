@@ -13,8 +13,9 @@ from torch import Tensor
 
 from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
-from dgcl.dtypes import row_type
+from dgcl.dtypes import numpy_dtype, row_type
 from dgcl.errors import CommError
+from dgcl.kernels.rows import write_bytes
 from dgcl.local_graph import LocalGraph
 from dgcl.memory_report import MemoryReport, predict_memory
 from dgcl.planner.plan import Plan
@@ -282,7 +283,10 @@ class Communicator:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         block = self._runtime.expand_buffer(kind)
         result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
-        result[: self.num_owned].copy_(rows)
+        if rows.is_contiguous():  # torch would wake its threads for this, also where ranks have all the cores
+            write_bytes(block.address, rows.data_ptr(), self.num_owned * kind.row_bytes)
+        else:
+            result[: self.num_owned].copy_(rows)
         self._runtime.expand(block, kind)
         return result
 
@@ -302,6 +306,9 @@ class Communicator:
     def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor over a block, which goes back to the pool when the tensor's storage dies."""
         size = math.prod(shape) * dtype.itemsize
+        twin = numpy_dtype(dtype)
+        if twin is not None:
+            return torch.from_numpy(self._runtime.pool.lend(block, size, twin).reshape(shape))
         memory = self._runtime.pool.lend(block, size)
         if size == 0:
             return torch.empty(shape, dtype=dtype)

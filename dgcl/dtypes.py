@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
+import numpy as np
 import torch
 
 from dgcl.kernels.rows import SUMMABLE
@@ -23,6 +25,15 @@ def _code(dtype: torch.dtype) -> int:
 def dtype_name(code: int) -> str:
     """The name of the element type with this number."""
     return str(_dtypes()[code]) if code < len(_dtypes()) else f"element type {code}"
+
+
+@functools.cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """The element type as numpy knows it; None for those that it does not have, such as bfloat16."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except (TypeError, RuntimeError):
+        return None
 
 
 @functools.cache

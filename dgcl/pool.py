@@ -11,11 +11,13 @@ communicator is closed.
 from __future__ import annotations
 
 import bisect
+import itertools
 import weakref
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dgcl.segments import Segment, SegmentFile
 
@@ -44,10 +46,10 @@ class BufferPool:
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
         self._segments: dict[int, Segment] = {}
-        self._free: list[
-            tuple[int, int]
-        ] = []  # (absolute offset in the file, size), sorted, coalesced within segments
+        # (absolute offset in the file, size), sorted, joined within segments
+        self._free: list[tuple[int, int]] = []
         self._returned: deque[Block] = deque()  # appended to by finalisers, in whatever thread they run
+        self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not joined to their neighbours
         self._lent: dict[int, weakref.ref[np.ndarray]] = {}
         self.bytes_in_use = 0
 
@@ -62,8 +64,13 @@ class BufferPool:
         Raises:
             MemoryError: No free block fits and no more memory can be had.
         """
-        self._collect()
         size = max(-(-num_bytes // _ALIGNMENT), 1) * _ALIGNMENT
+        self._collect()
+        same = self._waiting.get(size)
+        if same:  # what the steps of a training ask for again and again; the last one is warmest in the cache
+            self.bytes_in_use += size
+            return same.pop()
+        self._join()
         best = min(
             (place for place in range(len(self._free)) if self._free[place][1] >= size),
             key=lambda place: self._free[place][1],
@@ -85,10 +92,11 @@ class BufferPool:
         """Take a block back; it may be handed out again by the next :meth:`allocate`."""
         self._returned.append(block)
 
-    def lend(self, block: Block, num_bytes: int) -> np.ndarray:
-        """The first ``num_bytes`` of a block as a uint8 array; the block is released when the array dies."""
+    def lend(self, block: Block, num_bytes: int, dtype: DTypeLike = np.uint8) -> np.ndarray:
+        """The first ``num_bytes`` of a block as a flat array; the block is released when the array dies."""
+        element = np.dtype(dtype)
         # From a buffer, not a slice: numpy has views of a slice refer past it, to the segment's whole array.
-        array = np.frombuffer(block.segment.memory[block.offset : block.offset + num_bytes].data, np.uint8)
+        array = np.frombuffer(block.segment.memory.data, element, num_bytes // element.itemsize, block.offset)
         key = block.segment.base + block.offset
 
         # The closure must not hold `self._lent[key]`'s referent, only the pool: a pool outlives its arrays.
@@ -103,6 +111,7 @@ class BufferPool:
         """Set every byte that is not handed out: a benchmark or test that reads what was never written then
         sees it."""
         self._collect()
+        self._join()
         for start, size in self._free:
             segment = self._segment_at(start)
             segment.memory[start - segment.base : start - segment.base + size] = byte
@@ -112,10 +121,16 @@ class BufferPool:
         return self._segments[bases[bisect.bisect_right(bases, offset) - 1]]
 
     def _collect(self) -> None:
-        """Put returned blocks into the free list, joining neighbours of the same segment."""
+        """Sort returned blocks by size."""
         while self._returned:
             block = self._returned.popleft()
             self.bytes_in_use -= block.size
+            self._waiting.setdefault(block.size, []).append(block)
+
+    def _join(self) -> None:
+        """Put waiting blocks into the free list, joining neighbours of the same segment."""
+        waiting, self._waiting = self._waiting, {}
+        for block in itertools.chain.from_iterable(waiting.values()):
             start, size = block.segment.base + block.offset, block.size
             place = bisect.bisect_left(self._free, (start, 0))
             if place < len(self._free):

@@ -130,10 +130,12 @@ class Runtime:
     def expand(self, rows: Block, row_type: RowType) -> None:
         """Fill the halo rows of a block whose first rows are the owned ones."""
         program = self._program
-        relay = self._allocate(program.num_relay * row_type.row_bytes)
-        buffers = (rows.address, program.num_local, relay.address)
-        self._run(self._tasks[EXPAND], row_type, rows, relay, buffers)
-        self.pool.release(relay)
+        relay = self._allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
+        passing = relay or rows  # without relay rows nobody asks where they would go
+        buffers = (rows.address, program.num_local, passing.address)
+        self._run(self._tasks[EXPAND], row_type, rows, passing, buffers)
+        if relay is not None:
+            self.pool.release(relay)
 
     def fold(self, rows: int, row_type: RowType) -> Block:
         """Sum up what all ranks hold for this rank's vertices.

@@ -59,6 +59,12 @@ def gather_rows(
         copy_bytes(destination + (i - begin) * row_bytes, address, row_bytes)
 
 
+@njit(nogil=True, cache=True)
+def write_bytes(destination: int, source: int, num_bytes: int) -> None:
+    """Copy ``num_bytes`` between addresses that do not overlap, without the GIL."""
+    copy_bytes(destination, source, num_bytes)
+
+
 @njit(nogil=True, inline="always")
 def _add_exact(first: Any, target: int, left: int, right: int, width: int) -> None:
     """target = left + right, elementwise, in the type of ``first``."""
