@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from numba import cuda
 
+from dgcl.gpu_check.exchange_speed import measure_exchange
 from dgcl.gpu_check.gather_speed import measure_gather
+from dgcl.gpu_check.loopback import Loopback, connect, run_in_lockstep
 from dgcl.gpu_check.measurement import Size
+from dgcl.gpu_check.programs import make_programs
 from dgcl.gpu_check.row_speed import WITH_TARGET, WITHOUT_TARGET
 from dgcl.gpu_check.sum_speed import measure_sum
-from dgcl.kernels.cuda_catalogue import Kernel, variants
+from dgcl.kernels.cuda_catalogue import Kernel, catalogue, variants
 from dgcl.kernels.cuda_memory import SIMULATED
 
 SIZE = Size(num_bytes=1 << 13, num_peers=3, repeats=1)
@@ -53,6 +56,40 @@ class SimulatedTarget:
         return [time.perf_counter() - start]
 
 
+class SimulatedExchange:
+    """Calls of all ranks of a loopback, stage by stage."""
+
+    def __init__(self, loopback: Loopback, damage: bool = False) -> None:
+        self._loopback, self._damage = loopback, damage
+        self._kernels: dict[str, Any] = {
+            name: cuda.jit(kernel.build()) for name, kernel in catalogue().items()
+        }
+
+    def _launch(self, name: str, blocks: int, threads: int, *parameters: int) -> None:
+        # Damage: sums are left out.
+        if not (self._damage and name.startswith("sum")):
+            self._kernels[name][blocks, min(threads, 4)](*parameters)
+
+    def run(self, loopback: Loopback, verb: int) -> None:
+        run_in_lockstep(loopback, verb, self._launch)
+
+    def enqueue(self, verb: int) -> list[float]:
+        self.run(self._loopback, verb)
+        return [1e-6, 3e-6]
+
+    def num_operations(self, verb: int) -> int:
+        return max(map(len, self._loopback.launches[verb]))
+
+
+def exchanges(method: str, damage: bool) -> list[dict[str, Any]]:
+    programs = make_programs(3, 60, method)
+    device = torch.device("cpu")
+    loopback = connect(programs, 4, torch.float32, device, lambda kernel: 2, 4)
+    exchange = SimulatedExchange(loopback, damage)
+    lines = measure_exchange(SimulatedTarget(), loopback, exchange, SIZE, method, 1.0)
+    return [line.to_json() for line in lines]
+
+
 def main() -> None:
     assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
     lines = {}
@@ -73,6 +110,8 @@ def main() -> None:
     outcome = {
         "right": {name: line.right for name, line in lines.items()},
         "damaged": {name: line.right for name, line in damaged.items()},
+        "exchanges": {method: exchanges(method, False) for method in ("direct", "spst")},
+        "damaged exchanges": exchanges("direct", True),
         "lines": [line.to_json() for line in lines.values()],
     }
     json.dump(outcome, sys.stdout)

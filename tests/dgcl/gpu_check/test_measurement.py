@@ -65,7 +65,8 @@ def test_row_tables_name_existing_rows() -> None:
     assert (table[1:5] > table[:4]).all()
 
 
-def test_measurements_in_the_simulator_are_right_and_notice_damage() -> None:
+@pytest.fixture(scope="module")
+def outcome() -> dict[str, Any]:
     run = subprocess.run(
         [sys.executable, "-m", "tests.dgcl.gpu_check.simulated"],
         cwd=ROOT,
@@ -75,8 +76,28 @@ def test_measurements_in_the_simulator_are_right_and_notice_damage() -> None:
         timeout=300,
     )
     assert run.returncode == 0, run.stderr
-    outcome = json.loads(run.stdout)
+    result: dict[str, Any] = json.loads(run.stdout)
+    return result
+
+
+def test_kernels_measured_in_the_simulator_are_right(outcome: dict[str, Any]) -> None:
     assert len(outcome["right"]) > 30
     assert [name for name, right in outcome["right"].items() if not right] == []
-    assert outcome["damaged"] == {"gather": False, "sum": False}
     assert all(line["speed"] > 0 for line in outcome["lines"])
+
+
+def test_damaged_kernels_are_noticed(outcome: dict[str, Any]) -> None:
+    assert outcome["damaged"] == {"gather": False, "sum": False}
+
+
+def test_exchanges_measured_in_the_simulator_are_right(outcome: dict[str, Any]) -> None:
+    for method, lines in outcome["exchanges"].items():
+        assert [line["verb"] for line in lines] == ["expand", "fold"]
+        assert [line["right"] for line in lines] == [True, True]
+        assert [line["host"] for line in lines] == [pytest.approx([2.0, 3.0])] * 2
+        assert all(line["operations"] >= 6 for line in lines)
+        assert (lines[0]["torch"] is not None) == (method == "direct")
+
+
+def test_damaged_exchanges_are_noticed(outcome: dict[str, Any]) -> None:
+    assert [line["right"] for line in outcome["damaged exchanges"]] == [True, False]

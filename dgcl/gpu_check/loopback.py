@@ -1,0 +1,211 @@
+"""Ranks that share one device and one process: a whole exchange by the CUDA kernels, without any other
+machinery.
+
+Every rank has buffers, flags and tables of its own and, on a GPU, a stream of its own; its peers' addresses
+it simply knows. What is left is what :mod:`dgcl.device_program` lays out, so this is where that is proved
+and timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dgcl.device_program import (
+    EXPAND,
+    FOLD,
+    LOCAL,
+    RESULT,
+    SECOND,
+    Launch,
+    Wires,
+    lay_out,
+    num_slots,
+)
+from dgcl.gpu_check.gpu import Tables
+from dgcl.kernels.cuda_catalogue import sum_name
+from dgcl.kernels.cuda_shapes import unit_of
+from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
+from dgcl.program import Program
+
+_LINE_WORDS = 16
+_ALIGN = 256
+
+
+class Limits(Protocol):
+    """What a launch may be cut into."""
+
+    def __call__(self, kernel: str) -> int:
+        """How many blocks of a kernel the device holds at once."""
+
+
+class Rank:
+    """One rank's memory.
+
+    Attributes:
+        program: What it does.
+        local, relay, arrivals, result: Rows; ``(num_local, width)`` and so on.
+        state: The words of its state.
+        abort: The word that stops it.
+        ready, done: ``(P, 16)`` a line per peer, for what the peers say to this rank.
+    """
+
+    def __init__(self, program: Program, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.program = program
+        rows = (program.num_local, program.num_relay, program.expand.rows_sent, program.num_owned)
+        self.local, self.relay, self.arrivals, self.result = (
+            _rows(count, width, dtype, device) for count in rows
+        )
+        self.state = _words(device, STATE_BYTES // 8)
+        self.abort = _words(device, 1)
+        self.state[ABORT // 8] = self.abort.data_ptr()
+        self.ready = _words(device, program.world_size, _LINE_WORDS)
+        self.done = _words(device, program.world_size, _LINE_WORDS)
+        self.addresses = _words(device, num_slots(program.world_size))
+
+    @property
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What peers write to: rows and relay rows in an expand, arrivals in a fold."""
+        return self.local, self.relay, self.arrivals
+
+    def point(self, verb: int) -> None:
+        """Enter this rank's own buffers for a verb into its address table."""
+        self.addresses[LOCAL] = self.local.data_ptr()
+        self.addresses[SECOND] = (self.relay if verb == EXPAND else self.arrivals).data_ptr()
+        self.addresses[RESULT] = self.result.data_ptr()
+
+
+def _words(device: torch.device, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=device)
+
+
+def _rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Rows at a multiple of 256 bytes, as a pool gives them out; never empty, so that they have an
+    address."""
+    row_bytes = width * dtype.itemsize
+    memory = torch.zeros(max(count, 1) * row_bytes + _ALIGN, dtype=torch.uint8, device=device)
+    start = -memory.data_ptr() % _ALIGN
+    return memory[start : start + count * row_bytes].view(dtype).view(count, width)
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """All ranks, and their launches by verb: ``launches[verb][rank]``."""
+
+    ranks: list[Rank]
+    launches: dict[int, list[list[Launch]]]
+    tables: Tables
+
+    def begin(self, verb: int) -> None:
+        """Before a call: where this verb's own buffers are."""
+        for rank in self.ranks:
+            rank.point(verb)
+
+    def check(self, calls: int) -> None:
+        """After some calls: everyone has made them, and nothing went wrong.
+
+        Raises:
+            RuntimeError: Otherwise.
+        """
+        for rank in self.ranks:
+            state = rank.state.tolist()
+            if state[CALL // 8] != calls or state[SKIP // 8] != 0:
+                raise RuntimeError(f"rank {rank.program.rank} after {calls} calls: state {state}")
+
+
+def connect(
+    programs: Sequence[Program],
+    width: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_blocks: Limits,
+    threads: int,
+) -> Loopback:
+    """Give ranks memory, and lay out their expands and folds.
+
+    Args:
+        programs: What each rank does.
+        width, dtype: Of a row.
+        device: Where they all are.
+        max_blocks: See :class:`Limits`.
+        threads: Of a block of the row kernels.
+    """
+    tables = Tables(device)
+    ranks = [Rank(program, width, dtype, device) for program in programs]
+    row_bytes = width * dtype.itemsize
+    rows = [buffer.data_ptr() for rank in ranks for buffer in (*rank.buffers, rank.result) if len(buffer)]
+    unit = unit_of(row_bytes, *rows, item_bytes=dtype.itemsize)
+    kernels = {EXPAND: f"gather_{unit}", FOLD: sum_name(str(dtype).removeprefix("torch."), unit)}
+    launches: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
+    for rank in ranks:
+        for verb, kernel in kernels.items():
+            wires = _wires(rank, ranks, verb, tables)
+            launches[verb].append(
+                lay_out(
+                    rank.program,
+                    verb,
+                    wires,
+                    kernel,
+                    unit,
+                    row_bytes,
+                    max_blocks(kernel),
+                    tables.put,
+                    threads,
+                )
+            )
+    return Loopback(ranks, launches, tables)
+
+
+def _wires(rank: Rank, ranks: Sequence[Rank], verb: int, tables: Tables) -> Wires:
+    me = rank.program.rank
+    # Each buffer stands for a segment of its own; its address is the name by which peers know it.
+    named = rank.buffers[:2] if verb == EXPAND else rank.buffers[2:]
+    words = [verb + 1]
+    for buffer in named:
+        words += [buffer.data_ptr(), buffer.nbytes, 0]
+    words += [0] * (7 - len(words))
+    maps = []
+    for peer in ranks:
+        mapped = [(b.data_ptr(), b.nbytes, b.data_ptr()) for b in peer.buffers]
+        maps.append((tables.put(np.array(mapped, MAP)), len(mapped)))
+    return Wires(
+        state=rank.state.data_ptr(),
+        addresses=rank.addresses.data_ptr(),
+        lines=_lines([peer.ready for peer in ranks], me),
+        words=tables.put(np.array(words, np.int64)),
+        num_words=len(words),
+        ready=_own_lines(rank.ready),
+        done=_own_lines(rank.done),
+        raised=_lines([peer.done for peer in ranks], me),
+        maps=np.array(maps, np.int64),
+    )
+
+
+def _lines(boards: Sequence[torch.Tensor], me: int) -> np.ndarray:
+    """Addresses of this rank's line on each peer's board."""
+    return np.array([board[me].data_ptr() for board in boards], np.int64)
+
+
+def _own_lines(board: torch.Tensor) -> np.ndarray:
+    return np.array([line.data_ptr() for line in board], np.int64)
+
+
+def run_in_lockstep(loopback: Loopback, verb: int, launch: Callable[..., None]) -> None:
+    """One call of all ranks, stage by stage, for a device that runs one launch at a time.
+
+    Args:
+        loopback: The ranks.
+        verb: EXPAND or FOLD.
+        launch: ``launch(kernel, blocks, threads, *parameters)`` runs it.
+    """
+    loopback.begin(verb)
+    lists = loopback.launches[verb]
+    for stage in sorted({step.stage for steps in lists for step in steps}):
+        for steps in lists:
+            for step in steps:
+                if step.stage == stage:
+                    launch(step.kernel, step.blocks, step.threads, *step.parameters)

@@ -1,0 +1,31 @@
+"""Programs to exchange rows by, for measurements."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dgcl.program import Program
+
+_LOCAL_EDGES: Final = 0.7  # share of the edges that stay in a part
+
+
+def make_programs(num_ranks: int, num_nodes: int, method: str) -> list[Program]:
+    """Programs for a random graph whose edges mostly stay in their part."""
+    from dgcl.build import prepare
+    from dgcl.planner import PlanOptions
+
+    generator = np.random.default_rng(num_ranks)
+    part = np.arange(num_nodes) * num_ranks // num_nodes
+    tails = generator.integers(0, num_nodes, 4 * num_nodes)
+    size = num_nodes // num_ranks
+    inside = tails // size * size + generator.integers(0, size, len(tails))
+    anywhere = generator.integers(0, num_nodes, len(tails))
+    heads = np.where(generator.random(len(tails)) < _LOCAL_EDGES, inside, anywhere)
+    heads = np.minimum(heads, num_nodes - 1)
+    # On a line of PCIe switches multi-stage plans pay; which machine it is matters for nothing else here.
+    shares = prepare(
+        np.stack([tails, heads]), num_ranks, "pcie8", part=part, method=method, options=PlanOptions()
+    )
+    return [share.program for share in shares]
