@@ -13,13 +13,14 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.flows import Flows, empty_flows, push
 from dgcl.planner.mixture import Columns, Mixture, best_mixture
-from dgcl.planner.price_loop import Routes, answer_columns, answer_value, link_prices, run_rounds
+from dgcl.planner.price_loop import Routes, answer_value, link_prices, run_rounds
 from dgcl.planner.states import StateSpace
 from dgcl.planner.tree_program import cheapest_trees, empty_choices
 
 MAX_BLOCKS = 16
 STEP = 3.0  # of the first round, relative to the time aimed at; found by trial on five machines
-BLENDS = (0.3, 0.5, 0.7, 0.9)  # shares of the best prices so far, mixed with the program's, that are asked
+BLENDS = (0.3, 0.8)  # shares of the best prices so far, mixed with the program's, that are asked
+TURN, ASK_STEP = 8, 0.3  # rounds from each of these, and their step
 PATIENCE = 8  # turns without a gain after which the mixture is taken for the best
 KEEP_COLUMNS = 320  # beyond, the dearest half is dropped
 
@@ -93,22 +94,18 @@ class StageProgram:
         As many are kept of the first eighth, where answers differ most, and of the rest of the first half, as
         of a quarter of the second, where they are best. The round that meets the deadline is the last.
         """
-        space, routes, shape = self.problem.space, self.problem.routes, (self.num_stages, self._num_directions)
+        shape = (self.num_stages, self._num_directions)
         score, mean = np.zeros(shape), np.zeros(shape)
         first = 0
-        for last, wanted in ((rounds // 8, samples // 4), (rounds // 2, samples // 4), (rounds, samples // 2)):
+        for last, wanted in (
+            (rounds // 8, samples // 4),
+            (rounds // 2, samples // 4),
+            (rounds, samples // 2),
+        ):
             every = max(1, (last - first) // max(1, wanted))
             while first + every <= last:
                 turns = (last - first) // every if deadline == np.inf else 1
-                prices = np.empty((turns, self.num_stages, self._num_links))
-                columns = np.empty((turns, self.problem.num_blocks, *shape))
-                traffic = np.empty((turns, self.problem.num_blocks))
-                run_rounds(
-                    space.family, space.moves, self._choices, space.start, self.problem.block_ptr, routes,
-                    self._placeholder, score, first, first + turns * every, STEP / aim, every, prices, columns,
-                    traffic, mean,
-                )  # fmt: skip
-                self._add(prices, columns, traffic)
+                self._rounds(score, first, first + turns * every, STEP / aim, every, mean)
                 first += turns * every
                 if time.perf_counter() > deadline:
                     return
@@ -125,36 +122,46 @@ class StageProgram:
             kept = np.sort(np.argsort(rank, kind="stable")[: KEEP_COLUMNS // 2])
             fresh = np.arange(known, self._columns.block.shape[0])
             self._columns = self._columns.taken(np.concatenate([kept, fresh]))
-        self.mixture = best_mixture(self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()))
+        self.mixture = best_mixture(
+            self._columns, self.problem.num_blocks, float(self.problem.routes.base.max())
+        )
 
-    def ask(self) -> None:
-        """Ask for answers between the best prices so far and those of the mixture, and keep them."""
+    def ask(self, aim: float) -> None:
+        """Ask for answers around prices between the best so far and those of the mixture, and keep them.
+
+        Answers to the program's own prices swing from one extreme to the other; between the two they settle.
+        """
         assert self.mixture is not None
         center = self.mixture.weight if self._center is None else self._center
         for blend in BLENDS:
             weight = blend * center + (1.0 - blend) * self.mixture.weight
-            price = self._answer(weight)
-            columns = np.empty((1, self.problem.num_blocks, self.num_stages, self._num_directions))
-            traffic = np.empty((1, self.problem.num_blocks))
-            space, routes = self.problem.space, self.problem.routes
-            answer_columns(
-                space.family, space.moves, self._choices, space.start, self.problem.block_ptr, routes,
-                self._placeholder, columns[0], traffic[0],
-            )  # fmt: skip
-            self._add(price[None], columns, traffic)
+            self._rounds(np.log(weight + 1e-7), 0, TURN, ASK_STEP / aim, 1, np.zeros_like(weight))
             self._try_center(weight)
 
-    def solve(self, floor: float, tolerance: float, hopeless: float, steps: int, deadline: float) -> None:
+    def solve(
+        self,
+        floor: float,
+        aim: float,
+        tolerance: float,
+        *,
+        hopeless: float,
+        steps: int,
+        progress: float,
+        deadline: float,
+    ) -> None:
         """Mix and ask in turn until the mixture is good enough, known to be useless, or out of time.
 
         Args:
             floor: a bound on plans of any number of stages; reaching (1 + tolerance) * floor is enough.
+            aim: a rough idea of a good plan's time.
             tolerance: relative; also how near to this number's own bound is near enough.
             hopeless: give up when `bound` shows that no plan of this many stages is below.
             steps: largest number of turns.
+            progress: give up when a turn takes off less than this share of what is above the floor.
             deadline: on the clock of time.perf_counter.
         """
-        self.mix()
+        if self.mixture is None:
+            self.mix()
         assert self.mixture is not None
         best, since = self.mixture.seconds, 0
         for _ in range(steps):
@@ -162,10 +169,13 @@ class StageProgram:
                 return
             if since >= PATIENCE or time.perf_counter() > deadline:
                 return
-            self.ask()
+            self.ask(aim)
             self.mix()
-            since = 0 if self.mixture.seconds < best * (1.0 - 0.1 * tolerance) else since + 1
-            best = min(best, self.mixture.seconds)
+            reached = self.mixture.seconds
+            since = 0 if reached < best * (1.0 - 0.1 * tolerance) else since + 1
+            if progress > 0.0 and reached - floor > (1.0 - progress) * (best - floor):
+                return
+            best = min(best, reached)
 
     def result(self) -> Fractional:
         """Return the best mixture as flows."""
@@ -194,6 +204,21 @@ class StageProgram:
         link_prices(weight, self.problem.routes, price)
         cheapest_trees(self.problem.space.family, self.problem.space.moves, price, self._choices)
         return price
+
+    def _rounds(
+        self, score: FloatArray, first: int, last: int, step: float, every: int, mean: FloatArray
+    ) -> None:
+        """Play rounds from `score` and keep every `every`-th answer; both arrays are updated."""
+        space, shape = self.problem.space, (self.num_stages, self._num_directions)
+        kept = (last - first) // every
+        prices = np.empty((kept, self.num_stages, self._num_links))
+        columns = np.empty((kept, self.problem.num_blocks, *shape))
+        traffic = np.empty((kept, self.problem.num_blocks))
+        run_rounds(
+            space.family, space.moves, self._choices, space.start, self.problem.block_ptr, self.problem.routes,
+            self._placeholder, score, first, last, step, every, prices, columns, traffic, mean,
+        )  # fmt: skip
+        self._add(prices, columns, traffic)
 
     def _add(self, prices: FloatArray, columns: FloatArray, traffic: FloatArray) -> None:
         """Keep answers: (n, K, L) prices with (n, B, K, C) columns and (n, B) hops."""

@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology.arrays import TopologyArrays
 
-SHARPNESS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # beta times the time of one row
-PASSES = 12  # price updates at each sharpness
+SCHEDULES = (  # of sharpness: beta times the time of one row; each starts from the best plan of those before
+    (8.0, 32.0, 128.0, 512.0),
+    (4.0, 16.0, 64.0, 256.0),
+    (2.0, 8.0, 32.0, 128.0, 512.0),
+    (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0),
+    (1.0, 4.0, 16.0, 64.0, 256.0),
+    (0.25, 1.0, 4.0, 16.0, 64.0, 256.0),
+)
+PASSES = 8  # price updates at each sharpness
+FEW_TREES = 1500  # up to which every schedule is tried; with more rows a row is worth less
 
 
 def improve(
@@ -28,8 +36,9 @@ def improve(
     arrays: TopologyArrays,
     num_stages: int,
     *,
-    enough: float = 0.0,
-    latency_unit: float = 1.0,
+    enough: float,
+    latency_unit: float,
+    thorough: bool = False,
     deadline: float = np.inf,
 ) -> Trees:
     """Exchange trees for better ones; the result is never slower than `trees`.
@@ -40,6 +49,7 @@ def improve(
         num_stages: stages that may be used.
         enough: stop when the plan takes no longer than this, in rows per GB/s.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes), to bring latencies into that unit.
+        thorough: try every schedule, forwards and backwards, again and again while that helps.
         deadline: on the clock of time.perf_counter.
     """
     if trees.num_trees == 0:
@@ -53,16 +63,22 @@ def improve(
         space.family, space.moves, choices, routes, space.items.ptr, space.item_set,
         relation.source, relation.dests, arrays.link_src, arrays.link_dst,
     )  # fmt: skip
-    best_time = exchange(*fixed, forest, clock, 1.0 / unit, 0)
-    best: Forest | None = None
-    for sharpness in SHARPNESS:
-        if best_time <= enough or time.perf_counter() > deadline:
-            break
-        reached = exchange(*fixed, forest, clock, sharpness / unit, PASSES)
-        forest = _compact(forest)
-        if reached < best_time:
-            best_time, best = reached, _compact(forest)
-    return trees if best is None else _trees(best, arrays)
+    best_time = first_time = exchange(*fixed, forest, clock, 1.0 / unit, enough, 0, False)
+    best = _compact(forest)
+    number = 2 * len(SCHEDULES) if thorough else len(SCHEDULES) if trees.num_trees <= FEW_TREES else 2
+    at = since = 0
+    while since < number and (thorough or at < number):
+        forest = _compact(best)
+        since += 1
+        for sharpness in SCHEDULES[(at // 2 if thorough else at) % len(SCHEDULES)]:
+            if best_time <= enough or time.perf_counter() > deadline:
+                break
+            reached = exchange(*fixed, forest, clock, sharpness / unit, enough, PASSES, at % 2 == 1)
+            forest = _compact(forest)
+            if reached < best_time * (1.0 - 1e-9):
+                best_time, best, since = reached, _compact(forest), 0
+        at += 1
+    return _trees(best, arrays) if best_time < first_time else trees
 
 
 def _forest(trees: Trees, arrays: TopologyArrays) -> Forest:

@@ -22,6 +22,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
         ValueError: a pair that needs rows cannot be reached even through relays.
     """
     tolerance = 0.1 * options.gap
-    return search(
-        relation, topology, options, Effort(tolerance, rounds=400, steps=100, usual_stages=6, fair=tolerance)
+    effort = Effort(
+        tolerance, rounds=400, steps=100, progress=0.05, usual_stages=6, fair=tolerance, thorough=True
     )
+    return search(relation, topology, options, effort)

@@ -237,9 +237,13 @@ def exchange(
     forest: Forest,
     clock: Clock,
     beta: float,
+    enough: float,
     passes: int,
+    backwards: bool,
 ) -> float:
     """Exchange trees for cheaper ones, up to `passes` price updates or until nothing is gained.
+
+    Also ends once the plan's true time is at most `enough`. The trees are looked at in order, or `backwards`.
 
     `forest` is changed in place as long as it has room. Returns the plan's true time.
     """
@@ -257,7 +261,8 @@ def exchange(
         longest = max(longest, routes.ptr[link + 1] - routes.ptr[link])
     touched, delta = np.empty(room * longest, np.int64), np.zeros((num_stages, num_directions))
     for _ in range(passes):
-        _wind(clock, forest, routes, beta)
+        if _wind(clock, forest, routes, beta) <= enough:
+            break
         for k in range(num_stages):
             for c in range(num_directions):
                 weight[k, c] = clock.power[k, c] / clock.total[k]
@@ -268,7 +273,8 @@ def exchange(
         traced = -1
         num_new = 0
         new_price = 0.0
-        for t in range(trees):
+        for number in range(trees):
+            t = trees - 1 - number if backwards else number
             c = forest.class_[t]
             rows = forest.count[t]
             if rows == 0:

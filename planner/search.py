@@ -53,17 +53,22 @@ class Effort:
         tolerance: relative distance between plan and bound at which the search ends.
         rounds, samples: of multiplicative weights, and answers kept of them.
         steps: largest number of linear programs for each number of stages.
+        progress: share of what is above the bound that a step must take off while a larger number of stages is
+            still to be tried.
         usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is above
             `fair`.
         fair: see `usual_stages`.
+        thorough: whether to polish as long as that helps.
     """
 
     tolerance: float
     rounds: int = 200
-    samples: int = 40
+    samples: int = 24
     steps: int = 12
+    progress: float = 0.3
     usual_stages: int = 4
     fair: float = 0.01
+    thorough: bool = False
 
 
 def search(relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> Trees:
@@ -203,10 +208,14 @@ class StageSearch:
                 self.staged[num_stages] = np.inf
                 continue
             program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
-            if not self._pursue(program, last=num_stages == numbers[-1]):
+            if not self._pursue(program, last=num_stages >= usual):
                 left.append(program)
             if found.is_good() or found.is_late():
                 return
+            if self._is_near(program, 2.0 * self.effort.tolerance):
+                return  # what is left of the gap are whole rows, not stages
+        if self._least_latency() == 0.0 and found.gap() <= self.effort.fair:
+            return  # without latencies fewer stages are never faster
         for program in sorted(left, key=self._promise):
             if self._promise(program) < found.seconds * (1.0 - SAME) and not found.is_late():
                 self._pursue(program, last=True)
@@ -223,24 +232,31 @@ class StageSearch:
         program = StageProgram(self._problem(latency_factor(self.arrays.link_latency, share)), num_stages)
         if program.is_feasible():
             program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
-            program.solve(0.0, self.effort.tolerance, np.inf, self.effort.steps, found.deadline)
+            program.solve(
+                0.0, self._aim(), self.effort.tolerance, hopeless=np.inf, steps=self.effort.steps, progress=0.0,
+                deadline=found.deadline,
+            )  # fmt: skip
             self._offer(program)
 
     def _pursue(self, program: StageProgram, last: bool) -> bool:
-        """Solve a number of stages and offer its plan; False if it was left because others may do better.
+        """Solve a number of stages and offer its plan; False if it was left because a larger one may do better.
 
-        Others may if a plan of one more stage could reach the floor; a number that its own bound puts above
-        the incumbent is of no use at all.
+        It is left if it is not near the floor and does not come nearer at a good pace. A number that its own bound puts above the
+        incumbent is of no use at all.
         """
         found, floor = self.found, self._floor()
         useless = found.seconds * (1.0 - SAME) / self.unit - program.num_stages * self._least_latency()
         hopeless = useless if last else min(useless, (1.0 + self.effort.tolerance) * floor)
-        program.solve(floor, self.effort.tolerance, hopeless, self.effort.steps, found.deadline)
+        program.solve(
+            floor, self._aim(), self.effort.tolerance, hopeless=hopeless, steps=self.effort.steps,
+            progress=0.0 if last else self.effort.progress, deadline=found.deadline,
+        )  # fmt: skip
         self.staged[program.num_stages] = program.bound
         self._raise_bound()
-        assert program.mixture is not None
-        if program.bound >= hopeless and program.mixture.seconds > (1.0 + self.effort.tolerance) * floor:
-            return program.bound >= useless
+        if program.bound >= useless:
+            return True
+        if not last and not self._is_near(program, 2.0 * self.effort.tolerance):
+            return False
         self._offer(program)
         return True
 
@@ -257,14 +273,23 @@ class StageSearch:
         )  # fmt: skip
         trees = assemble(journeys, relation, self.arrays)
         found.offer(trees, "prices")
-        enough = (1.0 + self.effort.tolerance) * max(self._floor(), program.bound)
+        slack = self.effort.tolerance
+        enough = max((1.0 + slack) * self._floor(), (1.0 + 0.5 * slack) * program.bound)
+        if not self.effort.thorough:
+            enough = max(enough, (1.0 + 0.5 * slack) * fractional.seconds)
         seconds = predicted_seconds(trees, self.arrays, found.options.row_bytes)
         if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES:
             polished = improve(
                 trees, problem, relation, self.arrays, program.num_stages,
-                enough=enough, latency_unit=1.0 / self.unit, deadline=found.deadline,
+                enough=enough, latency_unit=1.0 / self.unit, thorough=self.effort.thorough,
+                deadline=found.deadline,
             )  # fmt: skip
             found.offer(polished, "prices")
+
+    def _is_near(self, program: StageProgram, slack: float) -> bool:
+        """Tell whether a program's mixture is within a fraction of the bound on any number of stages."""
+        assert program.mixture is not None
+        return program.mixture.seconds <= (1.0 + slack) * self._floor()
 
     def _promise(self, program: StageProgram) -> float:
         """Return the least time that a plan of this program may still take."""
