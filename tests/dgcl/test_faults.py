@@ -270,6 +270,29 @@ def test_a_rank_that_leaves_early_is_named() -> None:
     assert "rank 1 has closed its communicator, and stage" in str(first)
 
 
+def test_a_rank_that_did_its_part_and_left_is_not_missed() -> None:
+    """It sends its rows and closes between this rank's last look at its rows and that at its state."""
+    looks, left = threading.Event(), threading.Event()
+
+    def run(comm: Communicator) -> None:
+        if comm.rank == 1:
+            looks.wait(20)
+            comm.expand(comm.owned_ids)
+            comm.close()
+            left.set()
+            return
+        peers = comm._runtime._peers
+
+        def look() -> None:
+            looks.set()
+            left.wait(20)
+
+        peers.reported_failure = look  # type: ignore[method-assign]
+        assert torch.equal(comm.expand(comm.owned_ids), local_ids(comm))
+
+    assert caught(make_world([(1, 0)], [0, 1], 2), run) == [None, None]
+
+
 def test_a_rank_whose_layer_raises_stops_the_others() -> None:
     """The error of the layer is what the caller of launch gets; the other ranks' consequences are notes."""
 
