@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
@@ -280,6 +281,12 @@ class Communicator:
         return self._expand_planned(rows) if self._exchange is None else self._exchange.expand(rows)
 
     def _expand_planned(self, rows: Tensor) -> Tensor:
+        if torch.autograd._profiler_enabled():
+            with record_function(self._label("expand", rows)):
+                return self._expand_rows(rows)
+        return self._expand_rows(rows)
+
+    def _expand_rows(self, rows: Tensor) -> Tensor:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         block = self._runtime.expand_buffer(kind)
         result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
@@ -298,6 +305,20 @@ class Communicator:
         return self._fold_planned(rows) if self._exchange is None else self._exchange.fold(rows)
 
     def _fold_planned(self, rows: Tensor) -> Tensor:
+        if torch.autograd._profiler_enabled():
+            with record_function(self._label("fold", rows)):
+                return self._fold_rows(rows)
+        return self._fold_rows(rows)
+
+    def _label(self, verb: str, rows: Tensor) -> str:
+        """What a profiler calls the exchange of these rows: who, how much, in how many stages."""
+        schedule = self._program.expand if verb == "expand" else self._program.fold
+        sent = schedule.rows_sent * math.prod(rows.shape[1:]) * rows.dtype.itemsize
+        peers = len(set(schedule.send_peer.tolist()))
+        stages = self._program.num_stages
+        return f"dgcl.{verb} rank {self.rank}: {sent} bytes to {peers} peer(s) in {stages} stage(s)"
+
+    def _fold_rows(self, rows: Tensor) -> Tensor:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         rows = rows.contiguous()
         block = self._runtime.fold(rows.data_ptr(), kind)

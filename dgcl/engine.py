@@ -18,7 +18,14 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from dgcl.kernels.memory import load_acquire, load_word, sleep_microseconds, store_release, yield_cpu
+from dgcl.kernels.memory import (
+    load_acquire,
+    load_word,
+    monotonic_nanoseconds,
+    sleep_microseconds,
+    store_release,
+    yield_cpu,
+)
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
@@ -94,6 +101,7 @@ def advance(
     received: np.ndarray,
     moved: np.ndarray,
     where: np.ndarray,
+    times: np.ndarray,
 ) -> int:
     """Carry the call on.
 
@@ -113,7 +121,10 @@ def advance(
             place).
         sent, received: ``(S,)`` and ``(R,)`` uint8, what is done so far; updated.
         moved: ``(P,)`` int64, bytes written to each peer; added to.
-        where: ``(2,)`` int64, out: the send, and the portion, that an UNMAPPED or DISAGREES is about.
+        where: ``(4,)`` int64, out: the send, and the portion, that an UNMAPPED or DISAGREES is about; the
+            rest is scratch.
+        times: ``(S + R, 2)`` int64, out: when each send began and ended, and when each receive was seen (in
+            the first column); ``(0, 2)`` where nobody wants to know.
     """
     send_peer, send_stage, send_count, send_from, send_to, dep_ptr, deps, first_arrival = sends
     recv_peer, recv_stage = receives
@@ -121,6 +132,8 @@ def advance(
     peer_ready, peer_done, own_done = lines
     bases, sizes, addresses = maps
     source, num_source_rows, second = buffers
+    timed = len(times) > 0
+    scratch = where.ctypes.data + 16
     blocked = np.zeros(len(peer_ready), np.uint8)
     targets = np.zeros(2, np.int64)
     idle = 0
@@ -132,6 +145,8 @@ def advance(
                 if load_acquire(peer_done[recv_peer[i]]) >= call * num_stages + recv_stage[i] + 1:
                     received[i] = 1
                     progressed = True
+                    if timed:
+                        times[len(send_peer) + i, 0] = monotonic_nanoseconds(scratch)
                 else:
                     pending += 1
         blocked[:] = 0
@@ -171,6 +186,8 @@ def advance(
                     return UNMAPPED
                 if targets[portion] < 0:
                     return DISAGREES
+            if timed:
+                times[i, 0] = monotonic_nanoseconds(scratch)
             for portion in range(2):
                 count = send_count[i, portion]
                 if count == 0:
@@ -198,6 +215,8 @@ def advance(
                 moved[peer] += count * row_bytes
             store_release(own_done[peer], call * num_stages + send_stage[i] + 1)
             sent[i] = 1
+            if timed:
+                times[i, 1] = monotonic_nanoseconds(scratch)
             blocked[peer] = 0
             pending -= 1
             progressed = True

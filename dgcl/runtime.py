@@ -14,6 +14,7 @@ because a stopped process may wake up and write.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,8 +37,9 @@ from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLost
 from dgcl.kernels.rows import sum_rows
 from dgcl.peers import Peers
 from dgcl.pool import Block, BufferPool
-from dgcl.program import Program, Schedule
+from dgcl.program import Program
 from dgcl.segments import SegmentFile
+from dgcl.tasks import CallRecord, Task
 
 _VERBS = ("expand", "fold")
 _ROW_BYTES_BITS = 48
@@ -58,39 +60,6 @@ class RowType:
     code: int
     name: str
     sum_code: int = -1
-
-
-class _Task:
-    """A verb's schedule in the form that the engine takes, with scratch that every call reuses."""
-
-    def __init__(self, verb: int, program: Program, peers: Peers, board: Board) -> None:
-        schedule: Schedule = (program.expand, program.fold)[verb]
-        self.verb, self.schedule = verb, schedule
-        first = np.searchsorted(program.arrival_rows, schedule.send_from if verb == FOLD else 0)
-        self.sends = (
-            schedule.send_peer,
-            schedule.send_stage,
-            schedule.send_count,
-            schedule.send_from,
-            schedule.send_to,
-            schedule.send_dep_ptr,
-            schedule.send_deps,
-            np.broadcast_to(first, schedule.send_from.shape).astype(np.int64),
-        )
-        self.receives = (schedule.recv_peer, schedule.recv_stage)
-        self.tables = (program.send_rows, program.arrival_rows, program.arrival_slots)
-        ranks = range(program.world_size)
-        self.lines = (
-            np.array([peers.boards[peer].ready_address(program.rank) for peer in ranks], np.int64),
-            np.array([peers.boards[peer].done_address(program.rank) for peer in ranks], np.int64),
-            np.array([board.done_address(peer) for peer in ranks], np.int64),
-        )
-        self.own_ready = np.array(
-            [board.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
-        )
-        self.sent = np.zeros(len(schedule.send_peer), np.uint8)
-        self.received = np.zeros(len(schedule.recv_peer), np.uint8)
-        self.where = np.zeros(2, np.int64)
 
 
 class Runtime:
@@ -115,10 +84,11 @@ class Runtime:
         self._board = Board.create(self._file, program.world_size)
         self.pool = BufferPool(self._file)
         self._peers = Peers(control, self._file, self._board)
-        self._tasks = tuple(_Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
+        self._tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
         self._call = 0
         self._failure: CommError | None = None
         self._closed = False
+        self._recorder: Callable[[CallRecord], None] | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
 
     def expand_buffer(self, row_type: RowType) -> Block:
@@ -136,6 +106,8 @@ class Runtime:
         self._run(self._tasks[EXPAND], row_type, rows, passing, buffers)
         if relay is not None:
             self.pool.release(relay)
+        if self._recorder is not None:
+            self._recorder(self._tasks[EXPAND].record(self._call))
 
     def fold(self, rows: int, row_type: RowType) -> Block:
         """Sum up what all ranks hold for this rank's vertices.
@@ -166,7 +138,15 @@ class Runtime:
             row_type.row_bytes,
         )
         self.pool.release(arrivals)
+        if self._recorder is not None:
+            self._recorder(self._tasks[FOLD].record(self._call))
         return result
+
+    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
+        """Give ``recorder`` the times of every call from now on; None: stop."""
+        self._recorder = recorder
+        for task in self._tasks:
+            task.time_transfers(recorder is not None)
 
     def fail(self, error: CommError) -> None:
         """Poison the communicator and tell the peers why."""
@@ -204,10 +184,11 @@ class Runtime:
             )
 
     def _run(
-        self, task: _Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
+        self, task: Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
     ) -> None:
         """One call of one verb, from ready to done."""
         self._call += 1
+        begin = time.perf_counter_ns()
         tag = _pack_tag(task.verb, row_type)
         words = [tag]
         for block in (buffer, relay):
@@ -235,8 +216,10 @@ class Runtime:
                     task.received,
                     self.bytes_sent[task.verb],
                     task.where,
+                    task.times,
                 )
                 if status == DONE:
+                    task.span = (begin, time.perf_counter_ns())
                     return
                 if status == UNMAPPED:
                     peer = int(task.schedule.send_peer[task.where[0]])
@@ -259,7 +242,7 @@ class Runtime:
             self.fail(CommError(f"rank {self.rank} left {_VERBS[task.verb]} {self._call}: {error!r}"))
             raise
 
-    def _look_around(self, task: _Task, tag: int, late: bool) -> None:
+    def _look_around(self, task: Task, tag: int, late: bool) -> None:
         """Raise if the call cannot or must not go on."""
         report = self._peers.reported_failure()
         if report is not None:
@@ -283,10 +266,10 @@ class Runtime:
                 " late, give build_comm_info a longer timeout"
             )
 
-    def _place(self, task: _Task) -> str:
+    def _place(self, task: Task) -> str:
         return f"rank {self.rank}, {_VERBS[task.verb]} (call {self._call})"
 
-    def _awaited(self, task: _Task) -> list[tuple[int, str]]:
+    def _awaited(self, task: Task) -> list[tuple[int, str]]:
         """The peers that this rank waits for, and for what; the earliest stage first."""
         schedule = task.schedule
         waits: list[tuple[int, int, str]] = []
@@ -301,7 +284,7 @@ class Runtime:
                 waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows} rows"))
         return [(peer, text) for _, peer, text in sorted(waits)]
 
-    def _arrived_meanwhile(self, task: _Task, peer: int) -> bool:
+    def _arrived_meanwhile(self, task: Task, peer: int) -> bool:
         """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
         schedule = task.schedule
         missing = (task.received == 0) & (schedule.recv_peer == peer)

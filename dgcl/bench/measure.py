@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,7 @@ from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, Re
 from dgcl.bench.methods import build_comm_info, exchange_of
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
+from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.context import context
 from dgcl.control import Control, GroupControl
 from dgcl.planner.bounds import best_bound
@@ -42,6 +43,7 @@ MIN_LAPS = 5  # so that a median means something
 class _Contender:
     method: str
     lane: Lane
+    comm: Communicator | None = None
     plan: Plan | None = None
     note: str = ""
     laps: tuple[list[Lap], list[Lap]] = field(default_factory=lambda: ([], []))
@@ -69,6 +71,7 @@ def measure(
     meeting = Flags(control, settings.timeout)
     ranks: list[RankInfo] = []
     lines: list[Line] = []
+    trace = None
     try:
         for case in cases:
             with _opened(case, settings, control, meeting) as world:
@@ -79,9 +82,22 @@ def measure(
                 for line in _measure_case(case, world, settings, control):
                     lines.append(line)
                     emit(line)
+                if settings.trace and case is cases[-1]:
+                    trace = _record(world, max(case.widths), DTYPES[settings.dtype], control, meeting)
     finally:
         meeting.close()
-    return Measurement(ranks, lines) if control.rank == 0 else None
+    return Measurement(ranks, lines, trace) if control.rank == 0 else None
+
+
+def _record(
+    world: _World, width: int, dtype: torch.dtype, control: Control, meeting: Flags
+) -> dict[str, Any] | None:
+    """The trace of one exchange by the first planned method, on rank 0. Collective."""
+    comm = next((contender.comm for contender in world.contenders if contender.plan is not None), None)
+    if comm is None:
+        raise ValueError("trace: none of the methods is a plan, and others are not recorded")
+    traces = control.gather(record_exchange(comm, width, dtype, meeting))
+    return None if traces is None else chrome_trace(traces)
 
 
 def available_cores() -> int:
@@ -134,7 +150,8 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         plain = plain or comm
         planned = comm.plan if method in PLANNERS else None
         note = "" if settings.fold == "sum" else f"fold {settings.fold}"
-        contenders.append(_Contender(method, ExchangeLane(comm, exchange_of(comm), meeting), planned, note))
+        lane = ExchangeLane(comm, exchange_of(comm), meeting)
+        contenders.append(_Contender(method, lane, comm, planned, note))
     plain = plain or build("direct", "sum")
     if "replication" in settings.methods:
         contenders.append(_replication(build("replication", "sum"), plain, settings.layers, meeting))
@@ -151,7 +168,7 @@ def _replication(comm: Communicator, plain: Communicator, layers: int, meeting: 
     edges = sum(comm.control.exchange(comm.local.num_edges)) / max(comm.num_edges, 1)
     note = f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
     note += "; the time is that of the additional sums"
-    return _Contender("replication", ReplicationLane(comm, plain, meeting), None, note)
+    return _Contender("replication", ReplicationLane(comm, plain, meeting), note=note)
 
 
 def _measure_case(case: Case, world: _World, settings: Settings, control: Control) -> Iterator[Line]:

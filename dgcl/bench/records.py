@@ -27,6 +27,7 @@ class Settings:
         show_bound: Print the share of the plans' lower bounds that was reached.
         seed: For planners.
         timeout: Seconds that a rank waits for another.
+        trace: Record one exchange of the last case's widest rows by the first planned method.
     """
 
     methods: tuple[str, ...]
@@ -39,6 +40,7 @@ class Settings:
     layers: int = 2
     seed: int = 0
     timeout: float = 300.0
+    trace: bool = False
 
     @property
     def world_size(self) -> int:

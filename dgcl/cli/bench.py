@@ -75,6 +75,9 @@ def add_parser(verbs: Any, name: str) -> None:
         "--timeout", metavar="S", type=number(0, open_end=True), default=300.0, help="default: 300"
     )
     parser.add_argument("-J", "--json-file", metavar="OUT.json", help="write everything as JSON as well")
+    parser.add_argument(
+        "--trace", metavar="OUT.json", help="write a trace of one exchange for chrome://tracing or Perfetto"
+    )
     parser.runs(bench)
 
 
@@ -104,6 +107,9 @@ def bench(args: argparse.Namespace) -> int:
     if args.json_file is not None:
         with replacing(args.json_file) as temporary, temporary.open("w") as file:
             json.dump(value, file, allow_nan=False, indent=1)
+    if args.trace is not None:
+        with replacing(args.trace) as temporary, temporary.open("w") as file:
+            json.dump(result.trace, file, allow_nan=False)
     if args.json:
         print_json(value)
     else:
@@ -113,7 +119,7 @@ def bench(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what cannot work before anything is read or started."""
-    from dgcl.bench.methods import check_method
+    from dgcl.bench.methods import PLANNERS, check_method
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
 
@@ -145,6 +151,9 @@ def _check(args: argparse.Namespace) -> None:
             raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
+    check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
+    if args.trace is not None and not set(args.method.split(",")) & set(PLANNERS):
+        raise CliError("--trace goes with a planned method")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -166,6 +175,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         layers=args.layers,
         seed=args.seed,
         timeout=args.timeout,
+        trace=args.trace is not None,
     )
 
 

@@ -53,6 +53,9 @@ BAD = [
     ("-J .", "--json-file .: is a folder"),
     ("-J nowhere/x.json", "no folder"),
     ("--graph graph.npz -J graph.npz", "--json-file graph.npz: is also --graph"),
+    ("--trace .", "--trace .: is a folder"),
+    ("--trace x.json -J x.json", "--trace x.json: is also --json-file"),
+    ("--trace x.json --method padded", "--trace goes with a planned method"),
     ("--layers 0", "--layers"),
     ("--timeout 0", "--timeout: must be a number above 0"),
 ]
@@ -138,6 +141,14 @@ def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: p
     (cells,) = (line.split() for line in outcome.out.splitlines() if not line.startswith("#"))
     assert cells[6:9] == ["-", "-", "-"]
     assert int(cells[9]) > 0
+
+
+def test_a_trace(run: Run, folder: Path) -> None:
+    argv = "--ranks 3 --topology uniform -b 4K --method swap,direct --trace trace.json"
+    assert run(*QUICK, *argv.split()).status == 0
+    trace = json.loads((folder / "trace.json").read_text())
+    names = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
+    assert names == {"rank 0", "rank 1", "rank 2"}
 
 
 @pytest.mark.slow
