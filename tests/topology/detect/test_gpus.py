@@ -1,0 +1,194 @@
+"""GPUs of a machine: which links are modelled, where everything hangs, what is told."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from dgcl.topology import Topology
+from dgcl.topology.detect import NvmlUnavailable, detect_gpus
+from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_READ, PEER_WRITE, REMOTE_CPU, NvmlLink
+from dgcl.topology.draft import Imported
+from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_gpu, to_switch
+
+A, B, C, D = (f"0000:{bus}:00.0" for bus in ("3d", "3e", "8d", "8e"))
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> FakeKernel:
+    """Two sockets; on each two GPUs and a NIC behind one PCIe switch."""
+    kernel = FakeKernel(tmp_path)
+    kernel.processors(2, 8)
+    for numa, (root, first, second) in enumerate((("3a", A, B), ("8a", C, D))):
+        up = f"0000:{root[0]}b:00.0"
+        for port, address in enumerate((first, second)):
+            kernel.pci(f"0000:{root}:00.0", up, f"0000:{root[0]}c:0{port}.0", address, numa=numa)
+        card = kernel.pci(
+            f"0000:{root}:00.0", up, f"0000:{root[0]}c:07.0", f"0000:{root[0]}f:00.0", numa=numa
+        )
+        kernel.infiniband(f"mlx5_{numa}", card)
+    return kernel
+
+
+def found(kernel: FakeKernel, driver: FakeDriver, visible: str | None = "0,1,2,3") -> Imported:
+    return detect_gpus("t", source=driver, sysfs=kernel.sysfs, visible=visible)
+
+
+def wires(topology: Topology) -> dict[tuple[str, str, str], float]:
+    return {(c.a, c.b, c.kind): c.bandwidth for c in topology.connections}
+
+
+def deny(
+    pairs: list[tuple[int, int]], *capabilities: int, status: int = 1
+) -> dict[tuple[int, int, int], int]:
+    return {(a, b, way): status for pair in pairs for a, b in (pair, pair[::-1]) for way in capabilities}
+
+
+def test_the_pcie_tree_and_the_nics(kernel: FakeKernel) -> None:
+    driver = FakeDriver([gpu(i, address) for i, address in enumerate((A, B, C, D))])
+    imported = found(kernel, driver)
+    assert wires(imported.topology) == {
+        ("pci-3b:00.0", "cpu0", "PCIe"): 24.0,
+        ("gpu0", "pci-3b:00.0", "PCIe"): 24.0,
+        ("gpu1", "pci-3b:00.0", "PCIe"): 24.0,
+        ("mlx5_0", "pci-3b:00.0", "PCIe"): 24.0,
+        ("mlx5_0", "mlx5_0.port", "IB"): 25.0,
+        ("pci-8b:00.0", "cpu1", "PCIe"): 24.0,
+        ("gpu2", "pci-8b:00.0", "PCIe"): 24.0,
+        ("gpu3", "pci-8b:00.0", "PCIe"): 24.0,
+        ("mlx5_1", "pci-8b:00.0", "PCIe"): 24.0,
+        ("mlx5_1", "mlx5_1.port", "IB"): 25.0,
+        ("cpu0", "cpu1", "UPI"): 22.0,
+    }
+    assert [(d.name, d.socket) for d in imported.topology.devices] == [
+        ("gpu0", 0), ("gpu1", 0), ("gpu2", 1), ("gpu3", 1),
+    ]  # fmt: skip
+    assert imported.notes == ()
+
+
+def test_direct_nvlinks(kernel: FakeKernel) -> None:
+    driver = FakeDriver([gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)])
+    assert wires(found(kernel, driver).topology)["gpu0", "gpu1", "NV4"] == pytest.approx(4 * 22.8)
+
+
+def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel) -> None:
+    gpus = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
+    imported = found(kernel, FakeDriver(gpus, deny([(0, 1)], PEER_NVLINK)))
+    assert {kind for _, _, kind in wires(imported.topology)} == {"PCIe", "IB", "UPI"}
+    assert any(
+        "4 NVLinks to GPU 1 are up, but the driver denies peer access" in note for note in imported.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"), [(2, "0000:c1:00.0"), (None, "")], ids=["told", "in a virtual machine"]
+)
+def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> None:
+    links = [NvmlLink(3, remote, address)] * 12
+    driver = FakeDriver([gpu(i, where, links) for i, where in enumerate((A, B, C, D))])
+    ports = {ends: rate for ends, rate in wires(found(kernel, driver).topology).items() if ends[2] == "NV12"}
+    assert set(ports) == {(f"gpu{i}", "nvswitch", "NV12") for i in range(4)}
+    assert list(ports.values()) == pytest.approx([273.6] * 4)
+
+
+def test_nvswitches_without_a_fabric_manager(kernel: FakeKernel) -> None:
+    everyone = list(itertools.combinations(range(4), 2))
+    driver = FakeDriver(
+        [gpu(i, a, to_switch(12)) for i, a in enumerate((A, B, C, D))], deny(everyone, PEER_NVLINK)
+    )
+    imported = found(kernel, driver)
+    assert "NV12" not in {kind for _, _, kind in wires(imported.topology)}
+    assert any("48 NVLinks to NVSwitches are up, but" in note for note in imported.notes)
+
+
+def test_islands_behind_nvswitches(kernel: FakeKernel) -> None:
+    apart = [(a, b) for a in (0, 1) for b in (2, 3)]
+    driver = FakeDriver(
+        [gpu(i, a, to_switch(12)) for i, a in enumerate((A, B, C, D))], deny(apart, PEER_NVLINK)
+    )
+    ends = {(a, b) for a, b, kind in wires(found(kernel, driver).topology) if kind == "NV12"}
+    assert ends == {
+        ("gpu0", "nvswitch0"),
+        ("gpu1", "nvswitch0"),
+        ("gpu2", "nvswitch1"),
+        ("gpu3", "nvswitch1"),
+    }
+
+
+def test_nvswitches_that_join_only_some_pairs_are_left_out(kernel: FakeKernel) -> None:
+    driver = FakeDriver(
+        [gpu(i, a, to_switch(12)) for i, a in enumerate((A, B, C, D))], deny([(0, 1)], PEER_NVLINK)
+    )
+    imported = found(kernel, driver)
+    assert "NV12" not in {kind for _, _, kind in wires(imported.topology)}
+    assert "NVSwitches join some pairs of GPUs and deny others: their links are left out" in imported.notes
+
+
+def test_links_to_the_processor(kernel: FakeKernel) -> None:
+    driver = FakeDriver([gpu(0, A, [NvmlLink(2, REMOTE_CPU, "")] * 3, sm=70), gpu(1, C, sm=70)])
+    assert wires(found(kernel, driver, "0,1").topology)["gpu0", "cpu0", "NV3"] == pytest.approx(72.6)
+
+
+def test_pairs_without_peer_access_are_told(kernel: FakeKernel) -> None:
+    driver = FakeDriver(
+        [gpu(0, A), gpu(1, B), gpu(2, C)], deny([(0, 2), (1, 2)], PEER_READ, PEER_WRITE, status=3)
+    )
+    notes = found(kernel, driver, "0,1,2").notes
+    assert notes == (
+        "2 pairs of GPUs have no peer access over PCIe (topology not supported): rows between them are "
+        "staged in host memory, on the same wires",
+    )
+
+
+def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel) -> None:
+    gpus = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
+    imported = found(kernel, FakeDriver(gpus), "GPU-0003,0")
+    assert [device.name for device in imported.topology.devices] == ["gpu3", "gpu0"]
+    assert "NV4" not in {kind for _, _, kind in wires(imported.topology)}
+    assert any("lead to 0000:3e:00.0, which is no GPU here" in note for note in imported.notes)
+
+
+def test_the_environment_decides_where_nothing_is_given(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    driver = FakeDriver([gpu(0, A), gpu(1, B)])
+    assert [d.name for d in found(kernel, driver, None).topology.devices] == ["gpu1"]
+
+
+def test_a_virtual_machine_without_pcie_tree_and_numa(tmp_path: Path) -> None:
+    kernel = FakeKernel(tmp_path)
+    kernel.processors(1, 4)
+    for address in ("0000:00:05.0", "0000:00:06.0"):
+        kernel.pci(address, numa=None)
+    driver = FakeDriver([gpu(0, "0000:00:05.0"), gpu(1, "0000:00:06.0")])
+    imported = found(kernel, driver, "0,1")
+    assert set(wires(imported.topology)) == {("gpu0", "cpu0", "PCIe"), ("gpu1", "cpu0", "PCIe")}
+    assert imported.notes == ()
+
+
+def test_devices_without_a_node_on_a_machine_of_several(tmp_path: Path) -> None:
+    kernel = FakeKernel(tmp_path)
+    kernel.processors(2, 4)
+    kernel.pci(A, numa=None)
+    kernel.pci(C, numa=1)
+    imported = found(kernel, FakeDriver([gpu(0, A), gpu(1, C)]), "0,1")
+    assert {("gpu0", "cpu", "PCIe"), ("gpu1", "cpu1", "PCIe")} <= set(wires(imported.topology))
+    assert "1 devices do not tell their NUMA node: they have one of their own here" in imported.notes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "message"),
+    [
+        ([], None, "no GPU may be used: there are none"),
+        ([gpu(0, A)], "", "CUDA_VISIBLE_DEVICES='' shows none of 1"),
+    ],
+)
+def test_no_gpu(
+    kernel: FakeKernel, gpus: list[object], visible: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(NvmlUnavailable, match=message):
+        found(kernel, FakeDriver(gpus), visible)  # type: ignore[arg-type]

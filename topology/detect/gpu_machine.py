@@ -1,0 +1,206 @@
+"""The GPUs of a job as a machine: what NVML tells of them, what the kernel tells of the rest.
+
+A link is modelled where GPUs may use it, not where a wire is up: NVML's peer status decides. Bus addresses
+join the two sources, so containers, which renumber, change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from dgcl.topology.detect.nvml import (
+    PEER_NVLINK,
+    PEER_OK,
+    PEER_READ,
+    PEER_STATUS,
+    PEER_WRITE,
+    REMOTE_CPU,
+    REMOTE_GPU,
+    GpuSource,
+    NvmlGpu,
+)
+from dgcl.topology.detect.sysfs import Sysfs
+from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine, Net, Pci
+from dgcl.topology.rates import PCIE_SPEEDS, pcie_rate
+
+
+def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu], host: str = "") -> Machine:
+    """Describe the machine around some GPUs.
+
+    Args:
+        source: The driver.
+        sysfs: The kernel.
+        gpus: The GPUs of the job; ``Gpu.rank`` is their place here.
+        host: What to call the machine, where there are several.
+    """
+    notes: list[str] = []
+    usable = {
+        (a.index, b.index)
+        for a in gpus
+        for b in gpus
+        if a is not b and source.peer_status(a.index, b.index, PEER_NVLINK) == PEER_OK
+    }
+    links = _links(gpus, usable, notes)
+    fabric = _fabrics(gpus, usable, links, notes)
+    _note_peers(source, gpus, links, notes)
+    facts = sysfs.host()
+    tree = _Tree(sysfs)
+    for rank, gpu in enumerate(gpus):
+        described = Gpu(gpu.index, rank, gpu.sm or None, "", links[gpu.index], fabric[gpu.index])
+        tree.add(Pci(gpu.address, _pcie(gpu, sysfs), described))
+    for address, nets in sysfs.network_ports().items():
+        tree.add(Pci(address, sysfs.pcie_of(address), None, True, nets))
+    if tree.unplaced:
+        only = facts.numa_nodes[0] if len(facts.numa_nodes) == 1 else None
+        if only is None:
+            notes.append(
+                f"{tree.unplaced} devices do not tell their NUMA node: they have one of their own here"
+            )
+        tree.move(None, only)
+    cpus = [
+        Cpu(numa, host, facts.bus.kind, facts.bus.bandwidth, below) for numa, below in tree.nodes().items()
+    ]
+    return Machine(tuple(cpus), tuple(notes))
+
+
+def _pcie(gpu: NvmlGpu, sysfs: Sysfs) -> float | None:
+    generation, width = gpu.pcie_generation, gpu.pcie_width
+    if generation is not None and width is not None and 1 <= generation <= len(PCIE_SPEEDS):
+        return pcie_rate(PCIE_SPEEDS[generation - 1], width)
+    return sysfs.pcie_of(gpu.address)
+
+
+def _links(
+    gpus: Sequence[NvmlGpu], usable: set[tuple[int, int]], notes: list[str]
+) -> dict[int, tuple[GpuLink, ...]]:
+    """NVLinks of each GPU, by its index, as far as they may be used."""
+    index_at = {gpu.address: gpu.index for gpu in gpus}
+    found: dict[int, list[GpuLink]] = {gpu.index: [] for gpu in gpus}
+    unusable = Counter[str]()
+    for gpu in gpus:
+        for (remote, address), count in Counter((link.remote, link.address) for link in gpu.links).items():
+            if remote == REMOTE_CPU:
+                found[gpu.index].append(GpuLink("NV", CPU, "", count))
+            elif address in index_at or remote == REMOTE_GPU:
+                other = index_at.get(address)
+                if other is not None and not {(gpu.index, other), (other, gpu.index)} <= usable:
+                    unusable[f"to GPU {other}"] += count
+                else:
+                    found[gpu.index].append(GpuLink("NV", GPU, address, count))
+            elif any((gpu.index, other.index) in usable for other in gpus) or gpu.fabric or len(gpus) == 1:
+                # An NVSwitch; virtual machines do not tell which, or even that it is one.
+                found[gpu.index].append(GpuLink("NV", NVSWITCH, address, count))
+            else:
+                unusable["to NVSwitches"] += count
+    for where, count in unusable.items():
+        notes.append(
+            f"{count} NVLinks {where} are up, but the driver denies peer access over them: left out (is the "
+            f"fabric manager running?)"
+        )
+    return {index: tuple(links) for index, links in found.items()}
+
+
+def _fabrics(
+    gpus: Sequence[NvmlGpu],
+    usable: set[tuple[int, int]],
+    links: dict[int, tuple[GpuLink, ...]],
+    notes: list[str],
+) -> dict[int, str]:
+    """Which NVSwitches each GPU is on, by its index.
+
+    A machine may be parted into islands that do not see each other. One where some pairs do and some do not
+    cannot be drawn as a switch: its links are left out.
+    """
+    fabric = {gpu.index: gpu.fabric for gpu in gpus}
+    switched = [gpu.index for gpu in gpus if any(link.end == NVSWITCH for link in links[gpu.index])]
+    islands = {tuple(b for b in switched if b == a or {(a, b), (b, a)} <= usable) for a in switched}
+    if len(islands) < 2:
+        return fabric
+    if sum(map(len, islands)) > len(switched):
+        notes.append("NVSwitches join some pairs of GPUs and deny others: their links are left out")
+        for index in switched:
+            links[index] = tuple(link for link in links[index] if link.end != NVSWITCH)
+        return fabric
+    for number, island in enumerate(sorted(islands)):
+        fabric |= {index: f"{fabric[index]}island {number}" for index in island}
+    return fabric
+
+
+def _note_peers(
+    source: GpuSource, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
+) -> None:
+    """Say for how many pairs PCIe means a detour through host memory."""
+    denied = Counter[int]()
+    index_at = {gpu.address: gpu.index for gpu in gpus}
+    for a, b in combinations(gpus, 2):
+        direct = any(index_at.get(link.target) == b.index for link in links[a.index])
+        switched = all(any(link.end == NVSWITCH for link in links[gpu.index]) for gpu in (a, b))
+        if direct or switched:
+            continue
+        status = max(source.peer_status(a.index, b.index, way) for way in (PEER_READ, PEER_WRITE))
+        if status != PEER_OK:
+            denied[status] += 1
+    for status, count in sorted(denied.items()):
+        why = PEER_STATUS[status] if status < len(PEER_STATUS) else "not supported"
+        notes.append(
+            f"{count} pairs of GPUs have no peer access over PCIe ({why}): rows between them are staged in "
+            f"host memory, on the same wires"
+        )
+
+
+class _Tree:
+    """PCIe devices put below their switches, and these below their NUMA nodes."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._switches: dict[str, list[str]] = {}  # address -> switches above, the uppermost first
+        self._devices: dict[str, Pci] = {}
+        self._numa: dict[str, int | None] = {}
+
+    @property
+    def unplaced(self) -> int:
+        """How many devices have no NUMA node."""
+        return sum(numa is None for numa in self._numa.values())
+
+    def add(self, device: Pci) -> None:
+        """Put a GPU or NIC in its place."""
+        bridges = self._sysfs.bridges_above(device.address) or []
+        # Above a device: the root port, then for each switch its upstream and a downstream port.
+        self._switches[device.address] = bridges[1::2]
+        self._devices[device.address] = device
+        self._numa[device.address] = self._sysfs.numa_of(device.address)
+
+    def move(self, old: int | None, new: int | None) -> None:
+        """Put what is on one NUMA node on another."""
+        self._numa = {address: new if numa == old else numa for address, numa in self._numa.items()}
+
+    def nodes(self) -> dict[int | None, tuple[Pci, ...]]:
+        """What hangs on each NUMA node, in the order of their numbers."""
+        numas = sorted(set(self._numa.values()), key=lambda numa: (numa is None, numa))
+        return {
+            numa: self._below([a for a, other in self._numa.items() if other == numa], 0) for numa in numas
+        }
+
+    def _below(self, addresses: list[str], depth: int) -> tuple[Pci, ...]:
+        """The devices of these addresses, gathered below the switches that they share at this depth."""
+        nodes: list[Pci] = []
+        groups: dict[str, list[str]] = {}
+        for address in addresses:
+            above = self._switches[address]
+            if len(above) <= depth:
+                nodes.append(self._devices[address])
+            else:
+                groups.setdefault(above[depth], []).append(address)
+        for switch, members in groups.items():
+            inside = self._below(members, depth + 1)
+            nodes.append(replace(Pci(switch, self._sysfs.pcie_of(switch)), below=inside))
+        return tuple(nodes)
+
+
+def port_of(machine: Machine) -> Net | None:
+    """The fastest network port of a machine; None if none tells its speed."""
+    nets = [net for cpu in machine.cpus for pci in cpu.walk() for net in pci.nets if net.bandwidth]
+    return max(nets, key=lambda net: net.bandwidth or 0.0, default=None)
