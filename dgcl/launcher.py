@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import tempfile
 import threading
@@ -181,6 +182,7 @@ def _process_main(
 ) -> None:
     import torch.distributed as dist
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
@@ -195,6 +197,14 @@ def _process_main(
             dist.destroy_process_group()
     sender.send_bytes(answer)
     sender.close()
+
+
+def _end_with_parent() -> None:
+    """Nobody is left to take the result once the process that called :func:`launch` is gone, however."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _packed(result: Any) -> bytes:

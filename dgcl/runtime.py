@@ -13,6 +13,7 @@ because a stopped process may wake up and write.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.agreement import check_agreement
-from dgcl.board import FAILED, Board
+from dgcl.board import Board
 from dgcl.control import Control
 from dgcl.engine import (
     DISAGREES,
@@ -80,6 +81,7 @@ class Runtime:
         check_agreement(control, program)
         self._program, self._timeout = program, timeout
         self.rank = program.rank
+        self._process = os.getpid()
         self._file = SegmentFile()
         self._board = Board.create(self._file, program.world_size)
         self.pool = BufferPool(self._file)
@@ -152,14 +154,18 @@ class Runtime:
         """Poison the communicator and tell the peers why."""
         if self._failure is None:
             self._failure = error
-            if not self._closed:
+            if not self._closed and os.getpid() == self._process:
                 self._board.post_failure(error)
 
     def close(self) -> None:
-        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them."""
+        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.
+
+        In a fork of the rank's process, a data loader's worker for instance, it leaves the rank where it is.
+        """
         if not self._closed:
             self._closed = True
-            self._board.post_closed()
+            if os.getpid() == self._process:
+                self._board.post_closed()
             self._peers.close()
             self._file.close()
 
@@ -172,6 +178,11 @@ class Runtime:
             raise
 
     def _check_usable(self) -> None:
+        if os.getpid() != self._process:
+            raise ValueError(
+                f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
+                " may use the communicator"
+            )
         if self._closed:
             raise ValueError(
                 f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info"
@@ -305,11 +316,6 @@ class Runtime:
             f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )
-
-    @property
-    def failed(self) -> bool:
-        """Whether the communicator is poisoned, by this rank or by a peer."""
-        return self._failure is not None or any(board.state == FAILED for board in self._peers.boards)
 
 
 def _pack_tag(verb: int, row_type: RowType) -> int:

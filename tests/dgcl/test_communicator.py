@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -379,6 +380,26 @@ def test_a_forgotten_communicator_closes_itself() -> None:
 
     shares = WORLD.shares()
     dgcl.launch(run, 3)
+
+
+def test_a_fork_neither_uses_nor_closes_the_communicator() -> None:
+    """Data loaders fork; what dies with a worker must not be taken for the rank."""
+
+    def run(comm: Communicator) -> None:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                comm.expand(comm.owned_ids)
+                os._exit(1)
+            except ValueError as error:
+                comm.fail("in a fork")
+                comm.close()
+                os._exit(2 if "a fork of the rank's process" in str(error) else 3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+        comm.control.barrier()
+        assert torch.equal(comm.expand(comm.owned_ids), local_ids(comm))
+
+    on_threads(WORLD, run)
 
 
 def test_nothing_stays_open_or_mapped() -> None:

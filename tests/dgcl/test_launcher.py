@@ -196,6 +196,34 @@ def test_processes_that_fail(how: str, kind: type[BaseException], text: str) -> 
     assert "rank 1" in "\n".join([str(raised.value), *raised.value.__notes__])
 
 
+def report_and_sleep(folder: str) -> None:
+    control = context.require_control()
+    (Path(folder) / str(control.rank)).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@pytest.mark.slow
+def test_ranks_end_with_the_process_that_launched_them(tmp_path: Path) -> None:
+    script = f"""
+        import dgcl
+        from tests.dgcl.test_launcher import report_and_sleep
+
+        if __name__ == "__main__":
+            dgcl.launch(report_and_sleep, 2, {str(tmp_path)!r}, ranks="processes")
+    """
+    launcher = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
+    files = [tmp_path / "0", tmp_path / "1"]
+    while not all(file.exists() and file.read_text() for file in files):
+        time.sleep(0.1)
+    pids = [int(file.read_text()) for file in files]
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "ranks outlive their launcher"
+        time.sleep(0.1)
+
+
 LISTING = """
     import torch
     import torch.distributed as dist
