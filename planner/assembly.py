@@ -8,43 +8,48 @@ import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
+from dgcl.planner.dealing import ALL, Journeys, Settled
 from dgcl.planner.plan import Trees
+from dgcl.planner.subsets import SubsetFamily
+from dgcl.planner.tree_program import WAIT, Moves
 
 if TYPE_CHECKING:
-    from dgcl.planner.dealing import Journeys
     from dgcl.planner.relation import Relation
+    from dgcl.planner.states import StateSpace
     from dgcl.topology.arrays import TopologyArrays
 
 
-def assemble(journeys: Journeys, relation: Relation, arrays: TopologyArrays) -> Trees:
+def assemble(
+    journeys: Journeys, settled: Settled, space: StateSpace, relation: Relation, arrays: TopologyArrays
+) -> Trees:
     """Return trees for all classes.
 
     Mixing plans can make a row enter a rank twice, or carry it to a relay that then has nothing to send. Of
     several entries the first in time is kept (what the rank sends later may use it), and relays that serve
     nobody are dropped; both only take load away.
     """
-    order, ptr = _by_class(journeys.class_, relation.num_classes)
+    ptr, hop, piece = _by_class(journeys, relation.num_classes)
     tree_class, tree_count, edge_ptr, link, stage = _trees(
-        ptr, journeys.begin[order], journeys.end[order], journeys.stage[order], journeys.link[order],
-        relation.source, relation.dests, relation.count, arrays.link_src, arrays.link_dst, relation.world_size,
+        space.family, space.moves, settled, ptr, hop, piece, journeys.begin, journeys.end, relation.source, relation.dests, relation.count,
+        arrays.link_src, arrays.link_dst, relation.world_size,
     )  # fmt: skip
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
 
 
 @compiled
-def _by_class(class_: Int32Array, num_classes: int) -> tuple[Int64Array, Int64Array]:
-    """Return a stable order by class and the pointer to each class in it (a counting sort)."""
+def _by_class(journeys: Journeys, num_classes: int) -> tuple[Int64Array, Int32Array, Int32Array]:
+    """Sort journeys by class, stably (a counting sort); return the pointer to each class, hops and pieces."""
     ptr = np.zeros(num_classes + 1, np.int64)
-    for i in range(class_.shape[0]):
-        ptr[class_[i] + 1] += 1
-    for c in range(num_classes):
-        ptr[c + 1] += ptr[c]
-    order = np.empty(class_.shape[0], np.int64)
+    for i in range(journeys.class_.shape[0]):
+        ptr[journeys.class_[i] + 1] += 1
+    ptr = np.cumsum(ptr)
+    hop, piece = np.empty(journeys.hop.shape[0], np.int32), np.empty(journeys.hop.shape[0], np.int32)
     at = ptr[:-1].copy()
-    for i in range(class_.shape[0]):
-        order[at[class_[i]]] = i
-        at[class_[i]] += 1
-    return order, ptr
+    for i in range(journeys.class_.shape[0]):
+        to = at[journeys.class_[i]]
+        hop[to], piece[to] = journeys.hop[i], journeys.piece[i]
+        at[journeys.class_[i]] += 1
+    return ptr, hop, piece
 
 
 @compiled
@@ -91,12 +96,98 @@ def cleaned(
 
 
 @compiled
+def _marks(piece: Int32Array, begin: Int64Array, end: Int64Array, count: int) -> Int64Array:
+    """Return where the journeys of a class begin and end, each once, ascending."""
+    cut = False
+    for e in range(piece.shape[0]):
+        cut = cut or piece[e] != ALL
+    marks = np.empty(2 * piece.shape[0] + 2 if cut else 2, np.int64)
+    marks[0], marks[1] = 0, count
+    if not cut:
+        return marks
+    num = 2
+    for e in range(piece.shape[0]):
+        if piece[e] != ALL:
+            marks[num], marks[num + 1] = begin[piece[e]], end[piece[e]]
+            num += 2
+    return np.unique(marks[:num])
+
+
+@compiled
+def _same_edges(edge: Int32Array, a: int, b: int, num: int) -> bool:
+    for e in range(num):
+        if edge[a + e] != edge[b + e]:
+            return False
+    return True
+
+
+@compiled
+def _spell_out(
+    family: SubsetFamily,
+    moves: Moves,
+    settled: Settled,
+    state: int,
+    link: Int32Array,
+    stage: Int32Array,
+    num: int,
+    stack: Int64Array,
+) -> int:
+    """Write the edges on the way from a settled state from position `num` on; return the position behind them."""
+    world, num_sets = settled.pair.shape[1], settled.pair.shape[2]
+    num_groups = family.set_ptr.shape[0] - 1
+    group = 0
+    while family.set_ptr[group + 1] <= state % num_sets:
+        group += 1
+    low = family.set_ptr[group]
+    stack[0] = state
+    depth = 1
+    while depth:
+        depth -= 1
+        f = stack[depth] % num_sets
+        v = stack[depth] // num_sets % world
+        k = stack[depth] // (num_sets * world)
+        if moves.splits[v * num_groups + group]:
+            q = settled.pair[k, v, f]
+            rest = family.pair_rest[q]
+            f = np.int64(family.pair_first[q])
+            if rest != low:
+                stack[depth] = (k * world + v) * num_sets + rest
+                depth += 1
+        j = settled.move[k, v, f]
+        if j != WAIT:
+            link[num], stage[num] = moves.link[j], k
+            num += 1
+            v = np.int64(moves.dst[j])
+            if family.group_of[v] == group:
+                f = np.int64(family.minus[f, family.bit_of[v]])
+        if f != low:
+            stack[depth] = ((k + 1) * world + v) * num_sets + f
+            depth += 1
+    return num
+
+
+@compiled
+def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
+    """Sort ``[:num]`` by (stage, link), in place (insertion sort: short and nearly sorted)."""
+    for e in range(1, num):
+        a, b = stage[e], link[e]
+        at = e
+        while at > 0 and (stage[at - 1] > a or (stage[at - 1] == a and link[at - 1] > b)):
+            stage[at], link[at] = stage[at - 1], link[at - 1]
+            at -= 1
+        stage[at], link[at] = a, b
+
+
+@compiled
 def _trees(
+    family: SubsetFamily,
+    moves: Moves,
+    settled: Settled,
     ptr: Int64Array,
+    hop: Int32Array,
+    piece: Int32Array,
     begin: Int64Array,
     end: Int64Array,
-    stage: Int32Array,
-    link: Int32Array,
     source: Int32Array,
     dests: MaskArray,
     count: Int64Array,
@@ -104,42 +195,43 @@ def _trees(
     link_dst: Int32Array,
     world: int,
 ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, Int32Array]:
-    """Cut each class where any of its journeys begins or ends, and make one tree of each piece; merge equals."""
-    num_classes = source.shape[0]
-    room_trees, room_edges = num_classes + 16, link.shape[0] + 64
+    """Cut each class where any of its journeys begins or ends, and make one tree of each part; merge equals."""
+    num_classes, num_links = source.shape[0], link_src.shape[0]
+    num_hops = settled.pair.shape[0] * num_links
+    longest = 4 * world * settled.pair.shape[0] * (family.set_ptr.shape[0] - 1)  # edges of one portion, amply
+    room_trees, room_edges = num_classes + 1024, 2 * hop.shape[0] + 2 * longest
     tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
     edge_ptr = np.zeros(room_trees + 1, np.int64)
     out_link, out_stage = np.empty(room_edges, np.int32), np.empty(room_edges, np.int32)
     trees = edges = 0
     entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
+    stack = np.empty(longest, np.int64)
     for c in range(num_classes):
         low, high = ptr[c], ptr[c + 1]
-        marks = np.unique(np.concatenate((begin[low:high], end[low:high])))
+        marks = _marks(piece[low:high], begin, end, count[c])
         first_tree = trees
-        for piece in range(marks.shape[0] - 1):
-            if edges + high - low > room_edges:
-                room_edges = 2 * room_edges + high - low
+        for part in range(marks.shape[0] - 1):
+            if edges + longest > room_edges:
+                room_edges *= 2
                 out_link = np.concatenate((out_link, np.empty(room_edges - out_link.shape[0], np.int32)))
                 out_stage = np.concatenate((out_stage, np.empty(room_edges - out_stage.shape[0], np.int32)))
+            link, stage = out_link[edges:], out_stage[edges:]
             num = 0
             for e in range(low, high):
-                if begin[e] <= marks[piece] < end[e]:
-                    out_link[edges + num], out_stage[edges + num] = link[e], stage[e]
-                    num += 1
-            num = cleaned(
-                out_link[edges:], out_stage[edges:], num, source[c], dests[c], link_src, link_dst, entered, needed
-            )
-            size = marks[piece + 1] - marks[piece]
+                p = piece[e]
+                if p == ALL or begin[p] <= marks[part] < end[p]:
+                    if hop[e] < num_hops:
+                        link[num], stage[num] = hop[e] % num_links, hop[e] // num_links
+                        num += 1
+                    else:
+                        num = _spell_out(family, moves, settled, hop[e] - num_hops, link, stage, num, stack)
+            sort_by_stage(link, stage, num)
+            num = cleaned(link, stage, num, source[c], dests[c], link_src, link_dst, entered, needed)
+            size = marks[part + 1] - marks[part]
             same = -1
             for t in range(first_tree, trees):
-                if edge_ptr[t + 1] - edge_ptr[t] == num:
-                    equal = True
-                    for e in range(num):
-                        other = edge_ptr[t] + e
-                        if out_link[other] != out_link[edges + e] or out_stage[other] != out_stage[edges + e]:
-                            equal = False
-                            break
-                    if equal:
+                if edge_ptr[t + 1] - edge_ptr[t] == num and _same_edges(out_link, edge_ptr[t], edges, num):
+                    if _same_edges(out_stage, edge_ptr[t], edges, num):
                         same = t
                         break
             if same >= 0:

@@ -1,4 +1,5 @@
-"""The default: peer-to-peer where that is as good as proven, else the best plan by prices, with a certificate."""
+"""The default: peer-to-peer where that is as good as proven, else the best plan by prices, with a
+certificate."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     """Return a plan within `options.gap` of the proven bound where the search finds one, else the best found.
 
     It is never slower than peer-to-peer where every needed pair has a link. With a time limit the best plan
-    so far is returned with its own gap. SPST is asked too, on at most `GREEDY_DEVICES` devices, while the gap is
-    above `GREEDY_ABOVE`.
+    so far is returned with its own gap. SPST is asked too, on at most `GREEDY_DEVICES` devices, while the
+    gap is above `GREEDY_ABOVE`.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.

@@ -37,8 +37,8 @@ def stage_free_bound(
 ) -> PriceBound:
     """Return the best price bound of those contractions that the grouping suggests, in rows per GB/s.
 
-    With one group: of all devices. Else of the groups as nodes, and of each group's devices with all others as
-    one node; the latter are searched further only where a short search shows that they come near.
+    With one group: of all devices. Else of the groups as nodes, and of each group's devices with all others
+    as one node; the latter are searched further only where a short search shows that they come near.
     """
     arrays = topology.arrays()
     if is_exact(relation):
@@ -47,7 +47,13 @@ def stage_free_bound(
             deadline=deadline,
         )  # fmt: skip
     best = price_bound(
-        relation, arrays, _groups_as_nodes(space), factor=factor, aim=aim, tolerance=tolerance, deadline=deadline
+        relation,
+        arrays,
+        _groups_as_nodes(space),
+        factor=factor,
+        aim=aim,
+        tolerance=tolerance,
+        deadline=deadline,
     )
     for group in space.groups:
         if group.shape[0] > MAX_NODES - 1 or time.perf_counter() > deadline:
@@ -83,33 +89,36 @@ def ladder(
 ) -> Bound:
     """Return the bound on plans of any number of stages, from bounds for each number.
 
-    Let A be the smallest latency of a link, and Z = `known_seconds` the time of some plan. In rows per GB/s,
-    `free` bounds the sum over stages of T(k) - A for plans of any number of stages, and ``staged[K]`` for plans of
-    at most K, where stages take T(k) - A <= Z - 2 A (`excess_factor`). Then no plan takes less than Z, or than the
-    minimum over j = 1 .. world_size - 1 of
+    Let A be the smallest latency of a link, and Z = `known_seconds` the time of some plan. In rows per
+    GB/s, `free` bounds the sum over stages of T(k) - A for plans of any number of stages, and ``staged[K]``
+    for plans of at most K, where stages take T(k) - A <= Z - 2 A (`excess_factor`). Then no plan takes less
+    than Z, or than the minimum over j = 1 .. world_size - 1 of
 
     - direct_seconds for j = 1 (more than any plan where some pair has no link);
     - j * A + the larger of `free` and of ``staged[K]`` for all K >= j, in seconds, for j >= 2.
 
-    Proof. Take a plan faster than Z and let j be its number of stages in which anything is sent (empty ones take
-    no time and may be dropped). If j = 1 every row goes straight to its destinations in that stage: the plan is
-    peer-to-peer and takes direct_seconds. Otherwise each of the j stages takes at least A, so none takes more than
-    Z - (j - 1) A, and T(k) - A <= Z - 2 A. The sum of T(k) - A is what `free` bounds, and ``staged[K]`` if j <= K.
+    Proof. Take a plan faster than Z and let j be its number of stages in which anything is sent (empty ones
+    take no time and may be dropped). If j = 1 every row goes straight to its destinations in that stage:
+    the plan is peer-to-peer and takes direct_seconds. Otherwise each of the j stages takes at least A, so
+    none takes more than Z - (j - 1) A, and T(k) - A <= Z - 2 A. The sum of T(k) - A is what `free` bounds,
+    and ``staged[K]`` if j <= K.
     """
     unit = row_bytes / GIGA
     least = float(topology.arrays().link_latency.min(initial=np.inf))
     values = [np.inf if direct_seconds is None else direct_seconds]
-    for j in range(2, world_size):
-        values.append(j * least + unit * max([free.value, *(b for k, b in staged.items() if k >= j)]))
+    values += [
+        j * least + unit * max([free.value, *(b for k, b in staged.items() if k >= j)])
+        for j in range(2, world_size)
+    ]
     return Bound(float(min(known_seconds, *values)), _describe(free, topology))
 
 
 def excess_factor(topology: Topology, known_seconds: float) -> FloatArray:
     """Return the latency factors of links for what stages take beyond the smallest latency; see `ladder`.
 
-    With A and Z as there: a stage in which link l is used and direction c on its route is busy for a time b has
-    T(k) - A >= (latency(l) - A) + b, so `latency_factor` applies to latencies less A and stage times of at most
-    Z - 2 A.
+    With A and Z as there: a stage in which link l is used and direction c on its route is busy for a time b
+    has T(k) - A >= (latency(l) - A) + b, so `latency_factor` applies to latencies less A and stage times of
+    at most Z - 2 A.
     """
     latency = topology.arrays().link_latency
     least = float(latency.min(initial=np.inf))

@@ -2,7 +2,8 @@
 
 Each state holds a list of portions (a class and an interval of its vertices). The portions are dealt to the
 options of the state in turn, so each boundary between two options cuts at most one portion, and classes that
-meet in a state are rarely cut at all.
+meet in a state are rarely cut at all. Most states are *settled*: all their rows take one option, and so on to the
+end. A portion that gets there needs no dealing any more; it is noted once, and the way is spelled out later.
 """
 
 from __future__ import annotations
@@ -16,70 +17,195 @@ from dgcl.planner.compiled import compiled
 from dgcl.planner.flows import Flows
 from dgcl.planner.rounding import WholeFlows
 from dgcl.planner.subsets import SubsetFamily
-from dgcl.planner.tree_program import Moves
+from dgcl.planner.tree_program import WAIT, Moves
+
+ALL = -1  # in place of a piece: all vertices of the class
 
 
 class Journeys(NamedTuple):
-    """Hops of portions, n of them, in order of stages: vertices ``begin:end`` of a class cross a link in a stage."""
+    """Hops of portions, n of them, in order of stages.
+
+    Attributes:
+        class_: (n,) int32.
+        piece: (n,) int32, which of the `begin`, `end` intervals of its class's vertices travels, or ALL.
+        hop: (n,) int32, stage * number of links + link; from number of stages * number of links on, the settled
+            state whose whole way is meant.
+        begin, end: (number of pieces,) int64.
+    """
 
     class_: Int32Array
+    piece: Int32Array
+    hop: Int32Array
     begin: Int64Array
     end: Int64Array
-    stage: Int32Array
-    link: Int32Array
+
+
+class Settled(NamedTuple):
+    """States in which nothing is left to choose.
+
+    Attributes:
+        pair: (K, P, F) int32, the one split that all rows of the state take, or -1: not settled.
+        move: (K, P, F) int32, what sets do that leave as a whole: a move, WAIT, or -2: not settled.
+    """
+
+    pair: Int32Array
+    move: Int32Array
+
+
+@compiled
+def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) -> Settled:
+    """Find the settled states, backwards over stages and upwards over sets."""
+    num_stages, world, num_sets = whole.wait.shape
+    num_groups = family.set_ptr.shape[0] - 1
+    pair, move = np.full((num_stages, world, num_sets), -1, np.int32), np.full((num_stages, world, num_sets), -2, np.int32)
+    for k in range(num_stages - 1, -1, -1):
+        for v in range(world):
+            for g in range(num_groups):
+                at = v * num_groups + g
+                low, high = family.set_ptr[g], family.set_ptr[g + 1]
+                begin, end = moves.ptr[at], moves.ptr[at + 1]
+                for f in range(low + 1, high):
+                    base = flows.move_base[at] + (f - low) * (end - begin)
+                    taken = 0
+                    if whole.wait[k, v, f] > 0:
+                        taken = 1
+                        if k + 1 < num_stages and pair[k + 1, v, f] >= 0:
+                            move[k, v, f] = WAIT
+                    for j in range(end - begin):
+                        if whole.move[k, base + j] > 0:
+                            taken += 1
+                            w = moves.dst[begin + j]
+                            then = np.int64(f)
+                            if family.group_of[w] == g:
+                                then = np.int64(family.minus[f, family.bit_of[w]])
+                            if then == low or (k + 1 < num_stages and pair[k + 1, w, then] >= 0):
+                                move[k, v, f] = begin + j
+                    if taken != 1:
+                        move[k, v, f] = -2
+                    if not moves.splits[at]:
+                        if move[k, v, f] != -2:
+                            pair[k, v, f] = family.pair_ptr[f]
+                        continue
+                    only = np.int64(-1)
+                    for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
+                        if whole.pair[k, flows.pair_base[at] + q] > 0:
+                            only = q if only == -1 else np.int64(-2)
+                    if only >= 0 and move[k, v, family.pair_first[only]] != -2:
+                        rest = family.pair_rest[only]
+                        if rest == low or pair[k, v, rest] >= 0:
+                            pair[k, v, f] = only
+    return Settled(pair, move)
 
 
 class _Lists(NamedTuple):
-    """Linked lists of portions in growing arrays; `next` of a free entry is the next free one."""
+    """Linked lists of portions, with room for all that can ever exist at once.
 
-    class_: Int32Array
+    Attributes:
+        entry: (n, 3) int32, class, piece and next entry (of a free entry: the next free one).
+        size: (n,) int64, number of vertices.
+        begin, end: intervals.
+        counter: the first free entry, and the number of intervals in use.
+    """
+
+    entry: Int32Array
+    size: Int64Array
     begin: Int64Array
     end: Int64Array
-    next: Int64Array
+    counter: Int64Array
+
+
+def _empty_lists(space_family: SubsetFamily, item_set: Int32Array, whole: WholeFlows) -> _Lists:
+    """Allocate lists that never need to grow.
+
+    The entries of one portion at one time stand for disjoint sets of destinations, so an item has at most as
+    many as it has destinations; each boundary between options makes one portion more, of two intervals.
+    """
+    served = np.bitwise_count(space_family.set_mask[item_set]).sum(dtype=np.int64)
+    cuts = sum(int(np.count_nonzero(part)) for part in whole)
+    room = int(served) + cuts * space_family.minus.shape[1] + 1
+    assert room < 1 << 31, "more portions than can be numbered"
+    return _Lists(
+        np.empty((room, 3), np.int32),
+        np.empty(room, np.int64),
+        np.empty(2 * cuts + 1, np.int64),
+        np.empty(2 * cuts + 1, np.int64),
+        np.zeros(2, np.int64),
+    )
 
 
 @compiled
-def _grown(lists: _Lists) -> _Lists:
-    size = lists.class_.shape[0]
-    class_, next_ = np.empty(2 * size, np.int32), np.arange(1, 2 * size + 1)
-    begin, end = np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)
-    class_[:size], begin[:size], end[:size], next_[:size] = lists.class_, lists.begin, lists.end, lists.next
-    return _Lists(class_, begin, end, next_)
+def _take(lists: _Lists, class_: int, piece: int, size: int) -> int:
+    """Return a fresh entry."""
+    taken = lists.counter[0]
+    lists.counter[0] = lists.entry[taken, 2]
+    lists.entry[taken, 0], lists.entry[taken, 1] = class_, piece
+    lists.size[taken] = size
+    return taken
 
 
 @compiled
-def _copy(lists: _Lists, free: int, entry: int, begin: int) -> tuple[_Lists, int, int]:
-    """Take a free entry for vertices ``begin:`` of `entry`'s portion; return lists, the next free, the copy."""
-    if free >= lists.class_.shape[0]:
-        lists = _grown(lists)
-    copy = free
-    free = lists.next[copy]
-    lists.class_[copy], lists.begin[copy], lists.end[copy] = lists.class_[entry], begin, lists.end[entry]
-    return lists, free, copy
+def _new_piece(lists: _Lists, begin: int, end: int) -> int:
+    """Return the number of a new interval."""
+    piece = lists.counter[1]
+    lists.counter[1] += 1
+    lists.begin[piece], lists.end[piece] = begin, end
+    return piece
 
 
 @compiled
-def _cut(lists: _Lists, free: int, entry: int, length: int) -> tuple[_Lists, int]:
-    """Leave `length` vertices in `entry` and put the others into an entry right behind it."""
-    following, middle = lists.next[entry], lists.begin[entry] + length
-    lists, free, piece = _copy(lists, free, entry, middle)
-    lists.end[entry] = middle
-    lists.next[entry], lists.next[piece] = piece, following
-    return lists, free
+def _cut(lists: _Lists, at: int, length: int) -> None:
+    """Leave `length` vertices in entry `at` and put the others into an entry right behind it."""
+    piece = lists.entry[at, 1]
+    begin = lists.begin[piece] if piece != ALL else np.int64(0)
+    end = begin + lists.size[at]
+    behind = _take(lists, lists.entry[at, 0], _new_piece(lists, begin + length, end), lists.size[at] - length)
+    lists.entry[behind, 2] = lists.entry[at, 2]
+    lists.entry[at, 1], lists.entry[at, 2] = _new_piece(lists, begin, begin + length), behind
+    lists.size[at] = length
 
 
 @compiled
-def _append(lists: _Lists, entry: int, head: Int64Array, tail: Int64Array, at: int) -> None:
-    """Put `entry` at the end of list number `at`."""
-    lists.next[entry] = -1
-    if head[at] < 0:
-        head[at] = entry
+def _append(lists: _Lists, at: int, head: Int32Array, tail: Int32Array, number: int) -> None:
+    """Put entry `at` at the end of list `number`."""
+    lists.entry[at, 2] = -1
+    if head[number] < 0:
+        head[number] = at
     else:
-        lists.next[tail[at]] = entry
-    tail[at] = entry
+        lists.entry[tail[number], 2] = at
+    tail[number] = at
 
 
 @compiled
+def _fill(
+    lists: _Lists,
+    item_ptr: Int64Array,
+    item_set: Int32Array,
+    source: Int32Array,
+    count: Int64Array,
+    num_sets: int,
+    head: Int32Array,
+    tail: Int32Array,
+) -> None:
+    """Put one entry per item into the list of its state, those of a state next to each other in memory."""
+    start = np.zeros(head.shape[0] + 1, np.int64)
+    for c in range(source.shape[0]):
+        for i in range(item_ptr[c], item_ptr[c + 1]):
+            start[source[c] * num_sets + item_set[i] + 1] += 1
+    at = np.cumsum(start)
+    for c in range(source.shape[0]):
+        for i in range(item_ptr[c], item_ptr[c + 1]):
+            number = source[c] * num_sets + item_set[i]
+            lists.entry[at[number], 0], lists.entry[at[number], 1] = c, ALL
+            lists.size[at[number]] = count[c]
+            at[number] += 1
+    for number in range(head.shape[0]):
+        for e in range(at[number] - start[number + 1], at[number]):
+            _append(lists, e, head, tail, number)
+    for e in range(item_set.shape[0], lists.size.shape[0]):
+        lists.entry[e, 2] = e + 1
+    lists.counter[0] = item_set.shape[0]
+
+
 def deal(
     family: SubsetFamily,
     moves: Moves,
@@ -89,6 +215,8 @@ def deal(
     item_set: Int32Array,
     source: Int32Array,
     count: Int64Array,
+    num_links: int,
+    settled: Settled,
 ) -> Journeys:
     """Send the vertices of every class through the states as `whole` says.
 
@@ -98,100 +226,117 @@ def deal(
         whole: rows that take each option.
         item_ptr, item_set: the sets to which the rows of each class must be brought, (C+1,) and (I,).
         source, count: owner and number of vertices of each class, (C,).
+        num_links: number of links of the machine.
+        settled: as found by `settle`.
     """
+    lists = _empty_lists(family, item_set, whole)
+    hops = _deal(family, moves, flows, whole, item_ptr, item_set, source, count, num_links, settled.pair, lists)
+    pieces = int(lists.counter[1])
+    return Journeys(hops[:, 0], hops[:, 1], hops[:, 2], lists.begin[:pieces], lists.end[:pieces])
+
+
+@compiled
+def _deal(
+    family: SubsetFamily,
+    moves: Moves,
+    flows: Flows,
+    whole: WholeFlows,
+    item_ptr: Int64Array,
+    item_set: Int32Array,
+    source: Int32Array,
+    count: Int64Array,
+    num_links: int,
+    settled: Int32Array,
+    lists: _Lists,
+) -> Int32Array:
+    """Return the journeys as (n, 3): class, piece, hop."""
     num_stages, world, num_sets = whole.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
-    num_items = item_set.shape[0]
-    size = 2 * num_items + 64
-    lists = _Lists(
-        np.empty(size, np.int32), np.empty(size, np.int64), np.empty(size, np.int64), np.arange(1, size + 1)
-    )
-    free = 0
-    room = 2 * num_items + 64
-    out_class, out_stage, out_link = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
-    out_begin, out_end = np.empty(room, np.int64), np.empty(room, np.int64)
-    written = 0
-    # List numbers: a state (v, f) is v * F + f; what leaves v undivided is f alone, in `out_*`.
-    head, tail = np.full(world * num_sets, -1, np.int64), np.full(world * num_sets, -1, np.int64)
+    # List numbers: a state (v, f) is v * F + f; what leaves the device at hand as a whole is f alone.
+    head, tail = np.full(world * num_sets, -1, np.int32), np.full(world * num_sets, -1, np.int32)
     later_head, later_tail = head.copy(), tail.copy()
-    leave_head, leave_tail = np.full(num_sets, -1, np.int64), np.full(num_sets, -1, np.int64)
-    for c in range(source.shape[0]):
-        for i in range(item_ptr[c], item_ptr[c + 1]):
-            entry = free
-            free = lists.next[entry]
-            lists.class_[entry], lists.begin[entry], lists.end[entry] = c, 0, count[c]
-            _append(lists, entry, head, tail, source[c] * num_sets + item_set[i])
+    leave_head, leave_tail = np.full(num_sets, -1, np.int32), np.full(num_sets, -1, np.int32)
+    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail)
+    entry, size = lists.entry, lists.size
+    out = np.empty((2 * item_set.shape[0] + 64, 3), np.int32)
+    written = 0
     for k in range(num_stages):
         for v in range(world):
             for g in range(num_groups):
                 at = v * num_groups + g
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 for f in range(high - 1, low, -1):
-                    entry = head[v * num_sets + f]
+                    e = head[v * num_sets + f]
+                    if e < 0:
+                        continue
                     head[v * num_sets + f] = -1
+                    if settled[k, v, f] >= 0:
+                        hop = num_stages * num_links + (k * world + v) * num_sets + f
+                        while e >= 0:
+                            if written == out.shape[0]:
+                                out = np.concatenate((out, np.empty_like(out)))
+                            out[written, 0], out[written, 1], out[written, 2] = entry[e, 0], entry[e, 1], hop
+                            written += 1
+                            following = entry[e, 2]
+                            entry[e, 2] = lists.counter[0]
+                            lists.counter[0] = e
+                            e = following
+                        continue
+                    if not moves.splits[at]:
+                        leave_head[f], leave_tail[f] = e, tail[v * num_sets + f]
+                        continue
                     q = family.pair_ptr[f] - 1
-                    room_left = np.int64(0)
-                    while entry >= 0:
-                        if not moves.splits[at]:
-                            following = lists.next[entry]
-                            _append(lists, entry, leave_head, leave_tail, f)
-                            entry = following
-                            continue
-                        while room_left == 0:
+                    left = np.int64(0)  # rows that option q still takes
+                    while e >= 0:
+                        while left == 0:
                             q += 1
-                            room_left = whole.pair[k, flows.pair_base[at] + q]
-                        if lists.end[entry] - lists.begin[entry] > room_left:
-                            lists, free = _cut(lists, free, entry, room_left)
-                        following = lists.next[entry]
-                        room_left -= lists.end[entry] - lists.begin[entry]
+                            left = whole.pair[k, flows.pair_base[at] + q]
+                        if size[e] > left:
+                            _cut(lists, e, left)
+                        following = entry[e, 2]
+                        left -= size[e]
                         rest = family.pair_rest[q]
                         if rest != low:
-                            lists, free, copy = _copy(lists, free, entry, lists.begin[entry])
+                            copy = _take(lists, entry[e, 0], entry[e, 1], size[e])
                             _append(lists, copy, head, tail, v * num_sets + rest)
-                        _append(lists, entry, leave_head, leave_tail, family.pair_first[q])
-                        entry = following
+                        _append(lists, e, leave_head, leave_tail, family.pair_first[q])
+                        e = following
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
-                    entry = leave_head[f]
+                    e = leave_head[f]
+                    if e < 0:
+                        continue
                     leave_head[f] = -1
                     base = flows.move_base[at] + (f - low) * (end - begin)
-                    j = -1  # first those that wait, then the moves in turn
-                    room_left = whole.wait[k, v, f]
-                    while entry >= 0:
-                        while room_left == 0:
+                    j = np.int64(WAIT)  # first those that wait, then the moves in turn
+                    left = whole.wait[k, v, f]
+                    while e >= 0:
+                        while left == 0:
                             j += 1
-                            room_left = whole.move[k, base + j]
-                        if lists.end[entry] - lists.begin[entry] > room_left:
-                            lists, free = _cut(lists, free, entry, room_left)
-                        following = lists.next[entry]
-                        room_left -= lists.end[entry] - lists.begin[entry]
-                        if j < 0:
-                            _append(lists, entry, later_head, later_tail, v * num_sets + f)
-                            entry = following
+                            left = whole.move[k, base + j]
+                        if size[e] > left:
+                            _cut(lists, e, left)
+                        following = entry[e, 2]
+                        left -= size[e]
+                        if j == WAIT:
+                            _append(lists, e, later_head, later_tail, v * num_sets + f)
+                            e = following
                             continue
-                        if written == room:
-                            room *= 2
-                            out_class = np.concatenate((out_class, np.empty_like(out_class)))
-                            out_begin = np.concatenate((out_begin, np.empty_like(out_begin)))
-                            out_end = np.concatenate((out_end, np.empty_like(out_end)))
-                            out_stage = np.concatenate((out_stage, np.empty_like(out_stage)))
-                            out_link = np.concatenate((out_link, np.empty_like(out_link)))
-                        out_class[written] = lists.class_[entry]
-                        out_begin[written], out_end[written] = lists.begin[entry], lists.end[entry]
-                        out_stage[written], out_link[written] = k, moves.link[begin + j]
+                        if written == out.shape[0]:
+                            out = np.concatenate((out, np.empty_like(out)))
+                        out[written, 0], out[written, 1] = entry[e, 0], entry[e, 1]
+                        out[written, 2] = k * num_links + moves.link[begin + j]
                         written += 1
                         w = moves.dst[begin + j]
-                        left = np.int64(f)
+                        then = np.int64(f)
                         if family.group_of[w] == g:
-                            left = np.int64(family.minus[f, family.bit_of[w]])
-                        if left != low:
-                            _append(lists, entry, later_head, later_tail, w * num_sets + left)
+                            then = np.int64(family.minus[f, family.bit_of[w]])
+                        if then != low:
+                            _append(lists, e, later_head, later_tail, w * num_sets + then)
                         else:
-                            lists.next[entry] = free
-                            free = entry
-                        entry = following
+                            entry[e, 2] = lists.counter[0]
+                            lists.counter[0] = e
+                        e = following
         head, later_head = later_head, head
         tail, later_tail = later_tail, tail
-    return Journeys(
-        out_class[:written], out_begin[:written], out_end[:written], out_stage[:written], out_link[:written]
-    )
+    return out[:written]

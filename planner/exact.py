@@ -1,8 +1,8 @@
 """The best whole-row plan of a very small problem, by listing every tree and solving an integer program.
 
-With four devices and a few hundred vertices the time of one row matters, and no rounding of a fractional plan
-is safe; nor is a linear program where latencies decide which links are worth opening. There are about a hundred
-stage-labelled trees per class then, so HiGHS can be given all of them.
+With four devices and a few hundred vertices the time of one row matters, and no rounding of a fractional
+plan is safe; nor is a linear program where latencies decide which links are worth opening. There are about
+a hundred stage-labelled trees per class then, so HiGHS can be given all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 MAX_DEVICES = 4
 MAX_VERTICES = 256  # in whole rows; of more, only the use of links is decided in whole numbers
-NODE_LIMIT = 100  # branch-and-bound nodes; a limit in nodes keeps results repeatable, one in seconds would not
+NODE_LIMIT = (
+    100  # branch-and-bound nodes; a limit in nodes keeps results repeatable, one in seconds would not
+)
 
 Edges = tuple[tuple[int, int], ...]  # (stage, link) pairs, ascending
 
@@ -66,7 +68,9 @@ def best_whole_plan(
     for n, (_, edges) in enumerate(options):
         for use in edges:
             users.setdefault(use, []).append(n)
-    switch = {use: num + num_stages + n for n, use in enumerate(u for u in sorted(users) if latency[u[1]] > 0)}
+    switch = {
+        use: num + num_stages + n for n, use in enumerate(u for u in sorted(users) if latency[u[1]] > 0)
+    }
     num_columns = num + num_stages + len(switch)
     entries: list[tuple[int, int, float]] = []
     rows = 0
@@ -85,7 +89,9 @@ def best_whole_plan(
             rows += 1
     row_index, column_index, values = (np.array(part) for part in zip(*entries, strict=True))
     limits = coo_array((values, (row_index, column_index)), shape=(rows, num_columns)).tocsc()
-    served = coo_array((np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)).tocsc()
+    served = coo_array(
+        (np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)
+    ).tocsc()
     solution = milp(
         np.concatenate([np.zeros(num), np.ones(num_stages), np.zeros(len(switch))]),
         integrality=np.concatenate([np.full(num, whole), np.zeros(num_stages), np.ones(len(switch))]),
@@ -101,14 +107,14 @@ def best_whole_plan(
         return None
     taken = np.flatnonzero(count)
     stages = [k for n in taken for k, _ in options[n][1]]
-    links = np.array([link for n in taken for _, link in options[n][1]], np.int64)
+    hops = np.array([link for n in taken for _, link in options[n][1]], np.int64)
     sizes = [len(options[n][1]) for n in taken]
     return Trees(
         owner[taken].astype(np.int32),
         count[taken],
         np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        arrays.link_src[links],
-        arrays.link_dst[links],
+        arrays.link_src[hops],
+        arrays.link_dst[hops],
         np.array(stages, np.int32),
     )
 
@@ -127,7 +133,9 @@ def _whole(rows: FloatArray, owner: Int64Array, relation: Relation) -> Int64Arra
     return count
 
 
-def _loaded(users: dict[tuple[int, int], list[int]], arrays: TopologyArrays) -> dict[tuple[int, int], list[int]]:
+def _loaded(
+    users: dict[tuple[int, int], list[int]], arrays: TopologyArrays
+) -> dict[tuple[int, int], list[int]]:
     """Return for each (stage, connection-direction) the links in use there."""
     loaded: dict[tuple[int, int], list[int]] = {}
     for k, link in sorted(users):
@@ -143,7 +151,12 @@ def _trees(source: int, dests: list[int], arrays: TopologyArrays, num_stages: in
         for relays in itertools.combinations(others, size):
             members = sorted((*dests, *relays))
             entries = [
-                [(p, m, k) for p in (source, *members) if arrays.link_of[p, m] >= 0 for k in range(num_stages)]
+                [
+                    (p, m, k)
+                    for p in (source, *members)
+                    if arrays.link_of[p, m] >= 0
+                    for k in range(num_stages)
+                ]
                 for m in members
             ]
             for tree in itertools.product(*entries):

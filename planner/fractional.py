@@ -1,4 +1,5 @@
-"""The best fractional plan of a given number of stages: prices first, then columns until nothing is left to gain.
+"""The best fractional plan of a given number of stages: prices first, then columns until nothing is left to
+gain.
 
 Time is counted in rows per GB/s here: the seconds of a plan divided by row_bytes / 1e9, without latencies.
 """

@@ -185,7 +185,8 @@ def play_free_rounds(
 ) -> float:
     """Play rounds ``first:last`` of multiplicative weights from `score` (C,), in place.
 
-    Every `every`-th answer is kept in `columns` (n, N, C); `best_weight` (C,) is set to the best weights found.
+    Every `every`-th answer is kept in `columns` (n, N, C); `best_weight` (C,) is set to the best weights
+    found.
 
     Returns:
         The best value of an answer: a bound on plans of any number of stages, in time units.

@@ -1,9 +1,9 @@
 """Which devices plan together: one group where that is affordable, else machines, sockets or clusters.
 
 With one group of all devices the tree program is exact, at K * P * 3**(P-1) / 2 steps a round. Past a dozen
-devices sets are kept per group instead: a row crosses to each other group once (over one link, after any moves
-inside its own), and is spread there. What this loses is measured against bounds that know nothing of groups
-(price_bound.py, bounds.py).
+devices sets are kept per group instead: a row crosses to each other group once (over one link, after any
+moves inside its own), and is spread there. What this loses is measured against bounds that know nothing of
+groups (price_bound.py, bounds.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def is_exact(relation: Relation) -> bool:
 
 
 def device_groups(topology: Topology) -> list[IntArray]:
-    """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then socket, then how close they are."""
+    """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then socket, then how close they
+    are."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, device in enumerate(topology.devices):
         groups.setdefault((device.machine,), []).append(rank)
@@ -63,7 +64,8 @@ def device_groups(topology: Topology) -> list[IntArray]:
 
 
 def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return (P, P) how dear a row between two devices is: all the connections that it keeps busy, in turn."""
+    """Return (P, P) how dear a row between two devices is: all the connections that it keeps busy, in
+    turn."""
     cost = np.add.reduceat(1.0 / arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
     distance = np.full((arrays.num_devices, arrays.num_devices), np.inf)
     distance[arrays.link_src, arrays.link_dst] = cost
@@ -71,7 +73,8 @@ def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[n
 
 
 def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[IntArray]:
-    """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from its first rank by nearest neighbour."""
+    """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from its first rank by nearest
+    neighbour."""
     num = -(-ranks.shape[0] // GROUP_SIZE)
     left = ranks.tolist()
     out = []

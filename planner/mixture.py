@@ -1,9 +1,10 @@
 """The best mixture of kept answers: a small linear program, solved by HiGHS.
 
-Each column says how long one block of owners would keep each (stage, connection-direction) busy if all its rows
-were sent as in one answer. A mixture takes of each block's columns shares that add up to 1; its time is the sum
-over stages of the busiest direction. The dual values of the busy times are the prices at which the next answer
-is worth asking for (Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+Each column says how long one block of owners would keep each (stage, connection-direction) busy if all its
+rows were sent as in one answer. A mixture takes of each block's columns shares that add up to 1; its time
+is the sum over stages of the busiest direction. The dual values of the busy times are the prices at which
+the next answer is worth asking for (Dantzig and Wolfe, "Decomposition principle for linear programs",
+1960).
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Mixture:
         seconds: time of the mixture, in the unit of the columns.
         share: (n,) of each column, >= 0; those of a block add up to 1.
         weight: (K, C) >= 0, each stage's adding up to 1: the dual prices.
-        reduced_cost: (n,), how much dearer a column is at these prices than the cheapest mixture of its block.
+        reduced_cost: (n,), how much dearer a column is at these prices than the cheapest mixture of its
+            block.
     """
 
     seconds: float

@@ -1,11 +1,11 @@
 """Whole-row improvement: trees are exchanged for cheaper ones while the real stage times fall.
 
 Rounding leaves some directions a row or two above their share, and dropping second deliveries leaves others
-below. Both matter when counts are small. Here the plan's time is smoothed to the sum over stages of
-log(1 + sum over c of (exp(beta * h) - 1)) / beta, where h(k, c) is how long direction c is busy in stage k
-(with the latency of the slowest link that uses it). Its gradient is a price for every (stage, direction); the
-tree program finds the cheapest tree of every class at these prices, and rows are moved to it from dearer trees
-as long as the exact change is a gain. With growing beta the smooth time becomes the true one.
+below. Both matter when counts are small. Here the plan's time is smoothed to the sum over stages of log(1 +
+sum over c of (exp(beta * h) - 1)) / beta, where h(k, c) is how long direction c is busy in stage k (with
+the latency of the slowest link that uses it). Its gradient is a price for every (stage, direction); the
+tree program finds the cheapest tree of every class at these prices, and rows are moved to it from dearer
+trees as long as the exact change is a gain. With growing beta the smooth time becomes the true one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
-from dgcl.planner.assembly import cleaned
+from dgcl.planner.assembly import cleaned, sort_by_stage
 from dgcl.planner.compiled import compiled
 from dgcl.planner.price_loop import Routes, link_prices
 from dgcl.planner.subsets import SubsetFamily
@@ -32,7 +32,7 @@ class Forest(NamedTuple):
     """
 
     class_: Int32Array
-    count: Int64Array
+    count: Int64Array  # type: ignore[assignment]  # the field of a tuple of arrays, not tuple.count
     first: Int64Array
     size: Int64Array
     link: Int32Array
@@ -44,13 +44,11 @@ class Clock(NamedTuple):
     """The loads of a plan and what follows from them, K stages, C directions, L links.
 
     Attributes:
-        rows: (K, L) int64.
-        busy: (K, C), time units that the rows take.
-        height: (K, C), `busy` plus the largest latency of a link in use there; 0 where nothing is sent.
-        power: (K, C), exp(beta * (height - top)).
-        top, total: (K,), the reference height, and the sum of `power` less that of idle directions, plus one idle.
-        latency: (L,) in time units.
-        by_direction_ptr, by_direction: the links that use each direction.
+        rows: (K, L) int64. busy: (K, C), time units that the rows take. height: (K, C), `busy` plus the
+        largest latency of a link in use there; 0 where nothing is sent. power: (K, C), exp(beta * (height -
+        top)). top, total: (K,), the reference height, and the sum of `power` less that of idle directions,
+        plus one idle. latency: (L,) in time units. by_direction_ptr, by_direction: the links that use each
+        direction.
     """
 
     rows: Int64Array
@@ -176,7 +174,8 @@ def _trace(
     num: int,
     stack: Int64Array,
 ) -> int:
-    """Append the edges of the cheapest tree of one set to `link` and `stage`; return how many there are then."""
+    """Append the edges of the cheapest tree of one set to `link` and `stage`; return how many there are
+    then."""
     num_groups = family.set_ptr.shape[0] - 1
     group = 0
     while family.set_ptr[group + 1] <= set_:
@@ -208,18 +207,6 @@ def _trace(
             stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, w, f
             depth += 1
     return num
-
-
-@compiled
-def _sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
-    """Insertion sort by (stage, link)."""
-    for e in range(1, num):
-        a, b = stage[e], link[e]
-        at = e
-        while at > 0 and (stage[at - 1] > a or (stage[at - 1] == a and link[at - 1] > b)):
-            stage[at], link[at] = stage[at - 1], link[at - 1]
-            at -= 1
-        stage[at], link[at] = a, b
 
 
 @compiled
@@ -293,7 +280,7 @@ def exchange(
                     num_new = _trace(
                         family, moves, choices, source[c], item_set[i], new_link, new_stage, num_new, stack
                     )
-                _sort_by_stage(new_link, new_stage, num_new)
+                sort_by_stage(new_link, new_stage, num_new)
                 num_new = cleaned(
                     new_link, new_stage, num_new, source[c], dests[c], link_src, link_dst, entered, needed
                 )

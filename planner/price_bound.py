@@ -5,18 +5,19 @@ price(link) be the sum of y over the directions of its route. For each class tak
 from its source to its destinations. Then no plan is faster than the sum over classes of count * row_bytes *
 that price.
 
-Proof. Let load(k, c) be the loads of any plan and T(k) the time of its stage k, so load(k, c) <= bandwidth(c) *
-T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) <= (sum over c of y(c) * bandwidth(c)) * (sum
-over k of T(k)), which is the plan's time. The left side is what all its trees pay: each byte over a link pays
-for every direction of the route. No tree pays less than a cheapest one. QED. (Latencies only add to T(k), and
-where they matter rows count by the factor of their link: `price_loop.latency_factor` has the proof of load(k, c)
-<= bandwidth(c) * T(k) with rows so weighted. A half-duplex connection has one direction that both ways load;
-parallel connections have prices of their own.)
+Proof. Let load(k, c) be the loads of any plan and T(k) the time of its stage k, so load(k, c) <=
+bandwidth(c) * T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) <= (sum over c of y(c) *
+bandwidth(c)) * (sum over k of T(k)), which is the plan's time. The left side is what all its trees pay:
+each byte over a link pays for every direction of the route. No tree pays less than a cheapest one. QED.
+(Latencies only add to T(k), and where they matter rows count by the factor of their link:
+`price_loop.latency_factor` has the proof of load(k, c) <= bandwidth(c) * T(k) with rows so weighted. A
+half-duplex connection has one direction that both ways load; parallel connections have prices of their
+own.)
 
-Contraction. The theorem holds with devices merged into nodes: drop from every tree the edges inside a node and
-what remains still joins the source's node to all destinations' nodes, and costs at most as much. So a small
-graph of nodes gives a valid bound for a machine of any size: one machine's devices with all others merged, say,
-or the machines as nodes.
+Contraction. The theorem holds with devices merged into nodes: drop from every tree the edges inside a node
+and what remains still joins the source's node to all destinations' nodes, and costs at most as much. So a
+small graph of nodes gives a valid bound for a machine of any size: one machine's devices with all others
+merged, say, or the machines as nodes.
 
 The best prices are found by multiplicative weights and then by columns, as for stages (fractional.py): here
 there is one price vector instead of one per stage. Every price vector on the way gives a valid bound, so
@@ -86,10 +87,9 @@ def price_bound(
     """Search for the best prices of the contracted problem.
 
     Args:
-        relation: what must be delivered.
-        arrays: the machine.
-        node_of: (P,) node of each device, 0..N-1; N up to about 12.
-        factor: (L,) latency factors of the links (`price_loop.latency_factor`); the bound holds for plans whose
+        relation: what must be delivered. arrays: the machine. node_of: (P,) node of each device, 0..N-1; N
+        up to about 12. factor: (L,) latency factors of the links (`price_loop.latency_factor`); the bound
+        holds for plans whose
             stages are as short as these say, all plans for ones.
         aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
         enough: stop when the bound is at least this.
@@ -144,7 +144,8 @@ def _contract(
     """Merge devices into nodes."""
     nodes = int(node_of.max()) + 1
     rows = np.zeros((nodes, 1 << nodes))
-    _merge(relation.source, relation.dests, relation.count, node_of, rows)
+    nodes_of_byte = _byte_masks(node_of, relation.dests.shape[1])
+    _merge(relation.source, relation.dests, relation.count, node_of, nodes_of_byte, rows)
     family = build_family([np.arange(nodes)], [np.flatnonzero(rows.any(axis=0))])
     src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
     crossing = np.flatnonzero(src != dst)
@@ -162,19 +163,29 @@ def _contract(
     return _Quotient(family, FreeLinks(src[crossing], dst[crossing]), routes, rows[:, family.set_mask])
 
 
+def _byte_masks(node_of: Int64Array, words: int) -> Int64Array:
+    """Return (8 * words, 256) the nodes that the ranks in one byte of a destination mask are in, as bit masks."""
+    world = node_of.shape[0]
+    rank = np.arange(64 * words).reshape(8 * words, 8)
+    bit = np.where(rank < world, np.int64(1) << node_of[np.minimum(rank, world - 1)], 0)
+    has = np.arange(256)[:, None] >> np.arange(8) & 1
+    return np.bitwise_or.reduce(np.where(has[None] == 1, bit[:, None, :], 0), axis=2)
+
+
 @compiled
-def _merge(source: Int32Array, dests: MaskArray, count: Int64Array, node_of: Int64Array, rows: FloatArray) -> None:
+def _merge(
+    source: Int32Array, dests: MaskArray, count: Int64Array, node_of: Int64Array, nodes: Int64Array, rows: FloatArray
+) -> None:
     """Add each class to `rows` (N, 2**N): rows at a node that must be brought to a set of other nodes."""
     for c in range(source.shape[0]):
         mask = np.int64(0)
         for word in range(dests.shape[1]):
             bits = dests[c, word]
-            rank = 64 * word
+            byte = 8 * word
             while bits:
-                if bits & np.uint64(1):
-                    mask |= np.int64(1) << node_of[rank]
-                bits >>= np.uint64(1)
-                rank += 1
+                mask |= nodes[byte, np.int64(bits & np.uint64(255))]
+                bits >>= np.uint64(8)
+                byte += 1
         home = node_of[source[c]]
         mask &= ~(np.int64(1) << home)
         if mask:

@@ -2,13 +2,15 @@
 
 The problem is a game. One player chooses for each stage k a price vector w(k, .) >= 0 over
 connection-directions with sum 1; the other answers with the trees that are cheapest when a row over
-connection-direction c in stage k costs w(k, c) / bandwidth(c). The value of the game is the least time of any
-fractional plan with that many stages. Each round answers the current prices exactly (tree_program.py) and then
-raises the prices of what the answer keeps busy: w(k, c) is proportional to exp of the weighted sum of the times
-that c was busy in stage k (Arora, Hazan and Kale, "The multiplicative weights update method", 2012).
+connection-direction c in stage k costs w(k, c) / bandwidth(c). The value of the game is the least time of
+any fractional plan with that many stages. Each round answers the current prices exactly (tree_program.py)
+and then raises the prices of what the answer keeps busy: w(k, c) is proportional to exp of the weighted sum
+of the times that c was busy in stage k (Arora, Hazan and Kale, "The multiplicative weights update method",
+2012).
 
-Answers of single rounds swing wildly and only their averages settle, and slowly. Some of them are therefore kept
-as *columns*, one per block of owners, for a small linear program that finds the best mixture (mixture.py).
+Answers of single rounds swing wildly and only their averages settle, and slowly. Some of them are therefore
+kept as *columns*, one per block of owners, for a small linear program that finds the best mixture
+(mixture.py).
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ class Routes(NamedTuple):
 def latency_factor(latency: FloatArray, stage_time: float) -> FloatArray:
     """Return how much more rows count over links of this latency, in stages that take at most `stage_time`.
 
-    In such a stage, whose time is T, a direction c that is busy for a time b(c) takes part in T >= latency(l) +
-    b(c) for every link l in use through it, and latency(l) >= T * latency(l) / stage_time; hence
-    T >= b(c) / (1 - latency(l) / stage_time). T is then also at least any average of these over the rows on
-    c: sum over links l of (rows of l) * cost(c) * factor(l).
+    In such a stage, whose time is T, a direction c that is busy for a time b(c) takes part in T >=
+    latency(l) + b(c) for every link l in use through it, and latency(l) >= T * latency(l) / stage_time;
+    hence T >= b(c) / (1 - latency(l) / stage_time). T is then also at least any average of these over the
+    rows on c: sum over links l of (rows of l) * cost(c) * factor(l).
     """
     left = 1.0 - latency / stage_time
     return np.where(left > 1e-6, 1.0 / np.maximum(left, 1e-6), np.inf)
@@ -117,7 +119,8 @@ def answer_columns(
     columns: FloatArray,
     traffic: FloatArray,
 ) -> None:
-    """Set `columns` (B, K, C) to the busy times that each block's rows cause, `traffic` (B,) to their hops."""
+    """Set `columns` (B, K, C) to the busy times that each block's rows cause, `traffic` (B,) to their
+    hops."""
     rows = np.empty((choices.split.shape[0], routes.base.shape[0]))
     for b in range(block_ptr.shape[0] - 1):
         push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows, False, flows)
@@ -159,7 +162,8 @@ def run_rounds(
         mean_weight: (K, C), the weights of all rounds are added to it.
 
     Returns:
-        The largest value of an answer: a bound on every plan of K stages, in time units, if `routes.base` is 0.
+        The largest value of an answer: a bound on every plan of K stages, in time units, if `routes.base`
+        is 0.
     """
     num_stages, num_directions = score.shape
     num_links = routes.base.shape[0]

@@ -24,10 +24,10 @@ class WholeFlows(NamedTuple):
 def whole_flows(family: SubsetFamily, moves: Moves, start: FloatArray, flows: Flows, num_links: int) -> WholeFlows:
     """Round `flows` so that every row of `start` (whole numbers) is conserved in every state.
 
-    In each state the rows that really arrived are dealt to the options in the proportions of `flows`, rounded
-    down; each remaining row goes to the option to which the plan so far owes most: to the states behind it, and
-    for moves to the link. The debts of earlier states (also of those where no row arrived) are thereby paid by
-    later ones instead of piling up.
+    In each state the rows that really arrived are dealt to the options in the proportions of `flows`,
+    rounded down; each remaining row goes to the option to which the plan so far owes most: to the states
+    behind it, and for moves to the link. The debts of earlier states (also of those where no row arrived)
+    are thereby paid by later ones instead of piling up.
     """
     whole = WholeFlows(
         np.zeros(flows.wait.shape, np.int64), np.zeros(flows.pair.shape, np.int64), np.zeros(flows.move.shape, np.int64)

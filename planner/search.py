@@ -24,7 +24,7 @@ from dgcl.planner.assembly import assemble
 from dgcl.planner.bounds import best_bound
 from dgcl.planner.certificate import excess_factor, ladder, stage_free_bound
 from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
-from dgcl.planner.dealing import deal
+from dgcl.planner.dealing import deal, settle
 from dgcl.planner.exact import best_whole_plan, is_small
 from dgcl.planner.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.hierarchy import is_exact, plan_states
@@ -267,11 +267,12 @@ class StageSearch:
         whole = whole_flows(
             space.family, space.moves, space.start, fractional.flows, self.arrays.link_src.shape[0]
         )
+        settled = settle(space.family, space.moves, fractional.flows, whole)
         journeys = deal(
             space.family, space.moves, fractional.flows, whole, space.items.ptr, space.item_set,
-            relation.source, relation.count,
+            relation.source, relation.count, self.arrays.link_src.shape[0], settled,
         )  # fmt: skip
-        trees = assemble(journeys, relation, self.arrays)
+        trees = assemble(journeys, settled, space, relation, self.arrays)
         found.offer(trees, "prices")
         slack = self.effort.tolerance
         enough = max((1.0 + slack) * self._floor(), (1.0 + 0.5 * slack) * program.bound)

@@ -69,7 +69,10 @@ class StateSpace:
 
 
 def build_states(
-    relation: Relation, arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence[IntArray] | None = None
+    relation: Relation,
+    arrays: TopologyArrays,
+    groups: Sequence[IntArray],
+    allowed: Sequence[IntArray] | None = None,
 ) -> StateSpace:
     """Number the states of `relation` for a grouping of the devices.
 
@@ -84,14 +87,16 @@ def build_states(
     group_of, bit_of = np.zeros(world, np.int64), np.zeros(world, np.int64)
     for g, group in enumerate(groups):
         group_of[group], bit_of[group] = g, np.arange(group.shape[0])
-    ptr, group, mask = _divide(relation.source, relation.dests, group_of, bit_of, num_groups)
-    items = Items(ptr, group, mask)
-    family = build_family(groups, [_present(mask[group == g], groups[g].shape[0]) for g in range(num_groups)])
+    ptr, item_group, mask = _divide(relation.source, relation.dests, group_of, bit_of, num_groups)
+    items = Items(ptr, item_group, mask)
+    family = build_family(
+        groups, [_present(mask[item_group == g], groups[g].shape[0]) for g in range(num_groups)]
+    )
     index = np.zeros((num_groups, 1 << max(len(g) for g in groups)), np.int32)
     for g in range(num_groups):
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         index[g, family.set_mask[low:high]] = np.arange(low, high)
-    item_set = index[group, mask]
+    item_set = index[item_group, mask]
     start = np.zeros((world, family.set_mask.shape[0]))
     _count(ptr, item_set, relation.source, relation.count, start)
     return StateSpace(tuple(groups), family, _moves(arrays, groups, allowed), items, item_set, start)
@@ -154,7 +159,9 @@ def _divide(
 
 
 @compiled
-def _count(ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, start: FloatArray) -> None:
+def _count(
+    ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, start: FloatArray
+) -> None:
     """Add the rows of each item to its start state."""
     for c in range(source.shape[0]):
         for i in range(ptr[c], ptr[c + 1]):

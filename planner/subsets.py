@@ -95,7 +95,8 @@ def count_splits(size: int, wanted: IntArray) -> int:
 
 
 def _closure(size: int, wanted: IntArray) -> tuple[Int64Array, Int32Array]:
-    """Return the masks that are subsets of a wanted one, ascending, and the rank of each mask (-1: not one)."""
+    """Return the masks that are subsets of a wanted one, ascending, and the rank of each mask (-1: not
+    one)."""
     assert size <= MAX_GROUP, size
     present = np.zeros(1 << size, np.bool_)
     present[0] = True

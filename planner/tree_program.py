@@ -8,10 +8,10 @@ backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a wh
   and nothing else.
 
 Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the
-lowest bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a sequence of
-choices, so value(0, source, D) is at most the price of the cheapest tree; and choices that enter a device twice
-can be shortened to a tree that is no dearer (drop the later entry, serve its subtree from the earlier one), so
-it is that price.
+lowest bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a
+sequence of choices, so value(0, source, D) is at most the price of the cheapest tree; and choices that
+enter a device twice can be shortened to a tree that is no dearer (drop the later entry, serve its subtree
+from the earlier one), so it is that price.
 
 Where a state's device is outside the group of its set (hierarchy.py), the set is not divided.
 """
