@@ -55,6 +55,29 @@ class PlannedExchange:
         """Nothing of its own."""
 
 
+class OperatorExchange:
+    """A communicator's own plan, called as models call it: through the differentiable operators, with inputs
+    that need gradients. What it takes longer than :class:`PlannedExchange` is what autograd costs."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """``graph_allgather``, recorded by autograd."""
+        return self._comm.expand(rows.requires_grad_()).detach()
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """The sum over ranks, recorded by autograd."""
+        return self._comm.fold(rows.requires_grad_()).detach()
+
+    def poison(self) -> None:
+        """All free blocks of the communicator's pool."""
+        poison_pool(self._comm)
+
+    def close(self) -> None:
+        """Nothing of its own."""
+
+
 class Scratch:
     """Tensors that calls of the same width share, so that no call pays for new memory."""
 

@@ -73,6 +73,7 @@ class ExchangeLane:
             self._comm.world_size,
         )
         for k in range(calls):
+            inputs[k].requires_grad_(False)
             if verb == EXPAND:
                 patterns.fill_expand(inputs[k], self._owned, first + k)
             else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dgcl.bench.exchange import OperatorExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
 from dgcl.bench.methods import build_comm_info, exchange_of
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 LAP_BYTES = 64 << 20  # of results that are alive at once, on each rank
 MAX_LAP = 100  # calls
 MIN_LAPS = 5  # so that a median means something
+
+#: A method that is measured and is no other way to exchange rows: "auto", called as models call it.
+OPERATOR = "operator"
 
 
 @dataclass
@@ -100,6 +104,12 @@ def _record(
     return None if traces is None else chrome_trace(traces)
 
 
+def split_method(method: str, fold: str) -> tuple[str, str]:
+    """``"auto+atomic"`` as ``("auto", "atomic")``; without a fold of its own a method has the given one."""
+    mover, _, own = method.partition("+")
+    return mover, own or fold
+
+
 def available_cores() -> int:
     """Cores that this process may run on. More threads than that, over all ranks, wait for each other."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -146,11 +156,13 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
     for method in settings.methods:
         if method == "replication":
             continue
-        comm = build(method, settings.fold)
+        mover, fold = split_method(method, settings.fold)
+        comm = build("auto" if mover == OPERATOR else mover, fold)
         plain = plain or comm
-        planned = comm.plan if method in PLANNERS else None
-        note = "" if settings.fold == "sum" else f"fold {settings.fold}"
-        lane = ExchangeLane(comm, exchange_of(comm), meeting)
+        planned = comm.plan if mover in (OPERATOR, *PLANNERS) else None
+        note = "" if fold == "sum" else f"fold {fold}"
+        exchange = OperatorExchange(comm) if mover == OPERATOR else exchange_of(comm)
+        lane = ExchangeLane(comm, exchange, meeting)
         contenders.append(_Contender(method, lane, comm, planned, note))
     plain = plain or build("direct", "sum")
     if "replication" in settings.methods:

@@ -17,7 +17,8 @@ class Settings:
     """What to measure, but for the rows themselves.
 
     Attributes:
-        methods: Names that :func:`dgcl.bench.methods.build_comm_info` knows.
+        methods: Names that :func:`dgcl.bench.methods.build_comm_info` knows, or "operator"; "+" and a fold may
+            follow.
         fold: One of :data:`dgcl.bench.folds.FOLDS`.
         dtype: A key of :data:`dgcl.bench.patterns.DTYPES`.
         iterations: Calls of each verb that are timed, for each line.

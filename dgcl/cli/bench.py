@@ -119,12 +119,16 @@ def bench(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what cannot work before anything is read or started."""
+    from dgcl.bench.measure import OPERATOR, split_method
     from dgcl.bench.methods import PLANNERS, check_method
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
 
+    movers = []
     for method in args.method.split(","):
-        check_method(method, args.fold)
+        mover, fold = split_method(method, args.fold)
+        check_method("auto" if mover == OPERATOR else mover, fold)
+        movers.append(mover)
     if args.datatype not in DTYPES:
         raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
     if args.pattern not in (None, *PATTERNS):
@@ -140,19 +144,19 @@ def _check(args: argparse.Namespace) -> None:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.part is not None and args.graph is None:
         raise CliError("--part goes with --graph")
-    if "replication" in args.method.split(",") and args.graph is None:
+    if "replication" in movers and args.graph is None:
         raise CliError("--method replication goes with --graph: what it copies depends on the edges")
     if args.fraction is not None:
         if not whole:
             raise CliError("--fraction goes with --graph or --relation")
-        if "replication" in args.method.split(","):
+        if "replication" in movers:
             raise CliError("--fraction and --method replication exclude each other")
         if max(args.fraction) > 1:
             raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    if args.trace is not None and not set(args.method.split(",")) & set(PLANNERS):
+    if args.trace is not None and not {*movers} & {OPERATOR, *PLANNERS}:
         raise CliError("--trace goes with a planned method")
 
 
