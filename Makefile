@@ -4,6 +4,8 @@
 #   make test    the test suite, without the slow tests (make test-all: with them)
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
+#   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, leave PTX in build/ptx
+#   make gpu-check    everything that needs a GPU, and one report: build/gpu-report.md (GPU_PYTHON: any Python with torch)
 #
 # All of it runs in a virtual environment of its own (VENV), which is made once and re-used until pyproject.toml or
 # constraints.txt changes. Without an NVIDIA GPU the CPU build of torch saves a download of some GB:
@@ -13,6 +15,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python; do $$p -c $(AT_LEAST_311) 2>/dev/null && echo $$p && break; done)
 PIP_FLAGS ?= -qq
 PYTEST_FLAGS ?=
+GPU_PYTHON ?= python3
+GPU_CHECK_FLAGS ?=
 AT_LEAST_311 := 'import sys; sys.exit(sys.version_info < (3, 11))'
 
 BIN := $(VENV)/bin
@@ -23,7 +27,7 @@ DOCS_READY := $(VENV)/.dgcl-docs-ready
 # Without this the first import of dgl writes a file into the home folder.
 export DGLBACKEND := pytorch
 
-.PHONY: demo test test-all lint types docs format clean
+.PHONY: demo test test-all lint types docs kernels gpu-check format clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -48,6 +52,13 @@ types: $(READY)
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+kernels: $(READY)
+	$(BIN)/python -m dgcl.kernels.cuda_report --write build/ptx
+
+# Machines with a GPU bring a Python of their own, with a CUDA build of torch; nothing is installed or fetched here.
+gpu-check:
+	$(GPU_PYTHON) -m dgcl.gpu_check $(GPU_CHECK_FLAGS)
 
 # A virtual environment whose interpreter is gone (moved folder, upgraded Python) is made anew.
 $(READY): pyproject.toml constraints.txt

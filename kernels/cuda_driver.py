@@ -77,6 +77,12 @@ class Driver:
 
     # Devices
 
+    def version(self) -> tuple[int, int]:
+        """The version of CUDA that the driver speaks."""
+        value = c_int()
+        self.call("cuDriverGetVersion", byref(value))
+        return value.value // 1000, value.value % 1000 // 10
+
     def capability(self, device: int) -> tuple[int, int]:
         """The compute capability of a device."""
         return self._attribute(device, _MAJOR), self._attribute(device, _MINOR)
@@ -134,7 +140,17 @@ class Driver:
         )
         return count.value
 
-    # Memory of other processes and of the host
+    # Memory: plain allocations, which other processes can open, theirs, and the host's
+
+    def allocate(self, num_bytes: int) -> int:
+        """Device memory of its own, not a piece of torch's."""
+        address = c_void_p()
+        self.call("cuMemAlloc_v2", byref(address), c_size_t(num_bytes))
+        return address.value or 0
+
+    def free(self, address: int) -> None:
+        """Give back what :meth:`allocate` gave."""
+        self.call("cuMemFree_v2", c_void_p(address))
 
     def export_memory(self, address: int) -> bytes:
         """A handle by which another process can open the allocation that *begins* at ``address``."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba import cuda, int64, uint32
+from numba import cuda, int32, int64, uint32
 
 from dgcl.kernels.cuda_memory import load_index, load_unit, load_word, num_words, store_unit
 from dgcl.kernels.cuda_tables import (
@@ -49,49 +49,60 @@ def gather_kernel(unit: int, unroll: int = 4, hint: str = "plain") -> Callable[.
     held_words = words * unroll
 
     def gather(state: int, addresses: int, tasks: int, blocks: int, rows: int, row_bytes: int) -> None:
-        if load_word(state + SKIP) != 0:
-            return
+        # Everything that can be read at once is, before the first of it is looked at.
+        skip = load_word(state + SKIP)
         block = blocks + BLOCK_BYTES * int64(cuda.blockIdx.x)
-        task = tasks + TASK_BYTES * load_index(block)
-        count = load_word(task + TASK_COUNT)
-        near_rows = load_word(task + TASK_NEAR_ROWS)
-        near = load_word(addresses + 8 * load_word(task + TASK_SOURCE))
-        far = load_word(addresses + 8 * load_word(task + TASK_SECOND)) - near_rows * row_bytes
-        target = load_word(addresses + 8 * load_word(task + TASK_TARGET))
-        table = rows + 4 * load_word(task + TASK_FIRST)
+        place, parts = load_index(block), load_index(block + BLOCK_PARTS)
+        part = load_index(block + BLOCK_PART)
+        task = tasks + TASK_BYTES * place
+        source, second = load_word(task + TASK_SOURCE), load_word(task + TASK_SECOND)
+        into, to = load_word(task + TASK_TARGET), load_word(task + TASK_TO)
+        first_index, count_word = load_word(task + TASK_FIRST), load_word(task + TASK_COUNT)
+        near_rows = int32(load_word(task + TASK_NEAR_ROWS))
+        near, far = load_word(addresses + 8 * source), load_word(addresses + 8 * second)
+        target = load_word(addresses + 8 * into)
+        if skip != 0:
+            return
 
-        columns = row_bytes // unit
-        stride = load_index(block + BLOCK_PARTS) * int64(cuda.blockDim.x)
-        first = load_index(block + BLOCK_PART) * int64(cuda.blockDim.x) + int64(cuda.threadIdx.x)
-        row_stride, column_stride = stride // columns, stride % columns
-        row, column = first // columns, first % columns
-        left = count * columns - first
-        target += load_word(task + TASK_TO) * row_bytes + first * unit
+        # Rows and columns are 32 bits wide, every product with a row's size is 64 bits wide.
+        width = int32(row_bytes)
+        far -= int64(near_rows) * int64(width)
+        table = rows + 4 * first_index
+        count, columns = uint32(count_word), uint32(uint32(width) // uint32(unit))
+        stride = uint32(uint32(parts) * uint32(cuda.blockDim.x))
+        start = uint32(uint32(part) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x))
+        row_stride, row = uint32(stride // columns), uint32(start // columns)
+        column_stride = uint32(stride - uint32(row_stride * columns))
+        column = uint32(start - uint32(row * columns))
+        target += to * int64(width) + int64(start) * unit
+        target_stride = int64(stride) * unit
 
+        numbers = cuda.local.array(unroll, uint32)
         sources = cuda.local.array(unroll, int64)
         held = cuda.local.array(held_words, uint32)
-        while left > 0:
+        while row < count:
             for j in range(unroll):
-                index = load_index(table + 4 * (row if row < count else count - 1))
-                sources[j] = (near if index < near_rows else far) + index * row_bytes + column * unit
-                row += row_stride
-                column += column_stride
+                numbers[j] = row
+                index = load_index(table + 4 * int64(row if row < count else uint32(count - uint32(1))))
+                base = near if index < near_rows else far
+                sources[j] = base + int64(index) * int64(width) + int64(column) * unit
+                row = uint32(row + row_stride)
+                column = uint32(column + column_stride)
                 if column >= columns:
-                    column -= columns
-                    row += 1
+                    column = uint32(column - columns)
+                    row = uint32(row + uint32(1))
             for j in range(unroll):
                 loaded = load(sources[j])
                 for w in range(words):
                     held[j * words + w] = loaded[w]
             for j in range(unroll):
-                if left > j * stride:
+                if numbers[j] < count:
                     if words == 4:
                         store(target, (held[4 * j], held[4 * j + 1], held[4 * j + 2], held[4 * j + 3]))
                     elif words == 2:
                         store(target, (held[2 * j], held[2 * j + 1]))
                     else:
                         store(target, (held[j],))
-                target += stride * unit
-            left -= unroll * stride
+                target += target_stride
 
     return gather

@@ -116,8 +116,12 @@ def store_word(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def load_index(typingctx: Any, address: Any) -> Any:
-    """The int32 at ``address`` as int64, from a table that nobody writes while the kernel runs."""
-    return _reading("ld.global.nc.s32 $0, [$1];", "=l,l")
+    """The int32 at ``address``, from a table that nobody writes while the kernel runs."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(_assembly(_I32, [_I64], "ld.global.nc.s32 $0, [$1];", "=r,l"), args)
+
+    return types.int32(types.int64), codegen
 
 
 @intrinsic

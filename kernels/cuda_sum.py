@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba import cuda, int64
+from numba import cuda, int32, int64, uint32
 
 from dgcl.kernels.cuda_memory import load_index, load_unit, load_word, store_unit
 from dgcl.kernels.cuda_numbers import arithmetic
@@ -46,50 +46,59 @@ def sum_kernel(element: str, unit: int, hint: str = "plain") -> Callable[..., No
     def sum_rows(
         state: int, addresses: int, tasks: int, blocks: int, pointers: int, slots: int, row_bytes: int
     ) -> None:
-        if load_word(state + SKIP) != 0:
-            return
+        skip = load_word(state + SKIP)
         block = blocks + BLOCK_BYTES * int64(cuda.blockIdx.x)
-        task = tasks + TASK_BYTES * load_index(block)
-        count = load_word(task + TASK_COUNT)
-        first_row = load_word(task + TASK_FIRST)
-        source = load_word(task + TASK_SOURCE)
+        place, parts = load_index(block), load_index(block + BLOCK_PARTS)
+        part = load_index(block + BLOCK_PART)
+        task = tasks + TASK_BYTES * place
+        source, second = load_word(task + TASK_SOURCE), load_word(task + TASK_SECOND)
+        into, to = load_word(task + TASK_TARGET), load_word(task + TASK_TO)
+        first_row, count_word = load_word(task + TASK_FIRST), load_word(task + TASK_COUNT)
         has_own = source >= 0
-        own = load_word(addresses + 8 * source) if has_own else int64(0)
-        own += first_row * row_bytes
-        arrivals = load_word(addresses + 8 * load_word(task + TASK_SECOND))
-        target = load_word(addresses + 8 * load_word(task + TASK_TARGET))
-        target += load_word(task + TASK_TO) * row_bytes
-        pointers += 4 * first_row
+        own = load_word(addresses + 8 * (source if has_own else second))
+        arrivals = load_word(addresses + 8 * second)
+        target = load_word(addresses + 8 * into)
+        if skip != 0:
+            return
 
-        columns = row_bytes // unit
-        stride = load_index(block + BLOCK_PARTS) * int64(cuda.blockDim.x)
-        place = load_index(block + BLOCK_PART) * int64(cuda.blockDim.x) + int64(cuda.threadIdx.x)
-        row_stride, column_stride = stride // columns, stride % columns
-        row, column = place // columns, place % columns
+        # Rows and columns are 32 bits wide, every product with a row's size is 64 bits wide.
+        width = int32(row_bytes)
+        own += first_row * int64(width)
+        target += to * int64(width)
+        pointers += 4 * first_row
+        count, columns = uint32(count_word), uint32(uint32(width) // uint32(unit))
+        stride = uint32(uint32(parts) * uint32(cuda.blockDim.x))
+        start = uint32(uint32(part) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x))
+        row_stride, row = uint32(stride // columns), uint32(start // columns)
+        column_stride = uint32(stride - uint32(row_stride * columns))
+        column = uint32(start - uint32(row * columns))
         while row < count:
-            at = column * unit
-            p = load_index(pointers + 4 * row)
-            end = load_index(pointers + 4 * row + 4)
+            inside = int64(column) * unit
+            in_row = int64(row) * int64(width) + inside
+            p = load_index(pointers + 4 * int64(row))
+            end = load_index(pointers + 4 * int64(row) + 4)
             if has_own:
-                words = load(own + row * row_bytes + at)
+                words = load(own + in_row)
             else:
-                words = load(arrivals + load_index(slots + 4 * p) * row_bytes + at)
-                p += 1
+                words = load(arrivals + int64(load_index(slots + 4 * int64(p))) * int64(width) + inside)
+                p = int32(p + int32(1))
             if p < end:
                 total = widen(words)
                 while p + 1 < end:
-                    one = load(arrivals + load_index(slots + 4 * p) * row_bytes + at)
-                    other = load(arrivals + load_index(slots + 4 * p + 4) * row_bytes + at)
+                    slot = slots + 4 * int64(p)
+                    one = load(arrivals + int64(load_index(slot)) * int64(width) + inside)
+                    other = load(arrivals + int64(load_index(slot + 4)) * int64(width) + inside)
                     total = add(add(total, one), other)
-                    p += 2
+                    p = int32(p + int32(2))
                 if p < end:
-                    total = add(total, load(arrivals + load_index(slots + 4 * p) * row_bytes + at))
+                    last = load_index(slots + 4 * int64(p))
+                    total = add(total, load(arrivals + int64(last) * int64(width) + inside))
                 words = narrow(total)
-            store(target + row * row_bytes + at, words)
-            row += row_stride
-            column += column_stride
+            store(target + in_row, words)
+            row = uint32(row + row_stride)
+            column = uint32(column + column_stride)
             if column >= columns:
-                column -= columns
-                row += 1
+                column = uint32(column - columns)
+                row = uint32(row + uint32(1))
 
     return sum_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from dgcl.kernels.cuda_catalogue import Kernel, stored_ptx
 from dgcl.kernels.cuda_driver import open_driver
 from dgcl.kernels.cuda_launch import Kernels, Loaded, Prepared
 from dgcl.kernels.cuda_tables import STATE_BYTES
+
+#: Where PTX may lie that another machine compiled, seen from the root of the repository.
+STORED: Final = Path("build") / "ptx"
 
 
 class Target(Protocol):
@@ -42,7 +45,7 @@ class Gpu:
         RuntimeError: There is no CUDA device.
     """
 
-    def __init__(self, stored: Path) -> None:
+    def __init__(self, stored: Path = STORED) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError("no CUDA device: torch.cuda.is_available() is False on this machine")
         torch.cuda.init()
@@ -104,3 +107,20 @@ class Tables:
     def state(self) -> int:
         """A state in which nothing has gone wrong."""
         return self.put(np.zeros(STATE_BYTES, np.uint8))
+
+
+class _Memory:
+    """Device memory at a raw address, for torch."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def as_bytes(address: int, num_bytes: int) -> torch.Tensor:
+    """A tensor over device memory that torch did not allocate."""
+    return torch.as_tensor(_Memory(address, num_bytes), device="cuda")

@@ -21,6 +21,9 @@ class Machine(Protocol):
     def upload(self, data: np.ndarray, offset: int = 0) -> int:
         """The address, ``offset`` bytes beyond a multiple of 256, of a copy of ``data`` on the device."""
 
+    def upload_behind(self, num_bytes: int, data: np.ndarray) -> int:
+        """The address of ``num_bytes`` zeros with a copy of ``data`` behind them."""
+
     def download(self, address: int, num_bytes: int) -> np.ndarray:
         """Bytes of the device, after everything launched has ended."""
 
@@ -51,6 +54,12 @@ class SimulatedMachine:
         start = address - memory.ctypes.data
         memory[start : start + data.nbytes] = np.frombuffer(data.tobytes(), np.uint8)
         return address
+
+    def upload_behind(self, num_bytes: int, data: np.ndarray) -> int:
+        memory = np.zeros(num_bytes + data.nbytes, np.uint8)  # untouched pages take no memory
+        memory[num_bytes:] = data.view(np.uint8).ravel()
+        self._kept.append(memory)
+        return memory.ctypes.data
 
     def download(self, address: int, num_bytes: int) -> np.ndarray:
         for memory in self._kept:
@@ -120,6 +129,12 @@ class DeviceMachine:
         host = self._torch.from_numpy(np.frombuffer(data.tobytes(), np.uint8).copy())
         memory[start : start + data.nbytes].copy_(host)
         return address
+
+    def upload_behind(self, num_bytes: int, data: np.ndarray) -> int:
+        memory = self._torch.zeros(num_bytes + data.nbytes, dtype=self._torch.uint8, device="cuda")
+        memory[num_bytes:].copy_(self._torch.from_numpy(data.view(np.uint8).ravel().copy()))
+        self._kept.append(memory)
+        return memory.data_ptr()
 
     def download(self, address: int, num_bytes: int) -> np.ndarray:
         self._torch.cuda.synchronize()

@@ -231,7 +231,46 @@ def run_sum(machine: Machine, case: SumCase) -> None:
         assert np.array_equal(written[1:], right)
 
 
+def run_far(machine: Machine, row_bytes: int) -> None:
+    """Rows that begin beyond 2**31 bytes: gathered, summed, and written there."""
+    row = 2**31 // row_bytes + 5
+    data = np.random.default_rng(4).integers(0, 256, row_bytes, np.uint8)
+    far = machine.upload_behind(row * row_bytes, data)
+    near = _guarded(machine, 2 * row_bytes, 0)
+    unit = unit_of(row_bytes, far, near)
+    state = machine.upload(np.zeros(STATE_BYTES, np.uint8))
+    addresses = _addresses(machine, far, near)
+    blocks = machine.upload(deal_blocks([row_bytes // unit], 1, 1))
+    index = machine.upload(np.array([row], np.int32))
+
+    for task in (
+        {"target": 1, "to": 1, "count": 1, "near_rows": row + 1},
+        {"second": 0, "target": 1, "to": 0, "count": 1, "near_rows": 0},
+    ):
+        tasks = machine.upload(records(TASK, [task]))
+        # The second counts from relay row 0.
+        machine.launch(
+            f"gather_{unit}", 1, machine.threads, state, addresses, tasks, blocks, index, row_bytes
+        )
+    gathered = _result(machine, near, 2 * row_bytes).reshape(2, -1)
+    assert np.array_equal(gathered, [data, data])
+
+    # Its own row, and itself as what arrived for it, into the place where it lies.
+    task = {"second": 0, "target": 0, "first": row, "to": row, "count": 1}
+    tasks = machine.upload(records(TASK, [task]))
+    pointers = machine.upload_behind(4 * row, np.array([0, 1], np.int32))
+    machine.launch(
+        sum_name("uint8", unit),
+        1,
+        machine.threads,
+        *(state, addresses, tasks, blocks, pointers, index, row_bytes),
+    )
+    assert np.array_equal(machine.download(far + row * row_bytes, row_bytes), data + data)
+
+
 ROW_CASES: Final = {
+    "far-rows-of-8000-bytes": (run_far, 8000),
+    "far-rows-of-2408-bytes": (run_far, 2408),
     **{f"gather-{case.name}": (run_gather, case) for case in GATHERS},
     **{f"sum-{case.name}": (run_sum, case) for case in SUMS},
 }

@@ -244,14 +244,18 @@ def test_every_driver_function_is_called_as_declared(stub: ctypes.CDLL) -> None:
     assert driver.registers(function) == (40, 8)
     assert driver.blocks_per_multiprocessor(function, 256) == 8
     driver.unload_module(module)
+    assert driver.version() == (13, 1)
+    assert driver.allocate(2**40) == 2**40 + 1
+    driver.free(77)
     handle = driver.export_memory(3)
     assert handle == bytes(range(3, 67))
     assert driver.open_memory(handle) == 3 * 10_000 + 66 * 10 + 1
     driver.close_memory(99)
     assert driver.register_host(0x5000, 4096) == 0x5001
     driver.unregister_host(0x5000)
-    assert [line[:4] for line in written(stub, 4)] == [
+    assert [line[:4] for line in written(stub, 5)] == [
         [6, ord("A"), 0, 0],
+        [10, 77, 0, 0],
         [7, 99, 0, 0],
         [8, 0x5000, 4096, 1],
         [9, 0x5000, 0, 0],
