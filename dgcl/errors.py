@@ -21,7 +21,7 @@ class CommTimeoutError(CommError):
 
 
 class DisagreementError(CommError):
-    """Two ranks made different calls: another verb, row width, or element type."""
+    """Two ranks make different calls (another verb, row width, or element type) or run different plans."""
 
 
 #: The classes by the code under which one rank reports them to the others (see :mod:`dgcl.board`).

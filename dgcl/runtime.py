@@ -43,6 +43,7 @@ from dgcl.segments import SegmentFile
 from dgcl.tasks import CallRecord, Task
 
 _VERBS = ("expand", "fold")
+_MOST_WAITS = 5  # in a message
 _ROW_BYTES_BITS = 48
 
 
@@ -270,11 +271,11 @@ class Runtime:
                 if differs:
                     raise self._disagreement(peer, tag, call, theirs)
                 raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
-        if late:
-            waits = "; ".join(needed for _, needed in self._awaited(task))
+        waits = self._awaited(task) if late else []
+        if waits:
             raise CommTimeoutError(
-                f"{self._place(task)}: waited {self._timeout:g} s in vain: {waits}. If ranks may be that"
-                " late, give build_comm_info a longer timeout"
+                f"{self._place(task)}: waited {self._timeout:g} s in vain: {self._suspects(waits)}. If ranks may"
+                " be that late, give build_comm_info a longer timeout"
             )
 
     def _place(self, task: Task) -> str:
@@ -285,15 +286,26 @@ class Runtime:
         schedule = task.schedule
         waits: list[tuple[int, int, str]] = []
         for i in np.flatnonzero(task.received == 0):
-            rows, stage = int(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
+            rows, stage = _rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
             peer = int(schedule.recv_peer[i])
-            waits.append((stage, peer, f"stage {stage}: {rows} rows have not arrived from rank {peer}"))
+            waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
         for i in np.flatnonzero(task.sent == 0):
             peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
             if read_word(int(task.lines[0][peer])) < self._call:
-                rows = int(schedule.send_count[i].sum())
-                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows} rows"))
+                rows = _rows(schedule.send_count[i].sum())
+                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
         return [(peer, text) for _, peer, text in sorted(waits)]
+
+    def _suspects(self, waits: list[tuple[int, str]]) -> str:
+        """What is waited for, ranks that have not begun the call before those that may wait themselves."""
+        begun = {peer: self._peers.boards[peer].current_call()[0] >= self._call for peer, _ in waits}
+        waits = sorted(waits, key=lambda wait: begun[wait[0]])
+        known = [
+            f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
+            for peer, needed in waits[:_MOST_WAITS]
+        ]
+        more = len(waits) - len(known)
+        return "; ".join(known) + (f"; and {more} more" if more else "")
 
     def _arrived_meanwhile(self, task: Task, peer: int) -> bool:
         """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
@@ -316,6 +328,10 @@ class Runtime:
             f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def _pack_tag(verb: int, row_type: RowType) -> int:

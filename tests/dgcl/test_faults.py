@@ -324,12 +324,32 @@ def test_a_rank_that_is_late_is_named_with_stage_and_rows() -> None:
     errors = caught(PAIR, run, timeout=0.3)
     assert isinstance(errors[0], CommTimeoutError)
     assert str(errors[0]) == (
-        "rank 0, expand (call 1): waited 0.3 s in vain: stage 0: 1 rows have not arrived from rank 1; stage"
-        " 0: rank 1 is not ready to receive 2 rows. If ranks may be that late, give build_comm_info a longer"
-        " timeout"
+        "rank 0, expand (call 1): waited 0.3 s in vain: stage 0: 1 row missing from rank 1 (it has not begun"
+        " this call); stage 0: rank 1 is not ready to receive 2 rows (it has not begun this call). If ranks"
+        " may be that late, give build_comm_info a longer timeout"
     )
     assert isinstance(errors[1], CommTimeoutError)
     assert "rank 1 stops because rank 0 reports: rank 0, expand (call 1): waited" in str(errors[1])
+
+
+def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well() -> None:
+    """On the line 0-1-2-3, rank 0 gets the rows of the late rank 3 from rank 1, which waits itself."""
+    late = threading.Event()
+
+    def run(comm: Communicator) -> None:
+        if comm.rank == 3:
+            late.wait(20)
+        try:
+            comm.expand(comm.owned_ids)
+        finally:
+            late.set()
+
+    world = make_world([(3, 0), (3, 2), (0, 3)], range(4), 4, "line")
+    # Once one has given up, rank 3 comes, and a rank that waits for nobody else may yet finish.
+    said = [str(error) for error in caught(world, run, timeout=0.4) if error is not None]
+    first = next(text for text in said if "stops because" not in text)
+    assert "rank 3 (it has not begun this call)" in first or "(it is in this call)" in first
+    assert all("waited 0.4 s in vain" in text for text in said)
 
 
 def test_progress_puts_the_deadline_off() -> None:
