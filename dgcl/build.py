@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dgcl.control import Control
 from dgcl.graph import as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
+from dgcl.machines import find_topology, host_of_ranks, place_of_this_rank, several_machines
 from dgcl.partition import partition_graph
 from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
@@ -68,9 +69,10 @@ def prepare(
     options = options or PlanOptions()
     clock = _Clock()
     checked = as_graph(graph)
-    machine = resolve_topology(
-        "host" if isinstance(topology, str) and topology == "auto" else topology, world_size
-    )
+    if isinstance(topology, str) and topology == "auto":
+        machine = host_of_ranks(world_size)
+    else:
+        machine = resolve_topology(topology, world_size)
     clock.lap("graph and topology")
     if part is None:
         owners = partition_graph(checked, world_size, topology=machine, method=partition, seed=options.seed)
@@ -122,7 +124,8 @@ def build_comm_info(
         graph: On rank 0 (other ranks may pass None): a DGLGraph, a PyG ``Data`` or ``edge_index``, networkx,
             a scipy sparse matrix, ``(indptr, indices)``, a file, or a :class:`dgcl.graph.Graph`. An edge u->v
             means that v reads u.
-        topology: The machine: "auto", a preset's name, a JSON file, or a :class:`~dgcl.topology.Topology`.
+        topology: The machine: "auto" (found out, and told at INFO), a preset's name, a JSON file, or a
+            :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
         partition: "metis", "random" or "range".
         method: The planner, see ``dgcl plan --help``.
@@ -141,9 +144,11 @@ def build_comm_info(
     from dgcl.communicator import Communicator
     from dgcl.context import context
 
-    world_size = context.require_control().world_size
+    control = context.require_control()
+    world_size = control.world_size
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
+    topology = _several_machines(control, topology)
 
     def shares() -> list[Share]:
         if graph is None:
@@ -154,6 +159,17 @@ def build_comm_info(
         )
 
     return connect(shares, Communicator, timeout)
+
+
+def _several_machines(control: Control, topology: str | Topology) -> str | Topology:
+    """What "auto" means where ranks run on more than one machine; otherwise the topology as it is.
+
+    Collective: every rank says where it runs, and what topology is asked for is rank 0's word.
+    """
+    places = control.exchange(place_of_this_rank())
+    if several_machines(places) and control.broadcast(isinstance(topology, str) and topology == "auto"):
+        return find_topology(control, places).topology
+    return topology
 
 
 def connect(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from dgcl.topology.checks import check_index, check_number
 from dgcl.topology.model import Connection, Device, Link, Topology
 
-_PORT = ".port"  # where the wire of an imported NIC ends
+PORT = ".port"  # where the wire of a NIC ends that is not joined to a network
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def cluster(
             replace(d, name=prefix + d.name, machine=d.machine + index * machines_per_node)
             for d in node.devices
         ]
-        inside = {c.name: _prefixed(c, prefix) for c in node.connections if not c.b.endswith(_PORT)}
+        inside = {c.name: prefixed(c, prefix) for c in node.connections if not c.b.endswith(PORT)}
         connections += inside.values()
         for number, card in enumerate(cards):
             fabric = f"rail{number}" if rails else card.wire.kind.lower()
             if card.host is not None:
-                connections.append(_prefixed(card.host, prefix))
+                connections.append(prefixed(card.host, prefix))
             wire = f"{prefix}{card.name}-{fabric}"
             connections.append(replace(card.wire, name=wire, a=prefix + card.wire.a, b=fabric))
         links += [
@@ -126,7 +126,7 @@ class _Card:
 def _cards(node: Topology, nics: Sequence[Nic] | None) -> list[_Card]:
     ends = {device.name for device in node.devices} | {end for c in node.connections for end in (c.a, c.b)}
     if nics is None:
-        cards = [_Card(c.b.removesuffix(_PORT), c, None) for c in node.connections if c.b.endswith(_PORT)]
+        cards = [_Card(c.b.removesuffix(PORT), c, None) for c in node.connections if c.b.endswith(PORT)]
         if not cards:
             raise ValueError(
                 f"nics must be given, because {node.name!r} has no network ports of its own; one NIC per "
@@ -149,7 +149,7 @@ def _cards(node: Topology, nics: Sequence[Nic] | None) -> list[_Card]:
     return cards
 
 
-def _prefixed(connection: Connection, prefix: str) -> Connection:
+def prefixed(connection: Connection, prefix: str) -> Connection:
     """``gpu0-plx0`` becomes ``m0.gpu0-m0.plx0``; names of other forms get the prefix in front."""
     a, b = prefix + connection.a, prefix + connection.b
     plain = connection.name == f"{connection.a}-{connection.b}"

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dgcl.topology.combine import PORT
 from dgcl.topology.model import Topology
 
 ROW = 1.25
@@ -23,7 +24,6 @@ _SOCKET_GAP, _MACHINE_GAP = 0.45, 1.1
 _MARGIN = 0.16  # between boxes of a row
 _BAR = 5  # neighbours that make a switch a bar
 _GPU_WIRE = re.compile(r"(NV|XGMI)\d*")
-PORT = ".port"  # far ends of NICs: nothing to draw but the wire
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Layout:
     """A picture's plan.
 
     Attributes:
-        boxes: By endpoint; ports have none.
+        boxes: By endpoint; the far ends of NICs have none, only their wire is drawn.
         frames: For each machine of several: left, right, bottom, top.
         arcs: For each direct wire, by connection name, where its arc starts and ends and how deep it goes.
         size: Width and height of everything.

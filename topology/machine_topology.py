@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dgcl.topology.combine import PORT
 from dgcl.topology.draft import Draft, Imported
 from dgcl.topology.gpu_wires import GpuPlace, join_gpus
 from dgcl.topology.machine import Cpu, Machine, Net, Pci
@@ -136,7 +137,7 @@ class _Model:
             if net.bandwidth is None:
                 self._draft.note(f"the speed of network port {net.name} is not told: it has no wire here")
             else:
-                port = self._unique(f"{self._prefix[host]}{net.name}.port")
+                port = self._unique(f"{self._prefix[host]}{net.name}{PORT}")
                 self._draft.wire(card, port, net.kind, net.bandwidth)
         if not nets:
             self._draft.note("network cards have no ports in the source: their wires are left out")

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dgcl.topology.layout import HEIGHT, PORT, Box, Layout, layout_topology, machines_of
+from dgcl.topology.combine import PORT
+from dgcl.topology.layout import HEIGHT, Box, Layout, layout_topology, machines_of
 from dgcl.topology.model import Connection, Topology
 
 FORMATS = (".png", ".svg", ".pdf")

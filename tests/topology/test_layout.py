@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology, preset
+from dgcl.topology.combine import PORT
 from dgcl.topology.host import CopyRates, host_topology
 from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.importers import import_topology
-from dgcl.topology.layout import HEIGHT, PORT, layout_topology, machines_of, spread
+from dgcl.topology.layout import HEIGHT, layout_topology, machines_of, spread
 from dgcl.topology.presets import BOXES, NODES
 from tests.topology.importers.cases import SHARED
 

@@ -200,7 +200,7 @@ class _Tree:
         return tuple(nodes)
 
 
-def port_of(machine: Machine) -> Net | None:
-    """The fastest network port of a machine; None if none tells its speed."""
-    nets = [net for cpu in machine.cpus for pci in cpu.walk() for net in pci.nets if net.bandwidth]
+def fastest_port(sysfs: Sysfs) -> Net | None:
+    """The fastest network port of this machine; None if none tells its speed."""
+    nets = [net for ports in sysfs.network_ports().values() for net in ports if net.bandwidth]
     return max(nets, key=lambda net: net.bandwidth or 0.0, default=None)
