@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_NODES = 11
 _NAMED = 3  # connection-directions named in the text of a bound
-_FIRST_LOOK = 3  # linear programs for a contraction before it is known to matter
+_FIRST_LOOK, _FAR = 60, 0.6  # rounds for a contraction, and the share of the best bound that it must reach then
 
 
 def stage_free_bound(
@@ -60,14 +60,14 @@ def stage_free_bound(
             continue
         nodes = np.full(relation.world_size, group.shape[0])
         nodes[group] = np.arange(group.shape[0])
-        for steps in (_FIRST_LOOK, 40):
+        look = price_bound(
+            relation, arrays, nodes, factor=factor, aim=aim, rounds=_FIRST_LOOK, steps=0, deadline=deadline
+        )
+        if look.value >= _FAR * best.value:
             found = price_bound(
-                relation, arrays, nodes, factor=factor, aim=aim, tolerance=tolerance, steps=steps,
-                deadline=deadline,
-            )  # fmt: skip
+                relation, arrays, nodes, factor=factor, aim=aim, tolerance=tolerance, deadline=deadline
+            )
             best = max(best, found, key=lambda bound: bound.value)
-            if found.value < 0.9 * best.value:
-                break
     return best
 
 

@@ -22,7 +22,9 @@ _Result = TypeVar("_Result")
 def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Compile `function` on first use and keep the machine code on disk."""
     dispatcher = njit(cache=True, nogil=True)(function)
-    index = dispatcher._cache._cache_file  # no public way to add to the stamp; a test holds that this one works
+    index = (
+        dispatcher._cache._cache_file
+    )  # no public way to add to the stamp; a test holds that this one works
     index._source_stamp = (index._source_stamp, sources_digest())
     return cast("Callable[_Arguments, _Result]", dispatcher)
 

@@ -3,7 +3,8 @@
 Each state holds a list of portions (a class and an interval of its vertices). The portions are dealt to the
 options of the state in turn, so each boundary between two options cuts at most one portion, and classes that
 meet in a state are rarely cut at all. Most states are *settled*: all their rows take one option, and so on to the
-end. A portion that gets there needs no dealing any more; it is noted once, and the way is spelled out later.
+end. A portion that gets there needs no dealing any more; it is noted once, and the way is spelled out later. Items
+that start in a settled state are not dealt at all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ALL = -1  # in place of a piece: all vertices of the class
 
 
 class Journeys(NamedTuple):
-    """Hops of portions, n of them, in order of stages.
+    """Hops of portions, n of them, in order of stages; none of items that start in a settled state.
 
     Attributes:
         class_: (n,) int32.
@@ -57,7 +58,10 @@ def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) 
     """Find the settled states, backwards over stages and upwards over sets."""
     num_stages, world, num_sets = whole.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
-    pair, move = np.full((num_stages, world, num_sets), -1, np.int32), np.full((num_stages, world, num_sets), -2, np.int32)
+    pair, move = (
+        np.full((num_stages, world, num_sets), -1, np.int32),
+        np.full((num_stages, world, num_sets), -2, np.int32),
+    )
     for k in range(num_stages - 1, -1, -1):
         for v in range(world):
             for g in range(num_groups):
@@ -86,10 +90,10 @@ def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) 
                         if move[k, v, f] != -2:
                             pair[k, v, f] = family.pair_ptr[f]
                         continue
-                    only = np.int64(-1)
+                    only = -1
                     for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
                         if whole.pair[k, flows.pair_base[at] + q] > 0:
-                            only = q if only == -1 else np.int64(-2)
+                            only = q if only == -1 else -2
                     if only >= 0 and move[k, v, family.pair_first[only]] != -2:
                         rest = family.pair_rest[only]
                         if rest == low or pair[k, v, rest] >= 0:
@@ -120,7 +124,7 @@ def _empty_lists(space_family: SubsetFamily, item_set: Int32Array, whole: WholeF
     The entries of one portion at one time stand for disjoint sets of destinations, so an item has at most as
     many as it has destinations; each boundary between options makes one portion more, of two intervals.
     """
-    served = np.bitwise_count(space_family.set_mask[item_set]).sum(dtype=np.int64)
+    served = np.bitwise_count(space_family.set_mask)[item_set].sum(dtype=np.int64)
     cuts = sum(int(np.count_nonzero(part)) for part in whole)
     room = int(served) + cuts * space_family.minus.shape[1] + 1
     assert room < 1 << 31, "more portions than can be numbered"
@@ -185,15 +189,20 @@ def _fill(
     num_sets: int,
     head: Int32Array,
     tail: Int32Array,
+    settled: Int32Array,
 ) -> None:
-    """Put one entry per item into the list of its state, those of a state next to each other in memory."""
+    """Put one entry per unsettled item into the list of its state, those of a state next to each other in memory."""
     start = np.zeros(head.shape[0] + 1, np.int64)
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
-            start[source[c] * num_sets + item_set[i] + 1] += 1
+            if settled[0, source[c], item_set[i]] < 0:
+                start[source[c] * num_sets + item_set[i] + 1] += 1
     at = np.cumsum(start)
+    num_entries = at[-1]
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
+            if settled[0, source[c], item_set[i]] >= 0:
+                continue
             number = source[c] * num_sets + item_set[i]
             lists.entry[at[number], 0], lists.entry[at[number], 1] = c, ALL
             lists.size[at[number]] = count[c]
@@ -201,9 +210,9 @@ def _fill(
     for number in range(head.shape[0]):
         for e in range(at[number] - start[number + 1], at[number]):
             _append(lists, e, head, tail, number)
-    for e in range(item_set.shape[0], lists.size.shape[0]):
+    for e in range(num_entries, lists.size.shape[0]):
         lists.entry[e, 2] = e + 1
-    lists.counter[0] = item_set.shape[0]
+    lists.counter[0] = num_entries
 
 
 def deal(
@@ -229,8 +238,11 @@ def deal(
         num_links: number of links of the machine.
         settled: as found by `settle`.
     """
-    lists = _empty_lists(family, item_set, whole)
-    hops = _deal(family, moves, flows, whole, item_ptr, item_set, source, count, num_links, settled.pair, lists)
+    started = settled.pair[0, np.repeat(source, np.diff(item_ptr)), item_set] >= 0
+    lists = _empty_lists(family, item_set[~started], whole)
+    hops = _deal(
+        family, moves, flows, whole, item_ptr, item_set, source, count, num_links, settled.pair, lists
+    )
     pieces = int(lists.counter[1])
     return Journeys(hops[:, 0], hops[:, 1], hops[:, 2], lists.begin[:pieces], lists.end[:pieces])
 
@@ -256,9 +268,9 @@ def _deal(
     head, tail = np.full(world * num_sets, -1, np.int32), np.full(world * num_sets, -1, np.int32)
     later_head, later_tail = head.copy(), tail.copy()
     leave_head, leave_tail = np.full(num_sets, -1, np.int32), np.full(num_sets, -1, np.int32)
-    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail)
+    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail, settled)
     entry, size = lists.entry, lists.size
-    out = np.empty((2 * item_set.shape[0] + 64, 3), np.int32)
+    out = np.empty((2 * lists.counter[0] + 64, 3), np.int32)
     written = 0
     for k in range(num_stages):
         for v in range(world):

@@ -54,7 +54,9 @@ def empty_flows(space: StateSpace, num_stages: int) -> Flows:
                 pair_base[at] = num_pairs - family.pair_ptr[low]
                 num_pairs += int(family.pair_ptr[high] - family.pair_ptr[low])
     wait = np.zeros((num_stages, world, space.num_sets))
-    return Flows(wait, np.zeros((num_stages, num_pairs)), np.zeros((num_stages, num_moves)), pair_base, move_base)
+    return Flows(
+        wait, np.zeros((num_stages, num_pairs)), np.zeros((num_stages, num_moves)), pair_base, move_base
+    )
 
 
 @compiled

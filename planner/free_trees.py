@@ -27,7 +27,9 @@ class FreeLinks(NamedTuple):
 
 
 @compiled
-def _shortest_paths(price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array) -> None:
+def _shortest_paths(
+    price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array
+) -> None:
     """Fill (N, N) tables of least prices and of the first link of such a path (Floyd and Warshall)."""
     nodes = distance.shape[0]
     distance[:] = np.inf

@@ -82,7 +82,10 @@ def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np
         size = -(-len(left) // (num - part))
         group = [left.pop(0)]
         while len(group) < size:
-            near = min(left, key=lambda r: (min(distance[r, m] for m in group), sum(distance[r, m] for m in group), r))
+            near = min(
+                left,
+                key=lambda r: (min(distance[r, m] for m in group), sum(distance[r, m] for m in group), r),
+            )
             left.remove(near)
             group.append(near)
         out.append(np.array(sorted(group)))

@@ -85,12 +85,22 @@ def _forest(trees: Trees, arrays: TopologyArrays) -> Forest:
     """Return the trees as a forest with room to grow."""
     link = arrays.link_of[trees.edge_src, trees.edge_dst].astype(np.int32)
     return _with_room(
-        trees.tree_class, trees.tree_count, trees.edge_ptr[:-1], np.diff(trees.edge_ptr), link, trees.edge_stage
+        trees.tree_class,
+        trees.tree_count,
+        trees.edge_ptr[:-1],
+        np.diff(trees.edge_ptr),
+        link,
+        trees.edge_stage,
     )
 
 
 def _with_room(
-    class_: Int32Array, count: Int64Array, first: Int64Array, size: Int64Array, link: Int32Array, stage: Int32Array
+    class_: Int32Array,
+    count: Int64Array,
+    first: Int64Array,
+    size: Int64Array,
+    link: Int32Array,
+    stage: Int32Array,
 ) -> Forest:
     num, edges = class_.shape[0], link.shape[0]
     room_trees, room_edges = 2 * num + 1024, 2 * edges + 8192

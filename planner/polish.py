@@ -240,7 +240,11 @@ def exchange(
     weight, price = np.empty((num_stages, num_directions)), np.empty((num_stages, num_links))
     room = 4 * world * world * num_stages
     new_link, new_stage = np.empty(room, np.int32), np.empty(room, np.int32)
-    use_link, use_stage, use_sign = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
+    use_link, use_stage, use_sign = (
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int64),
+    )
     stack = np.empty((room, 3), np.int64)
     entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
     longest = 0

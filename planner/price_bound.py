@@ -81,6 +81,7 @@ def price_bound(
     aim: float,
     enough: float = np.inf,
     tolerance: float = 1e-4,
+    rounds: int = ROUNDS,
     steps: int = 40,
     deadline: float = np.inf,
 ) -> PriceBound:
@@ -94,6 +95,7 @@ def price_bound(
         aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
         enough: stop when the bound is at least this.
         tolerance: stop when the bound is this near to the best that prices can give, relatively.
+        rounds: of multiplicative weights.
         steps: largest number of linear programs.
         deadline: on the clock of time.perf_counter.
     """
@@ -103,12 +105,15 @@ def price_bound(
     if not quotient.start.any():
         return PriceBound(0.0, np.full(num_directions, 1.0 / num_directions))
     best_weight = np.full(num_directions, 1.0 / num_directions)
-    kept = np.empty((SAMPLES, nodes, num_directions))
+    every = max(1, rounds // SAMPLES)
+    kept = np.empty((rounds // every, nodes, num_directions))
     best = play_free_rounds(
-        quotient.family, quotient.links, quotient.routes, quotient.start, np.zeros(num_directions), 0, ROUNDS,
-        STEP / aim, ROUNDS // SAMPLES, kept, best_weight,
+        quotient.family, quotient.links, quotient.routes, quotient.start, np.zeros(num_directions), 0, rounds,
+        STEP / aim, every, kept, best_weight,
     )  # fmt: skip
-    if best == 0.0:  # no prices make it finite: some destination is out of reach over links with finite factors
+    if (
+        best == 0.0
+    ):  # no prices make it finite: some destination is out of reach over links with finite factors
         return PriceBound(np.inf, best_weight)
     columns = _columns(kept)
     for _ in range(steps):
@@ -174,7 +179,12 @@ def _byte_masks(node_of: Int64Array, words: int) -> Int64Array:
 
 @compiled
 def _merge(
-    source: Int32Array, dests: MaskArray, count: Int64Array, node_of: Int64Array, nodes: Int64Array, rows: FloatArray
+    source: Int32Array,
+    dests: MaskArray,
+    count: Int64Array,
+    node_of: Int64Array,
+    nodes: Int64Array,
+    rows: FloatArray,
 ) -> None:
     """Add each class to `rows` (N, 2**N): rows at a node that must be brought to a set of other nodes."""
     for c in range(source.shape[0]):

@@ -180,7 +180,9 @@ def run_rounds(
         busy[:] = 0.0
         if every > 0 and (t - first) % every == every - 1:
             prices[kept] = price
-            answer_columns(family, moves, choices, start, block_ptr, routes, flows, columns[kept], traffic[kept])
+            answer_columns(
+                family, moves, choices, start, block_ptr, routes, flows, columns[kept], traffic[kept]
+            )
             for b in range(columns.shape[1]):
                 busy += columns[kept, b]
             kept += 1

@@ -21,7 +21,9 @@ class WholeFlows(NamedTuple):
     move: Int64Array
 
 
-def whole_flows(family: SubsetFamily, moves: Moves, start: FloatArray, flows: Flows, num_links: int) -> WholeFlows:
+def whole_flows(
+    family: SubsetFamily, moves: Moves, start: FloatArray, flows: Flows, num_links: int
+) -> WholeFlows:
     """Round `flows` so that every row of `start` (whole numbers) is conserved in every state.
 
     In each state the rows that really arrived are dealt to the options in the proportions of `flows`,
@@ -30,7 +32,9 @@ def whole_flows(family: SubsetFamily, moves: Moves, start: FloatArray, flows: Fl
     are thereby paid by later ones instead of piling up.
     """
     whole = WholeFlows(
-        np.zeros(flows.wait.shape, np.int64), np.zeros(flows.pair.shape, np.int64), np.zeros(flows.move.shape, np.int64)
+        np.zeros(flows.wait.shape, np.int64),
+        np.zeros(flows.pair.shape, np.int64),
+        np.zeros(flows.move.shape, np.int64),
     )
     widest = int(np.diff(family.pair_ptr).max(initial=1)) + int(np.diff(moves.ptr).max(initial=1)) + 2
     _round(family, moves, start, flows, num_links, whole, np.empty(widest, np.int64), np.empty(widest))

@@ -50,12 +50,13 @@ class Effort:
     """How hard to try.
 
     Attributes:
-        tolerance: relative distance between plan and bound at which the search ends.
-        rounds, samples: of multiplicative weights, and answers kept of them.
-        steps: largest number of linear programs for each number of stages.
-        progress: share of what is above the bound that a step must take off while a larger number of stages is
+        tolerance: relative distance between plan and bound at which the search ends. rounds, samples: of
+        multiplicative weights, and answers kept of them. steps: largest number of linear programs for each
+        number of stages. progress: share of what is above the bound that a step must take off while a
+        larger number of stages is
             still to be tried.
-        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is above
+        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
+        above
             `fair`.
         fair: see `usual_stages`.
         thorough: whether to polish as long as that helps.
@@ -239,10 +240,11 @@ class StageSearch:
             self._offer(program)
 
     def _pursue(self, program: StageProgram, last: bool) -> bool:
-        """Solve a number of stages and offer its plan; False if it was left because a larger one may do better.
+        """Solve a number of stages and offer its plan; False if it was left because a larger one may do
+        better.
 
-        It is left if it is not near the floor and does not come nearer at a good pace. A number that its own bound puts above the
-        incumbent is of no use at all.
+        It is left if it is not near the floor and does not come nearer at a good pace. A number that its
+        own bound puts above the incumbent is of no use at all.
         """
         found, floor = self.found, self._floor()
         useless = found.seconds * (1.0 - SAME) / self.unit - program.num_stages * self._least_latency()
@@ -301,7 +303,8 @@ class StageSearch:
         return float(self.arrays.link_latency.min(initial=np.inf)) / self.unit
 
     def _floor(self) -> float:
-        """Return the bound on any number of stages, in rows per GB/s and less the smallest latency of each."""
+        """Return the bound on any number of stages, in rows per GB/s and less the smallest latency of
+        each."""
         return self.free.value
 
     def _aim(self) -> float:
@@ -311,9 +314,14 @@ class StageSearch:
     def _raise_bound(self) -> None:
         self.found.raise_bound(
             ladder(
-                self.free, self.staged if self.exact else {}, self.found.direct_seconds, self.known_seconds,
-                self.topology, self.relation.world_size, self.found.options.row_bytes,
-            )  # fmt: skip
+                self.free,
+                self.staged if self.exact else {},
+                self.found.direct_seconds,
+                self.known_seconds,
+                self.topology,
+                self.relation.world_size,
+                self.found.options.row_bytes,
+            )
         )
 
     def _least_stages(self) -> int:

@@ -243,9 +243,6 @@ def test_out_csr_of_ascending_heads_needs_no_edge_ids() -> None:
 def test_importing_is_light() -> None:
     """None of what only some graphs need is imported before such a graph comes."""
     heavy = "{'torch', 'dgl', 'torch_geometric', 'networkx', 'scipy', 'numba', 'pymetis'}"
-    code = (
-        "import sys, dgcl.graph, dgcl.partition\n"
-        f"print(sorted({heavy} & set(sys.modules)))"
-    )
+    code = f"import sys, dgcl.graph, dgcl.partition\nprint(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
