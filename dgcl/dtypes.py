@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dgcl.kernels.rows import SUMMABLE
-from dgcl.runtime import RowType
+from dgcl.row_types import RowType
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
 
 @functools.cache
 def row_type(dtype: torch.dtype, elements: int) -> RowType:
-    """The :class:`~dgcl.runtime.RowType` of rows of ``elements`` elements."""
+    """The :class:`~dgcl.row_types.RowType` of rows of ``elements`` elements."""
     name = str(dtype).removeprefix("torch.")
     return RowType(
         row_bytes=dtype.itemsize * elements,

@@ -40,6 +40,9 @@ _YIELDS: Final = 50
 _SLEEPS: Final = 200
 _SLEEP_MICROSECONDS: Final = 20
 
+#: How often :func:`advance` looks in vain before it lets Python look after the rest of the world.
+PATIENCE: Final = _SPINS + _YIELDS + _SLEEPS
+
 
 @njit(nogil=True, cache=True)
 def read_word(address: int) -> int:
@@ -68,18 +71,22 @@ def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray
 
 
 @njit(nogil=True, inline="never")
-def _mapped(bases: np.ndarray, sizes: np.ndarray, addresses: np.ndarray, line: int, num_bytes: int) -> int:
+def _mapped(
+    bases: np.ndarray, sizes: np.ndarray, addresses: np.ndarray, line: int, first: int, last: int
+) -> int:
     """This process's address of the buffer that a ready line names at ``line``; 0 when its segment is not
     mapped here.
 
-    Returns -1 when the buffer does not lie inside the segment.
+    Returns -1 when bytes ``first`` to ``last`` of the buffer do not lie inside the segment. The buffer may
+    begin before the segment: that of halo rows alone begins where owned rows would lie.
     """
-    if num_bytes == 0:
+    if first == last:
         return 1
     base, offset = load_word(line), load_word(line + 16)
     for i in range(len(bases)):
         if addresses[i] != 0 and bases[i] == base:
-            return addresses[i] + offset if offset >= 0 and offset + num_bytes <= sizes[i] else -1
+            inside = offset + first >= 0 and offset + last <= sizes[i]
+            return addresses[i] + offset if inside else -1
     return 0
 
 
@@ -102,6 +109,7 @@ def advance(
     moved: np.ndarray,
     where: np.ndarray,
     times: np.ndarray,
+    patience: int,
 ) -> int:
     """Carry the call on.
 
@@ -109,8 +117,9 @@ def advance(
         verb: EXPAND or FOLD.
         call, num_stages, tag: Number of the call, stages of the plan, what all ranks must agree on.
         row_bytes, sum_code: Size of a row; element type (:data:`dgcl.kernels.rows.SUMMABLE`).
-        buffers: What is read: (address of the local rows, how many they are, address of the relay rows
-            (expand) or arrivals (fold)).
+        buffers: What is read: (address of the local rows, how many they are, address of those that follow
+            (expand: relay rows, or, where own rows lie apart, halo rows and then relay rows) or of arrivals
+            (fold)).
         sends: peer, stage, count, from, to, dep_ptr, deps of a Schedule, and for a fold the first arrival of
             each portion.
         receives: peer, stage.
@@ -125,6 +134,8 @@ def advance(
             rest is scratch.
         times: ``(S + R, 2)`` int64, out: when each send began and ended, and when each receive was seen (in
             the first column); ``(0, 2)`` where nobody wants to know.
+        patience: How often to look in vain before WAITING is returned: :data:`PATIENCE`, or 0 for what can be
+            done at once.
     """
     send_peer, send_stage, send_count, send_from, send_to, dep_ptr, deps, first_arrival = sends
     recv_peer, recv_stage = receives
@@ -178,9 +189,10 @@ def advance(
                 if count == 0:
                     continue
                 relay = verb == EXPAND and portion == 1
-                last = (send_to[i, portion] + count) * row_bytes
+                first = send_to[i, portion] * row_bytes
+                last = first + count * row_bytes
                 slot = line + (40 if relay else 16)
-                targets[portion] = _mapped(bases[peer], sizes[peer], addresses[peer], slot, last)
+                targets[portion] = _mapped(bases[peer], sizes[peer], addresses[peer], slot, first, last)
                 where[1] = portion
                 if targets[portion] == 0:
                     return UNMAPPED
@@ -226,7 +238,7 @@ def advance(
             idle = 0
             continue
         idle += 1
-        if idle > _SPINS + _YIELDS + _SLEEPS:
+        if idle > patience:
             return WAITING
         if idle > _SPINS + _YIELDS:
             sleep_microseconds(np.uint32(_SLEEP_MICROSECONDS))

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from dgcl.engine import (
     DONE,
     EXPAND,
     FOLD,
+    PATIENCE,
     UNMAPPED,
     WAITING,
     advance,
@@ -39,29 +39,13 @@ from dgcl.kernels.rows import sum_rows
 from dgcl.peers import Peers
 from dgcl.pool import Block, BufferPool
 from dgcl.program import Program
-from dgcl.segments import SegmentFile
-from dgcl.tasks import CallRecord, Task
+from dgcl.row_types import RowType
+from dgcl.segments import Segment, SegmentFile
+from dgcl.tasks import Call, CallRecord, Task
 
 _VERBS = ("expand", "fold")
 _MOST_WAITS = 5  # in a message
 _ROW_BYTES_BITS = 48
-
-
-@dataclass(frozen=True)
-class RowType:
-    """What all ranks of a call must agree on besides the verb.
-
-    Attributes:
-        row_bytes: Size of a row.
-        code: A number for the element type, the same on every rank.
-        name: The element type's name, for messages.
-        sum_code: Its place in :data:`dgcl.kernels.rows.SUMMABLE`, -1 where rows of it are not added.
-    """
-
-    row_bytes: int
-    code: int
-    name: str
-    sum_code: int = -1
 
 
 class Runtime:
@@ -199,26 +183,50 @@ class Runtime:
         self, task: Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
     ) -> None:
         """One call of one verb, from ready to done."""
+        places = [(block.segment, block.offset) for block in (buffer, relay)]
+        self._drive(self._start(task, row_type, places, buffers))
+
+    def _start(
+        self,
+        task: Task,
+        row_type: RowType,
+        places: Sequence[tuple[Segment, int]],
+        buffers: tuple[int, int, int],
+    ) -> Call:
+        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'."""
         self._call += 1
-        begin = time.perf_counter_ns()
-        tag = _pack_tag(task.verb, row_type)
-        words = [tag]
-        for block in (buffer, relay):
-            words += [block.segment.base, block.segment.size, block.offset]
+        call = Call(task, self._call, _pack_tag(task.verb, row_type), row_type, buffers)
+        words = [call.tag]
+        for segment, offset in places:
+            words += [segment.base, segment.size, offset]
         try:
             task.sent[:] = 0
             task.received[:] = 0
             publish_ready(task.own_ready, self._board.call_address, self._call, np.array(words, np.int64))
-            progress, deadline = -1, 0.0
+        except BaseException as error:
+            self._leave(call, error)
+            raise
+        return call
+
+    def _leave(self, call: Call, error: BaseException) -> None:
+        """Tell the peers that this rank goes on without finishing the call."""
+        verb = _VERBS[call.task.verb]
+        self.fail(CommError(f"rank {self.rank} left {verb} {call.number}: {error!r}"))
+
+    def _drive(self, call: Call, patience: int = PATIENCE) -> bool:
+        """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
+        whether that was all."""
+        task, row_type, tag = call.task, call.row_type, call.tag
+        try:
             while True:
                 status = advance(
                     task.verb,
-                    self._call,
+                    call.number,
                     self._program.num_stages,
                     tag,
                     row_type.row_bytes,
                     row_type.sum_code,
-                    buffers,
+                    call.buffers,
                     task.sends,
                     task.receives,
                     task.tables,
@@ -229,10 +237,11 @@ class Runtime:
                     self.bytes_sent[task.verb],
                     task.where,
                     task.times,
+                    patience,
                 )
                 if status == DONE:
-                    task.span = (begin, time.perf_counter_ns())
-                    return
+                    task.span = (call.begin, time.perf_counter_ns())
+                    return True
                 if status == UNMAPPED:
                     peer = int(task.schedule.send_peer[task.where[0]])
                     relay_rows = task.verb == EXPAND and task.where[1] == 1
@@ -243,15 +252,17 @@ class Runtime:
                     raise self._disagreement(peer, tag, read_word(line), read_word(line + 8))
                 else:
                     assert status == WAITING
+                    if patience == 0:
+                        return False
                     now, so_far = time.monotonic(), int(task.sent.sum()) + int(task.received.sum())
-                    if so_far > progress:
-                        progress, deadline = so_far, now + self._timeout
-                    self._look_around(task, tag, now >= deadline)
+                    if so_far > call.progress:
+                        call.progress, call.deadline = so_far, now + self._timeout
+                    self._look_around(task, tag, now >= call.deadline)
         except CommError as error:
             self.fail(error)
             raise
         except BaseException as error:
-            self.fail(CommError(f"rank {self.rank} left {_VERBS[task.verb]} {self._call}: {error!r}"))
+            self._leave(call, error)
             raise
 
     def _look_around(self, task: Task, tag: int, late: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from dgcl.board import Board
 from dgcl.engine import FOLD
 from dgcl.peers import Peers
 from dgcl.program import Program, Schedule
+from dgcl.row_types import RowType
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,3 +79,25 @@ class Task:
         sends, receives = self.times[: len(self.sent)].copy(), self.times[len(self.sent) :, 0].copy()
         begin, arrived = self.span
         return CallRecord(self.verb, call, begin, time.perf_counter_ns(), sends, receives, arrived)
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that is under way.
+
+    Attributes:
+        task, number, tag, row_type: Which verb, which call, what the ranks agree on.
+        buffers: What the engine reads (:func:`dgcl.engine.advance`).
+        begin: When it began, in nanoseconds.
+        progress: Transfers that were done when somebody last looked.
+        deadline: When to give up if none has been done since.
+    """
+
+    task: Task
+    number: int
+    tag: int
+    row_type: RowType
+    buffers: tuple[int, int, int]
+    begin: int = field(default_factory=time.perf_counter_ns)
+    progress: int = -1
+    deadline: float = 0.0

@@ -212,3 +212,28 @@ def sum_rows(
         _sum_exact(int64(0), 8, *task)
     elif code == 8:
         _sum_exact(uint8(0), 1, *task)
+
+
+@njit(nogil=True, cache=True)
+def add_arrivals(
+    code: int,
+    rows: int,
+    num_rows: int,
+    arrival_rows: np.ndarray,
+    arrival_slots: np.ndarray,
+    arrivals: int,
+    row_bytes: int,
+) -> None:
+    """Add to each of ``num_rows`` rows at address ``rows`` what arrived for it, in place.
+
+    As :func:`sum_rows` over all of them with ``destination`` and ``own`` both ``rows``, without touching rows
+    for which nothing arrived.
+    """
+    last = arrival_rows.shape[0]
+    p = 0
+    while p < last and arrival_rows[p] < num_rows:
+        row = int64(arrival_rows[p])
+        target = rows + row * row_bytes
+        sum_rows(code, target, rows, row, row + 1, arrival_rows, arrival_slots, p, arrivals, row_bytes)
+        while p < last and arrival_rows[p] == row:
+            p += 1
