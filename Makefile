@@ -4,7 +4,7 @@
 #   make test    the test suite, without the slow tests (make test-all: with them)
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
-#   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, leave PTX in build/ptx
+#   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
 #   make gpu-check    everything that needs a GPU, and one report: build/gpu-report.md (GPU_PYTHON: any Python with torch)
 #
 # All of it runs in a virtual environment of its own (VENV), which is made once and re-used until pyproject.toml or
@@ -54,7 +54,7 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 kernels: $(READY)
-	$(BIN)/python -m dgcl.kernels.cuda_report --write build/ptx
+	$(BIN)/python -m dgcl.kernels.cuda_report --write
 
 # Machines with a GPU bring a Python of their own, with a CUDA build of torch; nothing is installed or fetched here.
 gpu-check:

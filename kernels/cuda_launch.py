@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.kernels.cuda_catalogue import Kernel, catalogue, compile_ptx, nearest_capability
+from dgcl.kernels.cuda_catalogue import Kernel, catalogue, nearest_capability
 from dgcl.kernels.cuda_driver import CudaError, Driver
 from dgcl.kernels.cuda_enqueue import (
     COPY,
@@ -21,6 +21,7 @@ from dgcl.kernels.cuda_enqueue import (
     WRITE_VALUE,
     enqueue,
 )
+from dgcl.kernels.cuda_ptx import ptx_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Kernels:
         self,
         driver: Driver,
         device: int,
-        ptx: Callable[[Kernel, tuple[int, int]], str] = compile_ptx,
+        ptx: Callable[[Kernel, tuple[int, int]], str] = ptx_of,
     ) -> None:
         self.driver = driver
         self.num_multiprocessors = driver.num_multiprocessors(device)

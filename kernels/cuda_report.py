@@ -17,7 +17,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, compile_ptx, variants, write_ptx
+from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, variants
+from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, write_archive
 from dgcl.kernels.cuda_shapes import THREADS
 
 #: 65536 registers of a multiprocessor, shared by four blocks.
@@ -108,13 +109,13 @@ def report(kernels: list[Kernel], ptxas: str | None) -> tuple[str, bool]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m dgcl.kernels.cuda_report", description=__doc__)
-    parser.add_argument("--write", metavar="FOLDER", type=Path, help="leave the PTX there")
+    parser.add_argument("--write", action="store_true", help="write the archive anew, if need be")
     chosen = parser.parse_args(arguments)
     ptxas = find_ptxas()
     table, good = report([*catalogue().values()], ptxas)
-    if chosen.write is not None:
+    if chosen.write and not is_current(ARCHIVE):
         every = {kernel.name: kernel for kernel in [*catalogue().values(), *variants()]}
-        write_ptx(chosen.write, every.values())
+        write_archive(ARCHIVE, every.values())
     sys.stdout.write(f"registers per thread{'' if ptxas else ' (no ptxas here)'}\n\n{table}\n")
     return 0 if good else 1
 

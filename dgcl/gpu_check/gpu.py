@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from dgcl.kernels.cuda_catalogue import Kernel, stored_ptx
+from dgcl.kernels.cuda_catalogue import Kernel
 from dgcl.kernels.cuda_driver import open_driver
 from dgcl.kernels.cuda_launch import Kernels, Loaded, Prepared
 from dgcl.kernels.cuda_tables import STATE_BYTES
-
-#: Where PTX may lie that another machine compiled, seen from the root of the repository.
-STORED: Final = Path("build") / "ptx"
 
 
 class Target(Protocol):
@@ -38,14 +34,11 @@ class Target(Protocol):
 class Gpu:
     """The current CUDA device of torch.
 
-    Args:
-        stored: A folder that may hold PTX (:func:`dgcl.kernels.cuda_catalogue.write_ptx`).
-
     Raises:
         RuntimeError: There is no CUDA device.
     """
 
-    def __init__(self, stored: Path = STORED) -> None:
+    def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError("no CUDA device: torch.cuda.is_available() is False on this machine")
         torch.cuda.init()
@@ -54,7 +47,7 @@ class Gpu:
         self.device = torch.device("cuda", index)
         self.name = torch.cuda.get_device_name(index)
         self.driver = open_driver()
-        self.kernels = Kernels(self.driver, index, stored_ptx(stored))
+        self.kernels = Kernels(self.driver, index)
         self._loaded: dict[str, Loaded] = {}
 
     def load(self, kernel: Kernel) -> Loaded:

@@ -21,9 +21,10 @@ import torch
 from dgcl.gpu_check.flag_rounds import FlagRounds
 from dgcl.gpu_check.gpu import Gpu, Tables, as_bytes
 from dgcl.gpu_check.pair import Peer
-from dgcl.kernels.cuda_catalogue import catalogue, compile_ptx, nearest_capability
+from dgcl.kernels.cuda_catalogue import catalogue, nearest_capability
 from dgcl.kernels.cuda_driver import CudaError
 from dgcl.kernels.cuda_launch import Prepared
+from dgcl.kernels.cuda_ptx import compile_ptx
 from dgcl.kernels.cuda_tables import FLAG
 
 MODULE: Final = "dgcl.gpu_check.peer"

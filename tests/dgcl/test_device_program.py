@@ -136,7 +136,7 @@ class TestOnGpu:
     def gpu(self) -> Iterator[object]:
         from dgcl.gpu_check.gpu import Gpu
 
-        gpu = Gpu(ROOT / "build" / "ptx")
+        gpu = Gpu()
         yield gpu
         torch.cuda.synchronize()
         gpu.kernels.close()

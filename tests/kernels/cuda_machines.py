@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dgcl.kernels.cuda_catalogue import Kernel, catalogue
+from dgcl.kernels.cuda_catalogue import catalogue
 
 
 class Machine(Protocol):
@@ -101,10 +101,9 @@ class DeviceMachine:
 
     threads, scale = 256, 50
 
-    def __init__(self, ptx: Callable[[Kernel, tuple[int, int]], str] | None = None) -> None:
+    def __init__(self) -> None:
         import torch
 
-        from dgcl.kernels.cuda_catalogue import compile_ptx
         from dgcl.kernels.cuda_driver import open_driver
         from dgcl.kernels.cuda_launch import Kernels
 
@@ -112,7 +111,7 @@ class DeviceMachine:
         torch.cuda.init()
         torch.cuda.synchronize()
         self.driver = open_driver()
-        self.kernels = Kernels(self.driver, torch.cuda.current_device(), ptx or compile_ptx)
+        self.kernels = Kernels(self.driver, torch.cuda.current_device())
         self.max_blocks = 2 * self.kernels.num_multiprocessors
         self._kept: list[Any] = []
 

@@ -12,14 +12,12 @@ from dgcl.kernels.cuda_catalogue import (
     CAPABILITIES,
     Kernel,
     catalogue,
-    compile_ptx,
     gather,
     nearest_capability,
-    stored_ptx,
     sum_name,
     variants,
-    write_ptx,
 )
+from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, ptx_of, write_archive
 from dgcl.kernels.cuda_report import assemble, find_ptxas, report
 from dgcl.kernels.rows import SUMMABLE
 
@@ -115,18 +113,43 @@ def test_what_ptxas_refuses_is_an_error() -> None:
         assemble(str(find_ptxas()), {"broken": ".version 7.8\n.target sm_90\n.entry dgcl_broken("}, (9, 0))
 
 
+def test_the_archive_is_of_these_sources_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the kernels: make kernels, and commit the archive."""
+    assert is_current(ARCHIVE), "run: make kernels"
+
+    def refuse(kernel: Kernel, capability: tuple[int, int]) -> str:
+        raise AssertionError(f"{kernel.name} is not stored")
+
+    monkeypatch.setattr("dgcl.kernels.cuda_ptx.compile_ptx", refuse)
+    for kernel in [*catalogue().values(), *variants()]:
+        for capability in CAPABILITIES:
+            assert f".entry dgcl_{kernel.name}(" in ptx_of(kernel, capability)
+
+
 @needs_compiler
-def test_stored_ptx_is_used_while_it_is_of_these_sources(tmp_path: Path) -> None:
+def test_stored_ptx_is_used_while_it_is_of_these_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = catalogue()["signal"]
-    write_ptx(tmp_path, [kernel], [(9, 0)])
-    stored = tmp_path / "signal.sm_90.ptx"
-    text = stored.read_text() + "// as stored"
-    stored.write_text(text)
-    assert stored_ptx(tmp_path)(kernel, (9, 0)) == text
-    assert stored_ptx(tmp_path)(kernel, (8, 0)).count(".entry dgcl_signal(") == 1
-    (tmp_path / "fingerprint").write_text("of other sources")
-    assert "as stored" not in stored_ptx(tmp_path)(kernel, (9, 0))
-    assert "as stored" not in stored_ptx(tmp_path / "nowhere")(kernel, (9, 0))
+    compiled = compile_ptx(kernel, (9, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr("dgcl.kernels.cuda_ptx.compile_ptx", lambda kernel, capability: "as stored")
+        for name in ("one", "two", "old"):
+            if name == "old":
+                patch.setattr("dgcl.kernels.cuda_ptx.fingerprint", lambda: "of other sources")
+            write_archive(tmp_path / name, [kernel], [(9, 0)])
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    for name, text in (("one", "as stored"), ("old", compiled), ("missing", compiled)):
+        monkeypatch.setattr("dgcl.kernels.cuda_ptx.ARCHIVE", tmp_path / name)
+        assert ptx_of(kernel, (9, 0)) == text, name
+        assert ptx_of(kernel, (8, 0)).count(".entry dgcl_signal(") == 1
+
+
+def test_the_archive_travels_with_the_package() -> None:
+    from importlib.resources import files
+
+    assert files("dgcl.kernels").joinpath("cuda_ptx.tar.xz").is_file()
+    assert ARCHIVE.stat().st_size < 100_000
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-from dgcl.kernels.cuda_catalogue import stored_ptx
 from tests.kernels.cuda_flag_cases import FLAG_CASES
 from tests.kernels.cuda_machines import DeviceMachine
 from tests.kernels.cuda_row_cases import ROW_CASES
@@ -18,13 +16,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-# Left there by `python -m dgcl.kernels.cuda_report --write build/ptx` on a machine that can compile.
-STORED = Path(__file__).resolve().parents[2] / "build" / "ptx"
-
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[DeviceMachine]:
-    machine = DeviceMachine(stored_ptx(STORED))
+    machine = DeviceMachine()
     yield machine
     torch.cuda.synchronize()
     machine.kernels.close()
