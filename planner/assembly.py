@@ -33,6 +33,8 @@ def assemble(
         space.family,
         space.moves,
         settled,
+        space.items.ptr,
+        space.item_set,
         ptr,
         hop,
         piece,
