@@ -18,6 +18,9 @@ from numba import carray, float32, float64, int8, int16, int32, int64, njit, uin
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
 from dgcl.kernels.memory import copy_bytes, pointer_to
 
+#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
+COMPILED_FROM: Final = "f10ee5dfc16949fa"
+
 #: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
 SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
 

@@ -20,6 +20,9 @@ from dgcl.kernels.memory import load_acquire, sleep_microseconds, yield_cpu
 from dgcl.peers import Peers
 from dgcl.segments import SegmentFile
 
+#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
+COMPILED_FROM: Final = "02805ba7802df9e5"
+
 _SPINS: Final = 200
 _YIELDS: Final = 2000
 _SLEEPS: Final = 200

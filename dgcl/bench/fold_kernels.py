@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -10,6 +10,9 @@ from numba import carray, float32, float64, int64, njit, types
 from numba.extending import intrinsic
 
 from dgcl.kernels.memory import pointer_to
+
+#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
+COMPILED_FROM: Final = "f54750b87eb1fd9c"
 
 
 @intrinsic
