@@ -20,6 +20,7 @@ _HOMES = {
     "init": "dgcl.verbs",
     "dispatch_features": "dgcl.verbs",
     "graph_allgather": "dgcl.verbs",
+    "graph_allgather_async": "dgcl.verbs",
     "collect": "dgcl.verbs",
     "current_communicator": "dgcl.verbs",
     "build_comm_info": "dgcl.build",

@@ -13,6 +13,7 @@ from dgcl.verbs import collect as collect
 from dgcl.verbs import current_communicator as current_communicator
 from dgcl.verbs import dispatch_features as dispatch_features
 from dgcl.verbs import graph_allgather as graph_allgather
+from dgcl.verbs import graph_allgather_async as graph_allgather_async
 from dgcl.verbs import init as init
 
 __version__: str

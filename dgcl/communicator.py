@@ -16,6 +16,7 @@ from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
 from dgcl.dtypes import numpy_dtype, row_type
 from dgcl.errors import CommError
+from dgcl.halo import PendingRows, fold_halo
 from dgcl.kernels.rows import write_bytes
 from dgcl.local_graph import LocalGraph
 from dgcl.memory_report import MemoryReport, predict_memory
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from dgcl.bench.exchange import Exchange
+    from dgcl.frameworks.split import SplitGraph
 
 
 class Communicator:
@@ -127,6 +129,32 @@ class Communicator:
         self._check(rows, self.num_local, "num_owned + num_halo")
         return ops.fold(rows, self._number)
 
+    def expand_async(self, rows: Tensor) -> PendingRows:
+        """Start to exchange halo rows; what :func:`dgcl.graph_allgather_async` does."""
+        self._check(rows, self.num_owned, "num_owned")
+        return PendingRows(self, rows)
+
+    def fold_halo(self, halo_rows: Tensor, into: Tensor) -> Tensor:
+        """Add rows of other ranks' vertices to those vertices' rows, in place.
+
+        Args:
+            halo_rows: ``(num_halo, *F)``, what this rank adds, in the order of ``halo_ids``.
+            into: ``(num_owned, *F)``, to which others' rows are added, in a fixed order.
+
+        Returns:
+            ``into``. Not differentiable.
+
+        Raises:
+            ValueError, TypeError, CommError: As :meth:`fold`.
+        """
+        self._check(halo_rows, self.num_halo, "num_halo")
+        self._check(into, self.num_owned, "num_owned")
+        if row_type(into.dtype, 1).sum_code < 0 or into.dtype != halo_rows.dtype:
+            raise TypeError(
+                f"into must be of a type that can be summed, that of halo_rows (got {into.dtype})"
+            )
+        return fold_halo(self, halo_rows.detach(), into)
+
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over the ranks, in rank order: the same bits on every rank. For small
         tensors."""
@@ -209,6 +237,13 @@ class Communicator:
         from dgcl.frameworks import local_graph
 
         return local_graph(kind, self.local, **options)
+
+    def split_graph(self, edge_weight: Tensor | None = None) -> SplitGraph:
+        """This rank's edges in two parts, from owned and from halo rows, so that a layer's sum over owned rows
+        runs while halo rows arrive; see :class:`~dgcl.frameworks.split.SplitGraph`."""
+        from dgcl.frameworks.split import SplitGraph
+
+        return SplitGraph(self, edge_weight)
 
     # Looking after it.
 

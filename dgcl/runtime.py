@@ -60,6 +60,8 @@ class Runtime:
     Attributes:
         pool: The rank's buffers.
         bytes_sent: ``(2, P)`` int64: bytes written to each peer so far, by expand and by fold.
+        tasks: What expand and fold do.
+        under_way: A call that was started and is not done yet.
     """
 
     def __init__(self, program: Program, control: Control, timeout: float) -> None:
@@ -71,30 +73,31 @@ class Runtime:
         self._board = Board.create(self._file, program.world_size)
         self.pool = BufferPool(self._file)
         self._peers = Peers(control, self._file, self._board)
-        self._tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
+        self.tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
         self._call = 0
         self._failure: CommError | None = None
         self._closed = False
         self._recorder: Callable[[CallRecord], None] | None = None
+        self.under_way: Call | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
 
     def expand_buffer(self, row_type: RowType) -> Block:
         """A block for the result of an expand; fill the first ``num_owned`` rows, then call
         :meth:`expand`."""
-        self._check_usable()
-        return self._allocate(self._program.num_local * row_type.row_bytes)
+        self.check_usable()
+        return self.allocate(self._program.num_local * row_type.row_bytes)
 
     def expand(self, rows: Block, row_type: RowType) -> None:
         """Fill the halo rows of a block whose first rows are the owned ones."""
         program = self._program
-        relay = self._allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
+        relay = self.allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
         passing = relay or rows  # without relay rows nobody asks where they would go
         buffers = (rows.address, program.num_local, passing.address)
-        self._run(self._tasks[EXPAND], row_type, rows, passing, buffers)
+        self._run(self.tasks[EXPAND], row_type, rows, passing, buffers)
         if relay is not None:
             self.pool.release(relay)
         if self._recorder is not None:
-            self._recorder(self._tasks[EXPAND].record(self._call))
+            self._recorder(self.tasks[EXPAND].record(self._call))
 
     def fold(self, rows: int, row_type: RowType) -> Block:
         """Sum up what all ranks hold for this rank's vertices.
@@ -106,12 +109,12 @@ class Runtime:
         Returns:
             A block with ``num_owned`` rows.
         """
-        self._check_usable()
+        self.check_usable()
         program = self._program
-        arrivals = self._allocate(program.expand.rows_sent * row_type.row_bytes)
-        result = self._allocate(program.num_owned * row_type.row_bytes)
+        arrivals = self.allocate(program.expand.rows_sent * row_type.row_bytes)
+        result = self.allocate(program.num_owned * row_type.row_bytes)
         buffers = (rows, program.num_local, arrivals.address)
-        self._run(self._tasks[FOLD], row_type, arrivals, arrivals, buffers)
+        self._run(self.tasks[FOLD], row_type, arrivals, arrivals, buffers)
         sum_rows(
             row_type.sum_code,
             result.address,
@@ -126,13 +129,13 @@ class Runtime:
         )
         self.pool.release(arrivals)
         if self._recorder is not None:
-            self._recorder(self._tasks[FOLD].record(self._call))
+            self._recorder(self.tasks[FOLD].record(self._call))
         return result
 
     def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
         """Give ``recorder`` the times of every call from now on; None: stop."""
         self._recorder = recorder
-        for task in self._tasks:
+        for task in self.tasks:
             task.time_transfers(recorder is not None)
 
     def fail(self, error: CommError) -> None:
@@ -154,7 +157,7 @@ class Runtime:
             self._peers.close()
             self._file.close()
 
-    def _allocate(self, num_bytes: int) -> Block:
+    def allocate(self, num_bytes: int) -> Block:
         """A block, or an error that the peers hear of: they would wait for this rank in vain."""
         try:
             return self.pool.allocate(num_bytes)
@@ -162,7 +165,8 @@ class Runtime:
             self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
             raise
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise unless a call can be made now."""
         if os.getpid() != self._process:
             raise ValueError(
                 f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
@@ -178,15 +182,20 @@ class Runtime:
                 f"({self._failure}); close it and "
                 f"build a new one"
             )
+        if self.under_way is not None:
+            raise ValueError(
+                f"rank {self.rank}: {_VERBS[self.under_way.task.verb]} {self.under_way.number} was started and"
+                " is not finished; call wait() on its result first"
+            )
 
     def _run(
         self, task: Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
     ) -> None:
         """One call of one verb, from ready to done."""
         places = [(block.segment, block.offset) for block in (buffer, relay)]
-        self._drive(self._start(task, row_type, places, buffers))
+        self.drive(self.start(task, row_type, places, buffers))
 
-    def _start(
+    def start(
         self,
         task: Task,
         row_type: RowType,
@@ -195,7 +204,7 @@ class Runtime:
     ) -> Call:
         """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'."""
         self._call += 1
-        call = Call(task, self._call, _pack_tag(task.verb, row_type), row_type, buffers)
+        call = self.under_way = Call(task, self._call, _pack_tag(task.verb, row_type), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:
             words += [segment.base, segment.size, offset]
@@ -213,7 +222,7 @@ class Runtime:
         verb = _VERBS[call.task.verb]
         self.fail(CommError(f"rank {self.rank} left {verb} {call.number}: {error!r}"))
 
-    def _drive(self, call: Call, patience: int = PATIENCE) -> bool:
+    def drive(self, call: Call, patience: int = PATIENCE) -> bool:
         """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
         whether that was all."""
         task, row_type, tag = call.task, call.row_type, call.tag
@@ -241,6 +250,7 @@ class Runtime:
                 )
                 if status == DONE:
                     task.span = (call.begin, time.perf_counter_ns())
+                    self.under_way = None
                     return True
                 if status == UNMAPPED:
                     peer = int(task.schedule.send_peer[task.where[0]])

@@ -12,6 +12,7 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 MaskArray = npt.NDArray[np.uint64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 def integer_array(name: str, values: Any, dtype: npt.DTypeLike, ndim: int) -> npt.NDArray[Any]:

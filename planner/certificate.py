@@ -35,31 +35,35 @@ def stage_free_bound(
     tolerance: float,
     deadline: float,
 ) -> PriceBound:
-    """Return the best price bound of those contractions that the grouping suggests, in rows per GB/s.
+    """Return the price bound with all devices as nodes, or past a dozen with groups as nodes, in rows per
+    GB/s.
+    """
+    nodes = np.arange(relation.world_size) if is_exact(relation) else _groups_as_nodes(space)
+    return price_bound(
+        relation, topology.arrays(), nodes, factor=factor, aim=aim, tolerance=tolerance, deadline=deadline
+    )
 
-    With one group: of all devices. Else of the groups as nodes, and of each group's devices with all others
-    as one node; the latter are searched further only where a short search shows that they come near.
+
+def inside_bound(
+    relation: Relation,
+    topology: Topology,
+    space: StateSpace,
+    factor: FloatArray,
+    best: PriceBound,
+    tolerance: float,
+    deadline: float,
+) -> PriceBound:
+    """Return the best of `best` and the bounds with the devices of one group and all others as one node.
+
+    Each is searched thoroughly only where a short search shows that it comes near.
     """
     arrays = topology.arrays()
-    if is_exact(relation):
-        return price_bound(
-            relation, arrays, np.arange(relation.world_size), factor=factor, aim=aim, tolerance=tolerance,
-            deadline=deadline,
-        )  # fmt: skip
-    best = price_bound(
-        relation,
-        arrays,
-        _groups_as_nodes(space),
-        factor=factor,
-        aim=aim,
-        tolerance=tolerance,
-        deadline=deadline,
-    )
     for group in space.groups:
-        if group.shape[0] > MAX_NODES - 1 or time.perf_counter() > deadline:
+        if group.shape[0] >= MAX_NODES or time.perf_counter() > deadline:
             continue
         nodes = np.full(relation.world_size, group.shape[0])
         nodes[group] = np.arange(group.shape[0])
+        aim = best.value
         look = price_bound(
             relation, arrays, nodes, factor=factor, aim=aim, rounds=_FIRST_LOOK, steps=0, deadline=deadline
         )

@@ -169,13 +169,13 @@ def _cut(lists: _Lists, at: int, length: int) -> None:
 
 
 @compiled
-def _append(lists: _Lists, at: int, head: Int32Array, tail: Int32Array, number: int) -> None:
+def _append(entry: Int32Array, at: int, head: Int32Array, tail: Int32Array, number: int) -> None:
     """Put entry `at` at the end of list `number`."""
-    lists.entry[at, 2] = -1
+    entry[at, 2] = -1
     if head[number] < 0:
         head[number] = at
     else:
-        lists.entry[tail[number], 2] = at
+        entry[tail[number], 2] = at
     tail[number] = at
 
 
@@ -209,7 +209,7 @@ def _fill(
             at[number] += 1
     for number in range(head.shape[0]):
         for e in range(at[number] - start[number + 1], at[number]):
-            _append(lists, e, head, tail, number)
+            _append(lists.entry, e, head, tail, number)
     for e in range(num_entries, lists.size.shape[0]):
         lists.entry[e, 2] = e + 1
     lists.counter[0] = num_entries
@@ -269,7 +269,7 @@ def _deal(
     later_head, later_tail = head.copy(), tail.copy()
     leave_head, leave_tail = np.full(num_sets, -1, np.int32), np.full(num_sets, -1, np.int32)
     _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail, settled)
-    entry, size = lists.entry, lists.size
+    entry, size, counter = lists.entry, lists.size, lists.counter
     out = np.empty((2 * lists.counter[0] + 64, 3), np.int32)
     written = 0
     for k in range(num_stages):
@@ -290,8 +290,8 @@ def _deal(
                             out[written, 0], out[written, 1], out[written, 2] = entry[e, 0], entry[e, 1], hop
                             written += 1
                             following = entry[e, 2]
-                            entry[e, 2] = lists.counter[0]
-                            lists.counter[0] = e
+                            entry[e, 2] = counter[0]
+                            counter[0] = e
                             e = following
                         continue
                     if not moves.splits[at]:
@@ -309,9 +309,11 @@ def _deal(
                         left -= size[e]
                         rest = family.pair_rest[q]
                         if rest != low:
-                            copy = _take(lists, entry[e, 0], entry[e, 1], size[e])
-                            _append(lists, copy, head, tail, v * num_sets + rest)
-                        _append(lists, e, leave_head, leave_tail, family.pair_first[q])
+                            copy = counter[0]
+                            counter[0] = entry[copy, 2]
+                            entry[copy, 0], entry[copy, 1], size[copy] = entry[e, 0], entry[e, 1], size[e]
+                            _append(entry, copy, head, tail, v * num_sets + rest)
+                        _append(entry, e, leave_head, leave_tail, family.pair_first[q])
                         e = following
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
@@ -331,7 +333,7 @@ def _deal(
                         following = entry[e, 2]
                         left -= size[e]
                         if j == WAIT:
-                            _append(lists, e, later_head, later_tail, v * num_sets + f)
+                            _append(entry, e, later_head, later_tail, v * num_sets + f)
                             e = following
                             continue
                         if written == out.shape[0]:
@@ -344,10 +346,10 @@ def _deal(
                         if family.group_of[w] == g:
                             then = np.int64(family.minus[f, family.bit_of[w]])
                         if then != low:
-                            _append(lists, e, later_head, later_tail, w * num_sets + then)
+                            _append(entry, e, later_head, later_tail, w * num_sets + then)
                         else:
-                            entry[e, 2] = lists.counter[0]
-                            lists.counter[0] = e
+                            entry[e, 2] = counter[0]
+                            counter[0] = e
                         e = following
         head, later_head = later_head, head
         tail, later_tail = later_tail, tail

@@ -103,7 +103,7 @@ class StageProgram:
             (rounds // 2, samples // 4),
             (rounds, samples // 2),
         ):
-            every = max(1, (last - first) // max(1, wanted))
+            every = (last - first) // max(1, wanted) // 2 * 2 + 1  # odd: answers often alternate between two
             while first + every <= last:
                 turns = (last - first) // every if deadline == np.inf else 1
                 self._rounds(score, first, first + turns * every, STEP / aim, every, mean)

@@ -150,6 +150,7 @@ def _clock(problem: Problem, arrays: TopologyArrays, num_stages: int, latency_un
         np.zeros((num_stages, num_links), np.int64),
         np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(num_stages), np.zeros(num_stages),
         arrays.link_latency * latency_unit,
+        np.array([arrays.link_latency.any()]),
         ptr,
         link_of_hop[order],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
+from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.assembly import cleaned, sort_by_stage
 from dgcl.planner.compiled import compiled
 from dgcl.planner.price_loop import Routes, link_prices
@@ -58,21 +58,22 @@ class Clock(NamedTuple):
     top: FloatArray
     total: FloatArray
     latency: FloatArray
+    late: BoolArray
     by_direction_ptr: Int64Array
     by_direction: Int32Array
 
 
 @compiled
-def _height(clock: Clock, k: int, c: int, busy: float) -> float:
-    """Return the height of a direction; `clock.rows` must be up to date."""
-    if busy <= 0.0:
-        return 0.0
+def _worst_latency(
+    rows: Int64Array, latency: FloatArray, by_direction_ptr: Int64Array, by_direction: Int32Array, k: int, c: int
+) -> float:
+    """Return the largest latency of the links in use through a direction; `rows` must be up to date."""
     worst = 0.0
-    for i in range(clock.by_direction_ptr[c], clock.by_direction_ptr[c + 1]):
-        link = clock.by_direction[i]
-        if clock.rows[k, link] > 0 and clock.latency[link] > worst:
-            worst = clock.latency[link]
-    return busy + worst
+    for i in range(by_direction_ptr[c], by_direction_ptr[c + 1]):
+        link = by_direction[i]
+        if rows[k, link] > 0 and latency[link] > worst:
+            worst = latency[link]
+    return worst
 
 
 @compiled
@@ -92,7 +93,11 @@ def _wind(clock: Clock, forest: Forest, routes: Routes, beta: float) -> float:
                     c = routes.direction[i]
                     clock.busy[k, c] += clock.rows[k, link] * routes.cost[c]
         for c in range(num_directions):
-            clock.height[k, c] = _height(clock, k, c, clock.busy[k, c])
+            clock.height[k, c] = clock.busy[k, c]
+            if clock.late[0] and clock.busy[k, c] > 0.0:
+                clock.height[k, c] += _worst_latency(
+                    clock.rows, clock.latency, clock.by_direction_ptr, clock.by_direction, k, c
+                )
         clock.top[k] = clock.height[k].max()
         idle = np.exp(-beta * clock.top[k])
         clock.total[k] = idle
@@ -122,6 +127,7 @@ def _shift(
     `delta` is (K, C) zeros, and so again afterwards. With `apply` the clock is changed.
     """
     num_directions = clock.busy.shape[1]
+    late = clock.late[0]
     for e in range(num):
         clock.rows[stage[e], link[e]] += sign[e] * rows
     many = 0
@@ -145,7 +151,11 @@ def _shift(
             busy = clock.busy[k, c] + delta[k, c]
             if busy < 1e-9 * routes.cost[c]:
                 busy = 0.0  # less than any whole row: what is left are roundings
-            height = _height(clock, k, c, busy)
+            height = busy
+            if late and busy > 0.0:
+                height += _worst_latency(
+                    clock.rows, clock.latency, clock.by_direction_ptr, clock.by_direction, k, c
+                )
             power = np.exp(beta * (height - clock.top[k]))
             change += power - clock.power[k, c]
             if apply:

@@ -22,9 +22,9 @@ class WholeFlows(NamedTuple):
 
 
 def whole_flows(
-    family: SubsetFamily, moves: Moves, start: FloatArray, flows: Flows, num_links: int
+    family: SubsetFamily, moves: Moves, rows: Int64Array, flows: Flows, num_links: int
 ) -> WholeFlows:
-    """Round `flows` so that every row of `start` (whole numbers) is conserved in every state.
+    """Round `flows` so that every one of the `rows` (P, F) at the start is conserved in every state.
 
     In each state the rows that really arrived are dealt to the options in the proportions of `flows`,
     rounded down; each remaining row goes to the option to which the plan so far owes most: to the states
@@ -37,7 +37,7 @@ def whole_flows(
         np.zeros(flows.move.shape, np.int64),
     )
     widest = int(np.diff(family.pair_ptr).max(initial=1)) + int(np.diff(moves.ptr).max(initial=1)) + 2
-    _round(family, moves, start, flows, num_links, whole, np.empty(widest, np.int64), np.empty(widest))
+    _round(family, moves, rows, flows, num_links, whole, np.empty(widest, np.int64), np.empty(widest))
     return whole
 
 
@@ -75,7 +75,7 @@ def _share_out(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: I
 def _round(
     family: SubsetFamily,
     moves: Moves,
-    start: FloatArray,
+    start: Int64Array,
     flows: Flows,
     num_links: int,
     whole: WholeFlows,
@@ -91,7 +91,7 @@ def _round(
     wanted = np.zeros(amount.shape[0])
     for v in range(world):
         for f in range(num_sets):
-            here[v, f] = np.int64(start[v, f])
+            here[v, f] = start[v, f]
     for k in range(num_stages):
         link_debt[:] = 0.0
         later[:] = 0

@@ -22,7 +22,7 @@ from dgcl.planner import direct
 from dgcl.planner.arrays import FloatArray
 from dgcl.planner.assembly import assemble
 from dgcl.planner.bounds import best_bound
-from dgcl.planner.certificate import excess_factor, ladder, stage_free_bound
+from dgcl.planner.certificate import excess_factor, inside_bound, ladder, stage_free_bound
 from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
 from dgcl.planner.dealing import deal, settle
 from dgcl.planner.exact import best_whole_plan, is_small
@@ -59,7 +59,8 @@ class Effort:
         above
             `fair`.
         fair: see `usual_stages`.
-        thorough: whether to polish as long as that helps.
+        thorough: whether to polish as long as that helps, and to make whole plans of coarser mixtures too
+            (which of several mixtures rounds best is chance).
     """
 
     tolerance: float
@@ -70,6 +71,11 @@ class Effort:
     usual_stages: int = 4
     fair: float = 0.01
     thorough: bool = False
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        """Relative distances from the bound at which mixtures are made whole plans, in turn."""
+        return (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance) if self.thorough else (self.tolerance,)
 
 
 def search(relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> Trees:
@@ -171,9 +177,20 @@ class StageSearch:
             self.relation, self.topology, self.space, factor, found.bound.seconds / self.unit,
             0.2 * self.effort.tolerance, found.deadline,
         )  # fmt: skip
+        self._looked_inside = self.exact  # then all devices are nodes already
         self._raise_bound()
         if not (found.is_good() or found.is_late()):
             self._stages(factor)
+
+    def _look_inside(self, factor: FloatArray) -> None:
+        """Raise the bound by what limits single groups, once, where bounds between groups are not enough."""
+        if not self._looked_inside:
+            self._looked_inside = True
+            self.free = inside_bound(
+                self.relation, self.topology, self.space, factor, self.free, 0.2 * self.effort.tolerance,
+                self.found.deadline,
+            )  # fmt: skip
+            self._raise_bound()
 
     def _latency_is_material(self) -> bool:
         """Tell whether latencies are worth planning for."""
@@ -213,7 +230,9 @@ class StageSearch:
                 left.append(program)
             if found.is_good() or found.is_late():
                 return
-            if self._is_near(program, 2.0 * self.effort.tolerance):
+            if not self._is_near(program, 2.0 * self.effort.tolerance):
+                self._look_inside(factor)
+            if found.is_good() or self._is_near(program, 2.0 * self.effort.tolerance):
                 return  # what is left of the gap are whole rows, not stages
         if self._least_latency() == 0.0 and found.gap() <= self.effort.fair:
             return  # without latencies fewer stages are never faster
@@ -249,10 +268,16 @@ class StageSearch:
         found, floor = self.found, self._floor()
         useless = found.seconds * (1.0 - SAME) / self.unit - program.num_stages * self._least_latency()
         hopeless = useless if last else min(useless, (1.0 + self.effort.tolerance) * floor)
-        program.solve(
-            floor, self._aim(), self.effort.tolerance, hopeless=hopeless, steps=self.effort.steps,
-            progress=0.0 if last else self.effort.progress, deadline=found.deadline,
-        )  # fmt: skip
+        for number, tolerance in enumerate(self.effort.tolerances):
+            final = number == len(self.effort.tolerances) - 1
+            program.solve(
+                floor, self._aim(), tolerance, hopeless=hopeless, steps=self.effort.steps,
+                progress=0.0 if last else self.effort.progress, deadline=found.deadline,
+            )  # fmt: skip
+            if not final and self._is_near(program, 2.0 * tolerance):
+                self._offer(program)
+                if found.is_good():
+                    break
         self.staged[program.num_stages] = program.bound
         self._raise_bound()
         if program.bound >= useless:
@@ -267,7 +292,7 @@ class StageSearch:
         found, problem, relation = self.found, program.problem, self.relation
         space, fractional = problem.space, program.result()
         whole = whole_flows(
-            space.family, space.moves, space.start, fractional.flows, self.arrays.link_src.shape[0]
+            space.family, space.moves, space.rows, fractional.flows, self.arrays.link_src.shape[0]
         )
         settled = settle(space.family, space.moves, fractional.flows, whole)
         journeys = deal(

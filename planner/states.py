@@ -47,7 +47,8 @@ class StateSpace:
         family: the sets.
         moves: the links that may be used.
         items: the classes as sets to serve; `item_set` (I,) int32 are their set ids.
-        start: (P, F) float64, rows at each device that must be brought to each set.
+        rows: (P, F) int64, rows at each device that must be brought to each set.
+        start: the same as float64, which is off by a few where there are more than 2**53.
     """
 
     groups: tuple[IntArray, ...]
@@ -55,6 +56,7 @@ class StateSpace:
     moves: Moves
     items: Items
     item_set: Int32Array
+    rows: Int64Array
     start: FloatArray
 
     @property
@@ -97,9 +99,10 @@ def build_states(
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         index[g, family.set_mask[low:high]] = np.arange(low, high)
     item_set = index[item_group, mask]
-    start = np.zeros((world, family.set_mask.shape[0]))
-    _count(ptr, item_set, relation.source, relation.count, start)
-    return StateSpace(tuple(groups), family, _moves(arrays, groups, allowed), items, item_set, start)
+    rows = np.zeros((world, family.set_mask.shape[0]), np.int64)
+    _count(ptr, item_set, relation.source, relation.count, rows)
+    moves = _moves(arrays, groups, allowed)
+    return StateSpace(tuple(groups), family, moves, items, item_set, rows, rows.astype(np.float64))
 
 
 def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence[IntArray] | None) -> Moves:
@@ -160,9 +163,9 @@ def _divide(
 
 @compiled
 def _count(
-    ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, start: FloatArray
+    ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, rows: Int64Array
 ) -> None:
     """Add the rows of each item to its start state."""
     for c in range(source.shape[0]):
         for i in range(ptr[c], ptr[c + 1]):
-            start[source[c], item_set[i]] += count[c]
+            rows[source[c], item_set[i]] += count[c]

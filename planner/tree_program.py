@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.compiled import compiled
 from dgcl.planner.subsets import SubsetFamily
 
@@ -41,7 +41,7 @@ class Moves(NamedTuple):
     ptr: Int64Array
     link: Int32Array
     dst: Int32Array
-    splits: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    splits: BoolArray
 
 
 class Choices(NamedTuple):

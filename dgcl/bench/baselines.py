@@ -76,6 +76,32 @@ class GlooExchange:
         """Nothing of its own."""
 
 
+class GlooHaloExchange(GlooExchange):
+    """:class:`GlooExchange` without owned rows: what :class:`~dgcl.bench.exchange.HaloExchange` is held
+    against."""
+
+    halo_only = True
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Pack, send, receive halo rows."""
+        import torch.distributed as dist
+
+        packed = self._scratch.rows(len(self._index), rows)
+        torch.index_select(rows, 0, self._index, out=packed)
+        result = result_rows(self._comm, self._comm.num_halo, rows)
+        dist.all_to_all_single(result, packed, self._receive_splits, self._send_splits)
+        return result
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Send halo rows to their owners, who add them to their own in place."""
+        import torch.distributed as dist
+
+        num_owned = self._comm.num_owned
+        arrived = self._scratch.rows(len(self._index), rows)
+        dist.all_to_all_single(arrived, rows[num_owned:], self._send_splits, self._receive_splits)
+        return rows[:num_owned].index_add_(0, self._index, arrived)
+
+
 class SwapExchange:
     """The paper's Swap: after each layer all rows go to host memory and come back from there.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dgcl.bench.patterns import POISON
+from dgcl.halo import StartedExpand, fold_halo
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -69,6 +70,32 @@ class OperatorExchange:
     def fold(self, rows: Tensor) -> Tensor:
         """The sum over ranks, recorded by autograd."""
         return self._comm.fold(rows.requires_grad_()).detach()
+
+    def poison(self) -> None:
+        """All free blocks of the communicator's pool."""
+        poison_pool(self._comm)
+
+    def close(self) -> None:
+        """Nothing of its own."""
+
+
+class HaloExchange:
+    """The plan, moving halo rows alone (:mod:`dgcl.halo`): expand returns ``(num_halo, *F)``, and fold adds to
+    the first ``num_owned`` of the rows that it is given, in place."""
+
+    halo_only = True
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Halo rows."""
+        return StartedExpand(self._comm, rows).finish()
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Owned rows, with what arrived for them added."""
+        num_owned = self._comm.num_owned
+        return fold_halo(self._comm, rows[num_owned:], rows[:num_owned])
 
     def poison(self) -> None:
         """All free blocks of the communicator's pool."""

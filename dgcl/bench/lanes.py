@@ -56,6 +56,8 @@ class ExchangeLane:
         self._comm, self._exchange, self._meeting = comm, exchange, meeting
         self._owned = comm.owned_ids.numpy()
         self._local = np.concatenate([self._owned, comm.halo_ids.numpy()])
+        # What an expand returns: all local rows, or halo rows alone.
+        self._returned = self._local[len(self._owned) if getattr(exchange, "halo_only", False) else 0 :]
         self._holders = _holders(comm)
         self._inputs: list[list[Tensor]] = [[], []]
 
@@ -89,7 +91,7 @@ class ExchangeLane:
         wrong = 0
         for k, found in enumerate(results):
             if verb == EXPAND:
-                wrong += patterns.wrong_expand(found, self._local, first + k)
+                wrong += patterns.wrong_expand(found, self._returned, first + k)
             else:
                 wrong += patterns.wrong_fold(found, self._owned, self._holders, first + k, world)
         return Lap(begin, end, wrong)
@@ -106,11 +108,11 @@ def _holders(comm: Communicator) -> np.ndarray:
 
 
 class CopyLane:
-    """Plain copies of as many bytes as an exchange writes on a rank, on average."""
+    """Plain copies of as many bytes as an exchange writes on a rank, on average: ``rows`` rows."""
 
-    def __init__(self, comm: Communicator, meeting: Flags) -> None:
+    def __init__(self, comm: Communicator, rows: float, meeting: Flags) -> None:
         self._control, self._meeting, self._timeout = comm.control, meeting, comm.timeout
-        self._rows = sum(comm.control.exchange(comm.num_local)) / comm.world_size
+        self._rows = rows
         self._copies: Copies | None = None
 
     def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:

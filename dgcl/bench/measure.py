@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import socket
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dgcl.bench.exchange import OperatorExchange
+from dgcl.bench.baselines import GlooHaloExchange
+from dgcl.bench.exchange import Exchange, HaloExchange, OperatorExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
 from dgcl.bench.methods import build_comm_info, exchange_of
@@ -39,8 +41,15 @@ LAP_BYTES = 64 << 20  # of results that are alive at once, on each rank
 MAX_LAP = 100  # calls
 MIN_LAPS = 5  # so that a median means something
 
-#: A method that is measured and is no other way to exchange rows: "auto", called as models call it.
-OPERATOR = "operator"
+#: Ways to call "auto", or gloo, that are measured beside the methods that build_comm_info knows: as models call
+#: it; and halo rows alone.
+CALLS: Mapping[str, tuple[str, Callable[[Communicator], Exchange]]] = MappingProxyType(
+    {
+        "operator": ("auto", OperatorExchange),
+        "halo": ("auto", HaloExchange),
+        "gloo-halo": ("direct", GlooHaloExchange),
+    }
+)
 
 
 @dataclass
@@ -50,6 +59,8 @@ class _Contender:
     comm: Communicator | None = None
     plan: Plan | None = None
     note: str = ""
+    halo_only: bool = False
+    rows: int = 0  # that all ranks together write
     laps: tuple[list[Lap], list[Lap]] = field(default_factory=lambda: ([], []))
 
 
@@ -127,7 +138,9 @@ class _World:
     name: str
     contenders: list[_Contender]
     plain: Communicator
-    copies: CopyLane
+    halo_rows: int
+    local_rows: int
+    copies: dict[int, _Contender]
 
 
 @contextmanager
@@ -157,20 +170,28 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         if method == "replication":
             continue
         mover, fold = split_method(method, settings.fold)
-        comm = build("auto" if mover == OPERATOR else mover, fold)
+        mover, call = CALLS.get(mover, (mover, exchange_of))
+        comm = build(mover, fold)
         plain = plain or comm
-        planned = comm.plan if mover in (OPERATOR, *PLANNERS) else None
+        planned = comm.plan if mover in PLANNERS and call is not GlooHaloExchange else None
         note = "" if fold == "sum" else f"fold {fold}"
-        exchange = OperatorExchange(comm) if mover == OPERATOR else exchange_of(comm)
+        exchange = call(comm)
         lane = ExchangeLane(comm, exchange, meeting)
-        contenders.append(_Contender(method, lane, comm, planned, note))
+        halo_only = getattr(exchange, "halo_only", False)
+        contenders.append(_Contender(method, lane, comm, planned, note, halo_only))
     plain = plain or build("direct", "sum")
     if "replication" in settings.methods:
         contenders.append(_replication(build("replication", "sum"), plain, settings.layers, meeting))
     name = control.broadcast(problem and problem.name)
-    world = _World(name, contenders, plain, CopyLane(plain, meeting))
-    yield world
-    world.copies.close()
+    counts = control.exchange((plain.num_halo, plain.num_local))
+    halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
+    for contender in contenders:
+        contender.rows = halo_rows if contender.halo_only else local_rows
+    lanes = {n: CopyLane(plain, n / control.world_size, meeting) for n in {c.rows for c in contenders}}
+    copies = {n: _Contender("copy", lane) for n, lane in sorted(lanes.items())}
+    yield _World(name, contenders, plain, halo_rows, local_rows, copies)
+    for lane in lanes.values():
+        lane.close()
     for comm in opened:
         comm.close()
 
@@ -186,15 +207,14 @@ def _replication(comm: Communicator, plain: Communicator, layers: int, meeting: 
 def _measure_case(case: Case, world: _World, settings: Settings, control: Control) -> Iterator[Line]:
     """The lines of one case, on rank 0. Collective."""
     dtype = DTYPES[settings.dtype]
-    rows = control.exchange((world.plain.num_halo, world.plain.num_local))
-    halo_rows, local_rows = (sum(column) for column in zip(*rows, strict=True))
+    most = max(control.exchange(world.plain.num_local))
     for width in case.widths:
         row_bytes = width * dtype.itemsize
-        fit = LAP_BYTES // max(max(local for _, local in rows) * row_bytes, 1)
+        fit = LAP_BYTES // max(most * row_bytes, 1)
         calls = max(1, min(fit, -(-settings.iterations // MIN_LAPS), MAX_LAP))
-        copy = _Contender("copy", world.copies)
-        _take_turns([*world.contenders, copy], settings, width, dtype, calls)
+        _take_turns([*world.contenders, *world.copies.values()], settings, width, dtype, calls)
         for contender in world.contenders:
+            copy = world.copies[contender.rows]
             forward, backward = (
                 _timing(control, contender.laps[verb], copy.laps[verb], calls) for verb in (EXPAND, FOLD)
             )
@@ -207,10 +227,10 @@ def _measure_case(case: Case, world: _World, settings: Settings, control: Contro
                 method=contender.method,
                 dtype=settings.dtype,
                 width=width,
-                halo_rows=halo_rows,
-                local_rows=local_rows,
-                size=halo_rows * row_bytes / control.world_size,
-                moved=local_rows * row_bytes,
+                halo_rows=world.halo_rows,
+                local_rows=world.local_rows,
+                size=world.halo_rows * row_bytes / control.world_size,
+                moved=contender.rows * row_bytes,
                 forward=forward,
                 backward=backward,
                 model_seconds=model,

@@ -17,8 +17,8 @@ class Settings:
     """What to measure, but for the rows themselves.
 
     Attributes:
-        methods: Names that :func:`dgcl.bench.methods.build_comm_info` knows, or "operator"; "+" and a fold may
-            follow.
+        methods: Names that :func:`dgcl.bench.methods.build_comm_info` knows, or a key of
+            :data:`dgcl.bench.measure.CALLS`; "+" and a fold may follow.
         fold: One of :data:`dgcl.bench.folds.FOLDS`.
         dtype: A key of :data:`dgcl.bench.patterns.DTYPES`.
         iterations: Calls of each verb that are timed, for each line.
@@ -94,9 +94,9 @@ class Line:
         name, fraction: Of the problem.
         method: What exchanged.
         dtype, width: Elements of a row.
-        halo_rows, local_rows: Rows delivered, and rows written, by all ranks together.
+        halo_rows, local_rows: Rows delivered, and owned and halo rows, of all ranks together.
         size: Bytes delivered to a rank in one call, on average over ranks.
-        moved: Bytes that the results of all ranks take, own rows included: what must be written.
+        moved: Bytes that all ranks must write: owned and halo rows, or halo rows where they go alone.
         forward, backward: The times of expand and fold.
         model_seconds, bound_seconds: The plan's own time and its lower bound, in the cost model of its
             topology; None for a method that is no plan.

@@ -119,7 +119,7 @@ def bench(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what cannot work before anything is read or started."""
-    from dgcl.bench.measure import OPERATOR, split_method
+    from dgcl.bench.measure import CALLS, split_method
     from dgcl.bench.methods import PLANNERS, check_method
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
@@ -127,7 +127,9 @@ def _check(args: argparse.Namespace) -> None:
     movers = []
     for method in args.method.split(","):
         mover, fold = split_method(method, args.fold)
-        check_method("auto" if mover == OPERATOR else mover, fold)
+        if mover in CALLS and fold != "sum":
+            raise CliError(f"--method {mover} goes with fold sum (got {fold!r})")
+        check_method(CALLS[mover][0] if mover in CALLS else mover, fold)
         movers.append(mover)
     if args.datatype not in DTYPES:
         raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
@@ -156,7 +158,7 @@ def _check(args: argparse.Namespace) -> None:
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    if args.trace is not None and not {*movers} & {OPERATOR, *PLANNERS}:
+    if args.trace is not None and not {*movers} & {"operator", "halo", *PLANNERS}:
         raise CliError("--trace goes with a planned method")
 
 

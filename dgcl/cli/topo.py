@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli import topo_import, topo_plot
+from dgcl.cli import topo_calibrate, topo_detect, topo_import, topo_plot
 from dgcl.cli.errors import reading
 from dgcl.cli.output import print_json, step
 
@@ -17,7 +17,9 @@ HELP = "preset such as dgx1, pcie8, host:4 or uniform:8 (a wrong name lists them
 
 def add_parser(verbs: Any, name: str) -> None:
     """Declare the command and its actions."""
-    parser = verbs.add_parser(name, help="show, import or draw a machine's topology", description=__doc__)
+    parser = verbs.add_parser(
+        name, help="show, import, draw, detect or calibrate a machine's topology", description=__doc__
+    )
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     show_parser = actions.add_parser(
         "show",
@@ -28,6 +30,8 @@ def add_parser(verbs: Any, name: str) -> None:
     show_parser.runs(show)
     topo_import.add_parser(actions)
     topo_plot.add_parser(actions, HELP)
+    topo_detect.add_parser(actions)
+    topo_calibrate.add_parser(actions, HELP)
 
 
 def show(args: argparse.Namespace) -> int:

@@ -72,14 +72,18 @@ def main() -> int:
     parser.add_argument("--machines", default=MACHINES)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--methods", default=METHODS)
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies vertices and edges of every graph")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="multiplies vertices and edges of every graph"
+    )
     parser.add_argument("--row-bytes", type=int, default=512)
     parser.add_argument("--gap", type=float, default=PlanOptions().gap)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     given = parser.parse_args()
     options = PlanOptions(row_bytes=given.row_bytes, gap=given.gap)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
     print(
         f"{'machine':10} {'ranks':>5} {'graph':10} {'classes':>8} {'vertices':>9} {'method':15} {'ok':3} {'ms':>9}"
         f" {'x bound':>8} {'x direct':>8} {'stages':>6} {'sent':>5} {'plan s':>7}  limited by"

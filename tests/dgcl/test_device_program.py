@@ -15,7 +15,7 @@ import torch
 
 from dgcl.device_program import EXPAND, FOLD, Launch, Wires, lay_out, peer_slot
 from dgcl.kernels.cuda_tables import FLAG, TASK
-from tests.dgcl.device_worlds import CASES, run_case
+from tests.dgcl.device_worlds import CASES, ORDERS, run_case
 from tests.dgcl.support_plans import random_world
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,9 +35,10 @@ def outcome() -> dict[str, str]:
     return json.loads(run.stdout)
 
 
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", CASES)
-def test_exchange_in_the_simulator(outcome: dict[str, str], name: str) -> None:
-    assert outcome[name] == "", outcome[name]
+def test_exchange_in_the_simulator(outcome: dict[str, str], name: str, order: str) -> None:
+    assert outcome[f"{name}-{order}"] == "", outcome[f"{name}-{order}"]
 
 
 class Uploads:

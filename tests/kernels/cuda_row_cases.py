@@ -31,7 +31,7 @@ class GatherCase:
     counts: tuple[int, ...] = (5, 0, 9)
 
 
-GATHERS: Final = [
+GATHERS: list[GatherCase] = [
     GatherCase("64-float32", 256, 16),
     GatherCase("602-float32", 2408, 8, counts=(2, 3)),
     GatherCase("1-float32", 4, 4, counts=(40, 1, 0)),
@@ -50,6 +50,18 @@ GATHERS: Final = [
     GatherCase("no-rows", 16, 16, counts=(0, 0)),
     GatherCase("more-peers-than-blocks", 16, 16, counts=(1, 2, 3, 4, 1, 2, 0, 1)),
 ]
+
+
+def _random_gather(seed: int) -> GatherCase:
+    generator = np.random.default_rng(seed)
+    row_bytes = int(generator.integers(1, 100) * generator.choice([1, 2, 4, 8, 16]))
+    offsets = (generator.integers(0, 16, 3) * generator.choice([1, 2, 4, 8, 16])).tolist()
+    unit = next(u for u in (16, 8, 4, 2, 1) if all(number % u == 0 for number in (row_bytes, *offsets)))
+    counts = tuple(generator.integers(0, 8, generator.integers(1, 6)).tolist())
+    return GatherCase(f"random-{seed}", row_bytes, unit, *offsets, counts)
+
+
+GATHERS += [_random_gather(seed) for seed in range(30)]
 
 
 def _addresses(machine: Machine, *values: int) -> int:
@@ -131,11 +143,13 @@ class SumCase:
     width: int
     unit: int
     offset: int = 0
+    seed: int | None = None
 
     @property
     def name(self) -> str:
         """As it is shown."""
-        return f"{self.width}-{self.element}" + f"-{self.offset}-off" * (self.offset > 0)
+        shown = f"{self.width}-{self.element}" + f"-{self.offset}-off" * (self.offset > 0)
+        return shown if self.seed is None else f"random-{self.seed}-{shown}"
 
 
 def _sum_cases() -> list[SumCase]:
@@ -150,7 +164,16 @@ def _sum_cases() -> list[SumCase]:
     return cases
 
 
-SUMS: Final = _sum_cases()
+def _random_sum(seed: int) -> SumCase:
+    generator = np.random.default_rng([seed, 1])
+    element = SUMMABLE[seed % len(SUMMABLE)]
+    size = 1 if element == "uint8" else ITEM_BYTES[element]
+    width, offset = int(generator.integers(1, 70)), int(generator.integers(0, 16 // size) * size)
+    unit = next(u for u in (16, 8, 4, 2, 1) if (width * size) % u == 0 and offset % u == 0)
+    return SumCase(element, width, unit, offset, seed)
+
+
+SUMS: Final = [*_sum_cases(), *(_random_sum(seed) for seed in range(27))]
 
 
 def random_rows(generator: np.random.Generator, shape: tuple[int, int], element: str) -> np.ndarray:
@@ -166,7 +189,7 @@ def random_rows(generator: np.random.Generator, shape: tuple[int, int], element:
 
 def run_sum(machine: Machine, case: SumCase) -> None:
     """Sum rows for two tasks in one launch; the CPU kernel says what comes out, to the bit."""
-    generator = np.random.default_rng(case.width + case.offset)
+    generator = np.random.default_rng([case.width, case.offset, case.seed or 0])
     num_local, num_relay = 12 * machine.scale, 4 * machine.scale
     counts = np.concatenate(
         [generator.integers(0, 4, num_local), generator.integers(1, 4, num_relay)]  # relay rows have arrivals

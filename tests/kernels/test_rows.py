@@ -5,7 +5,7 @@ import pytest
 import torch
 from numba import njit
 
-from dgcl.kernels.rows import SUMMABLE, gather_rows, sum_rows
+from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
 
 WIDTHS = (1, 3, 7, 128, 513, 602)
 
@@ -161,3 +161,21 @@ def test_rows_far_into_memory_are_addressed_in_64_bits() -> None:
         row_bytes,
     )
     assert np.array_equal(total, 2 * far[row * row_bytes :].view(np.int64))
+
+
+@pytest.mark.parametrize("name", SUMMABLE)
+@pytest.mark.parametrize("num_rows", [25, 12, 0])
+def test_arrivals_are_added_in_place(name: str, num_rows: int) -> None:
+    sums = Sums(7, getattr(torch, name), True, 0, num_rows)
+    rows = sums.own.clone()
+    add_arrivals(
+        SUMMABLE.index(name),
+        rows.data_ptr(),
+        num_rows,
+        sums.arrival_rows,
+        sums.arrival_slots,
+        sums.arrivals.data_ptr(),
+        7 * rows.dtype.itemsize,
+    )
+    assert torch.equal(rows[:num_rows], sums.expected())
+    assert torch.equal(rows[num_rows:], sums.own[num_rows:])

@@ -66,6 +66,14 @@ def test_every_type(dtype: str) -> None:
     assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0, 0]
 
 
+def test_halo_rows_alone_are_measured_and_verified() -> None:
+    case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
+    halo, whole = run(3, case, ("halo", "auto")).lines
+    assert halo.forward.wrong == halo.backward.wrong == 0
+    assert (halo.moved, whole.moved) == (halo.halo_rows * 36, whole.local_rows * 36)
+    assert halo.halo_rows < whole.local_rows
+
+
 def test_replication_is_measured_and_described() -> None:
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
     lines = run(3, case, ("replication", "direct"), layers=1).lines

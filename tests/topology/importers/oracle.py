@@ -50,9 +50,21 @@ def matrix_gpus(text: str) -> set[str]:
     return set(names)
 
 
+def xml_root(data: bytes) -> ElementTree.Element:
+    """The root of a document whose comments may hold what XML forbids in comments: they end at the first -->."""
+    head, *comments = data.split(b"<!--")
+    rest, inside = [head], False
+    for part in comments:
+        _, end, after = part.partition(b"-->")
+        inside = not end  # a "<!--" inside a comment is part of it
+        rest.append(after)
+    assert not inside, "a comment is not closed"
+    return ElementTree.fromstring(b"".join(rest))
+
+
 def xml_links(data: bytes, tag: str) -> dict[Pair, int]:
     """Links between GPUs of a file, by their PCI addresses."""
-    root = ElementTree.fromstring(data)
+    root = xml_root(data)
     holder = {gpu: pci.get("busid", "") for pci in root.iter("pci") for gpu in pci.findall("gpu")}
     found: dict[Pair, int] = {}
     for gpu, address in holder.items():
@@ -65,7 +77,7 @@ def xml_links(data: bytes, tag: str) -> dict[Pair, int]:
 
 def xml_switch_links(data: bytes) -> Counter[str]:
     """How many links each GPU, by its PCI address, has to NVSwitches."""
-    root = ElementTree.fromstring(data)
+    root = xml_root(data)
     found: Counter[str] = Counter()
     for pci in root.iter("pci"):
         for link in pci.findall("gpu/nvlink"):

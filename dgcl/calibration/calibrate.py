@@ -1,0 +1,98 @@
+"""Calibration: measure a topology's links with this library's own channels, and fit its figures to that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dgcl.calibration.classes import Observation
+from dgcl.calibration.exchange import Exchange, exchange_of
+from dgcl.calibration.experiments import Experiment, experiments
+from dgcl.calibration.fit import Fit, fit_topology
+from dgcl.calibration.timing import Effort, Work, time_all
+from dgcl.control import Control
+from dgcl.topology import Topology
+
+_log = logging.getLogger("dgcl")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An experiment and its outcome.
+
+    Attributes:
+        experiment: What was sent.
+        seconds: What it took.
+        predicted: What the fitted topology says.
+        dropped: Whether the fit left it out.
+    """
+
+    experiment: Experiment
+    seconds: float
+    predicted: float
+    dropped: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A fitted topology and everything that it was fitted to.
+
+    Attributes:
+        fit: The topology, its classes, and how well they explain what was measured.
+        measured: The experiments.
+        row_bytes: Bytes of a row.
+    """
+
+    fit: Fit
+    measured: tuple[Measured, ...]
+    row_bytes: int
+
+
+def calibrate(
+    control: Control,
+    topology: Topology | None,
+    *,
+    row_bytes: int = 512,
+    effort: Effort | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Calibration | None:
+    """Measure and fit. Collective; the topology and the outcome are rank 0's.
+
+    Args:
+        control: The ranks; rank r is on device r.
+        topology: On rank 0, where the connections are. Its figures only say which connections are alike.
+        row_bytes: Bytes of a row. Narrower rows cost more for each byte: take what is typical of the model.
+        effort: How long to measure; None: the default.
+        progress: Told on rank 0 what is being measured.
+
+    Raises:
+        ValueError: A topology of another size, or without links; on every rank.
+    """
+    plans: list[Experiment] = []
+    exchanges: list[Exchange] = []
+
+    def prepare() -> Work:
+        assert topology is not None, "rank 0 has the topology"
+        if topology.num_devices != control.world_size:
+            raise ValueError(
+                f"topology must have a device for each of {control.world_size} ranks (got {topology.num_devices})"
+            )
+        plans.extend(experiments(topology, row_bytes))
+        exchanges.extend(exchange_of(plan, topology, row_bytes, seed=n) for n, plan in enumerate(plans))
+        return [(exchange.programs, row_bytes) for exchange in exchanges]
+
+    seconds = time_all(control, prepare, effort or Effort(), progress, lambda number: plans[number].name)
+    if control.rank != 0 or topology is None:
+        return None
+    observations = [
+        Observation(plan.name, exchange.trees, row_bytes, lasted)
+        for plan, exchange, lasted in zip(plans, exchanges, seconds, strict=True)
+    ]
+    fit = fit_topology(topology, observations)
+    measured = tuple(
+        Measured(plan, lasted, float(predicted), plan.name in fit.dropped)
+        for plan, lasted, predicted in zip(plans, seconds, fit.predicted, strict=True)
+    )
+    _log.info("calibrated %s: median residual %.1f%%", topology.name, 100 * fit.residual)
+    return Calibration(fit, measured, row_bytes)

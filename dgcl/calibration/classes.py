@@ -1,0 +1,182 @@
+"""The cost model with the bandwidths and latencies of classes of connections as its parameters.
+
+Connections of the same kind, bandwidth, latency and duplex are one class, with one bandwidth and one latency.
+Along a route only sums of latencies can be measured. So only classes that some route begins with have any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.planner import Trees
+from dgcl.planner.cost import GIGA, direction_loads, link_rows
+from dgcl.topology import Connection, Topology
+
+_DIGITS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """An exchange and the seconds that it took."""
+
+    name: str
+    trees: Trees
+    row_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FittedClass:
+    """Connections that were fitted together.
+
+    Attributes:
+        kind: Of the connections.
+        connections: Their names.
+        bandwidth: GB/s.
+        latency: Seconds of each.
+        decided: In how many stages of the measurements one of them was the slowest.
+    """
+
+    kind: str
+    connections: tuple[str, ...]
+    bandwidth: float
+    latency: float
+    decided: int
+
+
+class ClassModel:
+    """What exchanges take on a topology, in terms of its C classes of connections.
+
+    Parameters are C latencies in seconds, then C inverse bandwidths in seconds per GB.
+
+    Raises:
+        ValueError: An exchange over a link that the topology does not have.
+    """
+
+    def __init__(self, topology: Topology, observations: Sequence[Observation]) -> None:
+        self._topology = topology
+        arrays = topology.arrays()
+        keys = [(c.kind, c.bandwidth, c.latency, c.duplex) for c in topology.connections]
+        self._keys = list(dict.fromkeys(keys))
+        self._connection_class = np.array([self._keys.index(key) for key in keys])
+        direction_class = self._connection_class[arrays.direction_connection]
+        bearing = np.zeros(len(self._keys), bool)
+        bearing[direction_class[arrays.link_directions[arrays.link_ptr[:-1]]]] = True
+        self._bearing = bearing
+        # For each link that carries something in a stage: how many connections of each class that has a
+        # latency it passes, and the largest load that it meets on each class, in GB. In the order of stages.
+        hops: list[NDArray[np.float64]] = []
+        loads: list[NDArray[np.float64]] = []
+        stage_first: list[int] = []
+        stage_observation: list[int] = []
+        for number, observation in enumerate(observations):
+            rows = link_rows(observation.trees, arrays)
+            carried = direction_loads(rows, arrays, observation.row_bytes) / GIGA
+            for stage in range(rows.shape[0]):
+                used = np.flatnonzero(rows[stage] > 0)
+                if len(used) == 0:
+                    continue
+                stage_first.append(len(loads))
+                stage_observation.append(number)
+                for link in used:
+                    route = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
+                    passed = direction_class[route]
+                    hops.append(np.bincount(passed, minlength=len(self._keys)) * bearing)
+                    most = np.zeros(len(self._keys))
+                    np.maximum.at(most, passed, carried[stage, route])
+                    loads.append(most)
+        self._hops, self._loads = np.array(hops, np.float64), np.array(loads)
+        self._stage_first = np.array(stage_first)
+        self._stage_observation = np.array(stage_observation)
+        self._num_observations = len(observations)
+        self._declared = np.array([[latency, bandwidth] for _, bandwidth, latency, _ in self._keys])
+
+    def _decisive(self, parameters: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The link (by its place in the tables) and the class that each stage waits for."""
+        count = len(self._keys)
+        times = self._loads * parameters[count:]
+        slowest = times.argmax(axis=1)
+        total = self._hops @ parameters[:count] + times[np.arange(len(times)), slowest]
+        ends = np.append(self._stage_first[1:], len(total))
+        links = np.array([a + total[a:b].argmax() for a, b in zip(self._stage_first, ends, strict=True)])
+        return links, slowest[links]
+
+    def design(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(observations, 2C): what an exchange takes is the product with the parameters, near these."""
+        count = len(self._keys)
+        links, deciding = self._decisive(parameters)
+        rows = np.concatenate([self._hops[links], np.zeros((len(links), count))], axis=1)
+        rows[np.arange(len(links)), count + deciding] = self._loads[links, deciding]
+        design = np.zeros((self._num_observations, 2 * count))
+        np.add.at(design, self._stage_observation, rows)
+        return design
+
+    def predict(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of each exchange."""
+        return np.maximum(self.design(parameters) @ parameters, 1e-12)
+
+    def predict_as_it_is(self) -> NDArray[np.float64]:
+        """Seconds of each exchange by the topology's own figures."""
+        latency, bandwidth = self._declared.T
+        return self.predict(np.concatenate([latency, 1 / bandwidth]))
+
+    def start(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Each class as fast as it was ever seen to be, and the latency of the shortest exchange."""
+        link_stage = np.searchsorted(self._stage_first, np.arange(len(self._loads)), side="right") - 1
+        lasted = seconds[self._stage_observation[link_stage]]
+        fastest = (self._loads / lasted[:, None]).max(axis=0, initial=0.0)
+        inverse = 1 / np.where(fastest > 0, fastest, self._declared[:, 1])
+        latency = seconds.min() / max(1.0, self._hops.sum(axis=1).max(initial=0.0))
+        return np.concatenate([np.full(len(self._keys), latency), inverse])
+
+    def least(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How small the next parameters may be: bandwidths grow to at most fourfold at once."""
+        count = len(self._keys)
+        return np.concatenate([np.zeros(count), parameters[count:] / 4])
+
+    def topology_of(self, parameters: NDArray[np.float64]) -> Topology:
+        """The topology with these parameters.
+
+        A class that decided nothing was not seen at its limit: it keeps its figure, or is as fast as the
+        fastest class that was, so that it limits nothing that was not measured.
+        """
+        count = len(self._keys)
+        _, deciding = self._decisive(parameters)
+        fitted = 1 / parameters[count:]
+        fastest = fitted[np.unique(deciding)].max()
+        used = set(np.flatnonzero(self._loads.sum(axis=0)).tolist())
+        connections: list[Connection] = []
+        for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
+            bandwidth, latency = connection.bandwidth, connection.latency
+            if index in used:
+                decided = bool((deciding == index).any())
+                bandwidth = fitted[index] if decided else max(bandwidth, fastest)
+                latency = parameters[index] if self._bearing[index] else 0.0
+            connections.append(replace(connection, bandwidth=_rounded(bandwidth), latency=_rounded(latency)))
+        return replace(self._topology, connections=tuple(connections))
+
+    def describe(self, parameters: NDArray[np.float64], fitted: Topology) -> tuple[FittedClass, ...]:
+        """The classes, as they stand in the fitted topology."""
+        _, deciding = self._decisive(parameters)
+        classes = []
+        for index, (kind, _, _, duplex) in enumerate(self._keys):
+            places = np.flatnonzero(self._connection_class == index).tolist()
+            mine = [fitted.connections[place] for place in places]
+            classes.append(
+                FittedClass(
+                    kind=f"{kind} (both ways)" if duplex == "half" else kind,
+                    connections=tuple(c.name for c in mine),
+                    bandwidth=mine[0].bandwidth,
+                    latency=mine[0].latency,
+                    decided=int((deciding == index).sum()),
+                )
+            )
+        return tuple(classes)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,79 @@
+"""From an experiment to programs that the runtime executes: relation, trees, and vertices for the rows.
+
+Every row that is sent is a vertex of its own, in a class of its sender and receiver. Which of a rank's rows
+belong to which class is shuffled: boundary vertices of a real partition lie scattered, too, and reading rows
+in one run would be faster than what is to be predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dgcl.calibration.experiments import Experiment, Transfer
+from dgcl.planner import Plan, Relation, Trees
+from dgcl.program import Program, compile_programs
+from dgcl.relation import VertexClasses
+from dgcl.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """An exchange ready to be run, and what the cost model needs to know of it."""
+
+    programs: list[Program]
+    trees: Trees
+
+
+def exchange_of(experiment: Experiment, topology: Topology, row_bytes: int, seed: int = 0) -> Exchange:
+    """Compile an experiment for the devices of a topology."""
+    relation, trees = plan_of(experiment.transfers, topology.num_devices)
+    part, classes = _vertices(relation, topology.num_devices, seed)
+    meta: dict[str, Any] = {"row_bytes": row_bytes, "method": "calibration"}
+    plan = Plan(relation, trees, topology, meta)
+    return Exchange(compile_programs(plan, classes, part), trees)
+
+
+def plan_of(transfers: tuple[Transfer, ...], world_size: int) -> tuple[Relation, Trees]:
+    """One class for each pair of ranks, one tree of one edge for each of its transfers."""
+    pairs = sorted({(t.src, t.dst) for t in transfers}, key=lambda pair: (pair[0], 1 << pair[1]))
+    number = {pair: index for index, pair in enumerate(pairs)}
+    words = -(-world_size // 64)
+    dests = np.zeros((len(pairs), words), np.uint64)
+    for index, (_, dst) in enumerate(pairs):
+        dests[index, dst // 64] = np.uint64(1) << np.uint64(dst % 64)
+    ordered = sorted(transfers, key=lambda t: (number[t.src, t.dst], t.stage))
+    tree_class = np.array([number[t.src, t.dst] for t in ordered], np.int32)
+    tree_count = np.array([t.rows for t in ordered], np.int64)
+    count = np.bincount(tree_class, weights=tree_count, minlength=len(pairs)).astype(np.int64)
+    relation = Relation(world_size, np.array([src for src, _ in pairs], np.int32), dests, count)
+    trees = Trees(
+        tree_class=tree_class,
+        tree_count=tree_count,
+        edge_ptr=np.arange(len(ordered) + 1, dtype=np.int64),
+        edge_src=np.array([t.src for t in ordered], np.int32),
+        edge_dst=np.array([t.dst for t in ordered], np.int32),
+        edge_stage=np.array([t.stage for t in ordered], np.int32),
+    )
+    return relation, trees
+
+
+def _vertices(relation: Relation, world_size: int, seed: int) -> tuple[np.ndarray, VertexClasses]:
+    """Owners of all vertices, and the vertices of each class; a rank without any gets one that stays."""
+    rng = np.random.default_rng(seed)
+    sent = np.bincount(relation.source, weights=relation.count, minlength=world_size).astype(np.int64)
+    owned = np.maximum(sent, 1)
+    part = np.repeat(np.arange(world_size, dtype=np.int32), owned)
+    first = np.concatenate([[0], np.cumsum(owned)])
+    class_ptr = np.concatenate([[0], np.cumsum(relation.count)]).astype(np.int64)
+    vertices = np.empty(class_ptr[-1], np.int64)
+    for rank in range(world_size):
+        shuffled = rng.permutation(int(sent[rank])) + first[rank]
+        at = 0
+        for index in np.flatnonzero(relation.source == rank):
+            size = int(relation.count[index])
+            vertices[class_ptr[index] : class_ptr[index + 1]] = np.sort(shuffled[at : at + size])
+            at += size
+    return part, VertexClasses(relation, class_ptr, vertices)

@@ -1,0 +1,183 @@
+"""What is measured: hand-made exchanges that load links alone, links that share connections, and everything.
+
+- *One link*: one sender, one receiver, from a few rows to many megabytes: latency and bandwidth of each class
+  of links.
+- *Shared*: one, two, three, four senders at once over one connection (the experiment of the DGCL paper's
+  Table 3), and several receivers of one sender.
+- *Patterns*: all ranks at once, to all others and round a ring, at several sizes, and in several stages.
+
+Links are of one class if their routes pass connections of the same kinds, bandwidths and latencies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dgcl.topology import Topology
+
+KB, MB = 1 << 10, 1 << 20
+_SIZES = (0, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB)  # bytes of one transfer; 0: one row
+_PATTERN_SIZES = (0, 64 * KB, MB, 8 * MB)  # bytes that a rank sends
+_SHARED_SIZE = 8 * MB  # of each sender
+_MOST_SHARING = 4
+_PER_CLASS = 2  # links that stand for their class
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Rows from one rank to another in a stage."""
+
+    stage: int
+    src: int
+    dst: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An exchange to be timed.
+
+    Attributes:
+        name: What is sent, for people.
+        topic: ``"one link"``, ``"shared"`` or ``"pattern"``.
+        transfers: What is sent; at most one for each (stage, src, dst).
+        senders: Of a shared connection: how many send over it.
+        shares: Of a shared connection: its name.
+    """
+
+    name: str
+    topic: str
+    transfers: tuple[Transfer, ...]
+    senders: int = 0
+    shares: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Rows sent in all."""
+        return sum(transfer.rows for transfer in self.transfers)
+
+
+def link_classes(topology: Topology) -> list[list[tuple[int, int]]]:
+    """Pairs of ranks by the class of their link, in the order of ranks."""
+    rank = {device.name: index for index, device in enumerate(topology.devices)}
+    connection = {c.name: c for c in topology.connections}
+    classes: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for link in sorted(topology.links, key=lambda link: (rank[link.src], rank[link.dst])):
+        hops = [connection[step] for step in link.route]
+        signature = tuple((c.kind, c.bandwidth, c.latency, c.duplex) for c in hops)
+        classes.setdefault(signature, []).append((rank[link.src], rank[link.dst]))
+    return list(classes.values())
+
+
+def experiments(topology: Topology, row_bytes: int) -> list[Experiment]:
+    """All that is to be measured on a topology, with rows of ``row_bytes``.
+
+    Raises:
+        ValueError: There is nothing to measure: no links.
+    """
+    if not topology.links:
+        raise ValueError(f"topology {topology.name!r} has no links to calibrate")
+    return [
+        *_one_link(topology, row_bytes),
+        *_shared(topology, row_bytes),
+        *_fans(topology, row_bytes),
+        *_patterns(topology, row_bytes),
+    ]
+
+
+def _rows(num_bytes: int, row_bytes: int) -> int:
+    return max(1, num_bytes // row_bytes)
+
+
+def _one_link(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
+    for pairs in link_classes(topology):
+        for src, dst in pairs[:: max(1, len(pairs) - 1)][:_PER_CLASS]:
+            for size in _SIZES:
+                rows = _rows(size, row_bytes)
+                yield Experiment(f"{src}>{dst}, {rows} rows", "one link", (Transfer(0, src, dst, rows),))
+
+
+def _shared(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
+    """1, 2, 3, ... senders over each class of connections that links share, the busiest of the class."""
+    arrays = topology.arrays()
+    users: dict[int, list[tuple[int, int]]] = {}
+    for link in range(arrays.num_links):
+        ends = int(arrays.link_src[link]), int(arrays.link_dst[link])
+        for direction in arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]].tolist():
+            users.setdefault(direction, []).append(ends)
+    classes: dict[tuple[object, ...], int] = {}
+    for direction, pairs in users.items():
+        connection = topology.connections[arrays.direction_connection[direction]]
+        if len({src for src, _ in pairs}) < 2:
+            continue
+        key = (connection.kind, connection.bandwidth, connection.duplex)
+        if key not in classes or len(users[classes[key]]) < len(pairs):
+            classes[key] = direction
+    rows = _rows(_SHARED_SIZE, row_bytes)
+    for direction in classes.values():
+        chosen = _apart(users[direction])
+        for count in range(1, len(chosen) + 1):
+            yield Experiment(
+                f"{count} over {arrays.direction_name(direction)}",
+                "shared",
+                tuple(Transfer(0, src, dst, rows) for src, dst in chosen[:count]),
+                count,
+                topology.connections[arrays.direction_connection[direction]].name,
+            )
+
+
+def _apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Links of different senders, as far as there are, of receivers that are used as little as possible."""
+    chosen: list[tuple[int, int]] = []
+    used: Counter[int] = Counter()
+    for src in dict.fromkeys(src for src, _ in pairs):
+        dst = min((b for a, b in pairs if a == src), key=lambda rank: (used[rank], rank == src))
+        chosen.append((src, dst))
+        used[dst] += 1
+    return chosen[:_MOST_SHARING]
+
+
+def _fans(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
+    """One sender to several receivers, and several senders to one receiver."""
+    pairs = {pair for pairs in link_classes(topology) for pair in pairs}
+    rows = _rows(_SHARED_SIZE, row_bytes)
+    out = [(0, dst) for dst in range(1, topology.num_devices) if (0, dst) in pairs]
+    into = [(src, 0) for src in range(1, topology.num_devices) if (src, 0) in pairs]
+    for word, fan in (("from", out), ("to", into)):
+        for count in range(2, min(len(fan), _MOST_SHARING) + 1):
+            yield Experiment(
+                f"{count} {word} rank 0",
+                "shared",
+                tuple(Transfer(0, src, dst, rows) for src, dst in fan[:count]),
+                count,
+                f"{word} rank 0",
+            )
+
+
+def _patterns(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
+    pairs = sorted(pair for pairs in link_classes(topology) for pair in pairs)
+    count = topology.num_devices
+    most = max(1, count - 1)
+    for size in _PATTERN_SIZES:
+        rows = _rows(size // most, row_bytes)
+        yield Experiment(
+            f"all to all, {rows} rows", "pattern", tuple(Transfer(0, s, d, rows) for s, d in pairs)
+        )
+        ring = [(rank, (rank + 1) % count) for rank in range(count)]
+        if count > 2 and set(ring) <= set(pairs):
+            rows = _rows(size, row_bytes)
+            yield Experiment(f"ring, {rows} rows", "pattern", tuple(Transfer(0, s, d, rows) for s, d in ring))
+            stages = min(3, count - 1)
+            yield Experiment(
+                f"ring in {stages} stages, {rows} rows",
+                "pattern",
+                tuple(Transfer(k, s, d, rows) for k in range(stages) for s, d in ring),
+            )
+    # Unequal loads: the slowest rank decides, not the mean.
+    for size in _PATTERN_SIZES[1:]:
+        transfers = tuple(
+            Transfer(0, s, d, _rows(size * (s + 1) // (count * most), row_bytes)) for s, d in pairs
+        )
+        yield Experiment(f"uneven, {transfers[-1].rows} rows at most", "pattern", transfers)

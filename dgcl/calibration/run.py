@@ -1,0 +1,140 @@
+"""One whole calibration: measure, fit, check, and what is to be told of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dgcl.calibration.calibrate import Calibration, calibrate
+from dgcl.calibration.check import Checked, check_calibration, median_error
+from dgcl.calibration.timing import Effort
+from dgcl.context import context
+from dgcl.topology import Topology
+from dgcl.topology.host import CopyRates, host_topology
+
+# Where the connections of a host are, is known; how fast they are, is what is measured. These figures only
+# tell the classes apart.
+_NOMINAL = CopyRates(one=10.0, all=11.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A calibration and, if wanted, the plans that it was checked with."""
+
+    calibration: Calibration
+    checked: tuple[Checked, ...]
+
+
+def host_structure(num_ranks: int) -> Topology:
+    """The connections of CPU ranks on this host, with figures that mean nothing."""
+    return host_topology(num_ranks, _NOMINAL)
+
+
+def run_rank(
+    topology: Topology | None,
+    row_bytes: int,
+    num_checks: int,
+    effort: Effort,
+    progress: Callable[[str], None] | None = None,
+) -> Outcome | None:
+    """What every rank of a calibration runs. Collective; the outcome is rank 0's.
+
+    Args:
+        topology: On rank 0; None: CPU ranks on this host.
+        row_bytes: Bytes of a row.
+        num_checks: Plans to predict and time; 0: none.
+        effort: How long to measure.
+        progress: Told on rank 0 what is being done.
+    """
+    control = context.require_control()
+    base = topology or host_structure(control.world_size)
+    mine = base if control.rank == 0 else None
+    calibration = calibrate(control, mine, row_bytes=row_bytes, effort=effort, progress=progress)
+    fitted = None if calibration is None else calibration.fit.topology
+    checked: Sequence[Checked] | None = ()
+    if num_checks:
+        checked = check_calibration(control, fitted, num_checks, effort=effort, progress=progress)
+    return None if calibration is None else Outcome(calibration, tuple(checked or ()))
+
+
+def run_on_host(
+    topology: Topology | None,
+    num_ranks: int,
+    row_bytes: int,
+    num_checks: int,
+    effort: Effort,
+    ranks: Literal["threads", "processes"] = "processes",
+) -> Outcome:
+    """Start ranks on this host and calibrate."""
+    import dgcl
+
+    outcomes = dgcl.launch(run_rank, num_ranks, topology, row_bytes, num_checks, effort, ranks=ranks)
+    assert isinstance(outcomes[0], Outcome)
+    return outcomes[0]
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Everything that was measured, as JSON values; seconds, bytes, GB/s."""
+    calibration = outcome.calibration
+    fit = calibration.fit
+    told: dict[str, Any] = {
+        "ranks": fit.topology.num_devices,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "row_bytes": calibration.row_bytes,
+        "median_residual": fit.residual,
+        "classes": [
+            {
+                "kind": one.kind,
+                "connections": list(one.connections),
+                "bandwidth": one.bandwidth,
+                "latency": one.latency,
+                "decided": one.decided,
+            }
+            for one in fit.classes
+        ],
+        "measured": [
+            {
+                "name": one.experiment.name,
+                "topic": one.experiment.topic,
+                "bytes": one.experiment.rows * calibration.row_bytes,
+                "seconds": one.seconds,
+                "predicted": one.predicted,
+                "dropped": one.dropped,
+            }
+            for one in calibration.measured
+        ],
+        "contention": contention(calibration),
+    }
+    if outcome.checked:
+        told["median_error"] = median_error(list(outcome.checked))
+        told["checked"] = [
+            {
+                "name": one.name,
+                "stages": one.num_stages,
+                "bytes": one.num_bytes,
+                "predicted": one.predicted,
+                "measured": one.measured,
+                "error": one.error,
+            }
+            for one in outcome.checked
+        ]
+    return told
+
+
+def contention(calibration: Calibration) -> list[dict[str, Any]]:
+    """What each sender gets where several share a connection (the paper's Table 3)."""
+    rows = []
+    for one in calibration.measured:
+        if one.experiment.senders:
+            sent = one.experiment.rows * calibration.row_bytes / one.experiment.senders
+            rows.append(
+                {
+                    "shares": one.experiment.shares,
+                    "senders": one.experiment.senders,
+                    "each": sent / one.seconds / 1e9,
+                    "predicted_each": sent / one.predicted / 1e9,
+                }
+            )
+    return rows

@@ -1,0 +1,145 @@
+"""How long exchanges take, between ranks that begin together, of rows that are in no cache.
+
+Between two exchanges of a layer a model computes, and the rows are back in memory by then. So before each
+call the ranks walk through memory that together is larger than the caches of most hosts. A call lasts from
+when the first rank begins it to when the last rank has ended it, by the host's monotonic clock; copies of a
+rank's own rows, which the cost model leaves out, are made before.
+
+Other work on the host only ever slows a call down. So the time of an exchange is the mean of the fastest tenth
+of its calls, and of several such rounds, with other exchanges between them, the fastest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dgcl.bench.flags import Flags
+from dgcl.control import Control
+from dgcl.dtypes import row_type
+from dgcl.program import Program
+from dgcl.runtime import Runtime
+
+_FLUSH = 64 << 20  # bytes that the ranks of a host walk through together before a call
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        seconds: For one round of one exchange, about.
+        least, most: Calls in a round.
+        rounds: How often all exchanges take their turn.
+    """
+
+    seconds: float = 0.2
+    least: int = 10
+    most: int = 100
+    rounds: int = 4
+
+
+Work = Sequence[
+    tuple[list[Program], int]
+]  # for each exchange the programs of all ranks, and the bytes of a row
+
+
+def time_all(
+    control: Control,
+    prepare: Callable[[], Work],
+    effort: Effort,
+    progress: Callable[[str], None] | None = None,
+    describe: Callable[[int], str] = str,
+) -> list[float]:
+    """Seconds of each of several exchanges. Collective.
+
+    Args:
+        control: The ranks.
+        prepare: Called on rank 0 alone: what is to be timed.
+        effort: How long to measure.
+        progress: Told on rank 0 what is being measured.
+        describe: What an exchange is, by its number.
+
+    Raises:
+        ValueError: From ``prepare``; on every rank.
+        CommError: A rank is gone or late.
+    """
+    work = _prepared(control, prepare)
+    count = control.broadcast(len(work))
+    fastest = [float("inf")] * count
+    meeting = Flags(control, _TIMEOUT)
+    try:
+        for turn in range(effort.rounds):
+            for number in range(count):
+                shares = None
+                if control.rank == 0:
+                    programs, row_bytes = work[number]
+                    shares = [(program, row_bytes) for program in programs]
+                    if progress is not None:
+                        progress(f"round {turn + 1} of {effort.rounds}: {describe(number)}")
+                program, row_bytes = control.scatter(shares)
+                seconds = _time_exchange(program, control, meeting, row_bytes, effort)
+                fastest[number] = min(fastest[number], seconds)
+    finally:
+        meeting.close()
+    return fastest
+
+
+def _prepared(control: Control, prepare: Callable[[], Work]) -> Work:
+    """What rank 0 makes, on the others nothing; if it fails, all of them hear of it."""
+    work: Work = []
+    failure: str | None = None
+    if control.rank == 0:
+        try:
+            work = prepare()
+        except ValueError as error:
+            failure = str(error)
+    failure = control.broadcast(failure)
+    if failure is not None:
+        raise ValueError(failure)
+    return work
+
+
+def _time_exchange(
+    program: Program, control: Control, meeting: Flags, row_bytes: int, effort: Effort
+) -> float:
+    """Seconds of one call, on every rank the same. Collective."""
+    runtime = Runtime(program, control, _TIMEOUT)
+    try:
+        return _time(runtime, program, control, meeting, row_bytes, effort)
+    finally:
+        runtime.close()
+
+
+def _time(
+    runtime: Runtime, program: Program, control: Control, meeting: Flags, row_bytes: int, effort: Effort
+) -> float:
+    rows = row_type(torch.uint8, row_bytes)
+    block = runtime.expand_buffer(rows)
+    block.segment.memory[block.offset : block.offset + block.size] = 1  # first writes get the pages
+    flush = np.ones(_FLUSH // control.world_size // 8, np.int64)
+    spans: list[tuple[int, int]] = []
+
+    def call() -> None:
+        np.add(flush, 1, out=flush)
+        meeting.barrier()
+        begin = time.perf_counter_ns()
+        runtime.expand(block, rows)
+        spans.append((begin, time.perf_counter_ns()))
+
+    for _ in range(3):  # the first maps the peers' buffers
+        call()
+    lasted = max(control.exchange(spans[-1][1] - spans[-2][1])) / 1e9  # with the walk
+    count = int(np.clip(effort.seconds / max(lasted, 1e-7), effort.least, effort.most))
+    spans.clear()
+    for _ in range(count):
+        call()
+    every = np.array(control.exchange(spans))  # (P, count, 2)
+    lasting = every[:, :, 1].max(axis=0) - every[:, :, 0].min(axis=0)
+    fastest = np.sort(lasting)[: max(1, len(lasting) // 10)]
+    return float(fastest.mean()) / 1e9

@@ -1,0 +1,170 @@
+"""``dgcl topo calibrate``: measure a topology's links inside the job, and fit its figures to that."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dgcl.cli.arguments import at_least, number
+from dgcl.cli.errors import CliError
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_json, print_table, seconds, size, step
+
+if TYPE_CHECKING:
+    from dgcl.calibration.run import Outcome
+    from dgcl.topology import Topology
+
+_MOST_RANKS = 64
+
+
+def add_parser(actions: Any, topology_help: str) -> None:
+    """Declare the action."""
+    parser = actions.add_parser(
+        "calibrate",
+        help="measure bandwidths, latencies and contention, and write the topology",
+        description="Time exchanges between ranks with this library's own channels: single links, several"
+        " senders over shared connections, everybody at once. Fit bandwidths and latencies, and write them. Under"
+        " torchrun the ranks of the job are measured, otherwise CPU ranks that are started on this host.",
+    )
+    parser.add_argument(
+        "--topology", metavar="T", help=f"where the connections are: {topology_help} (default: this host)"
+    )
+    parser.add_argument("--ranks", metavar="P", type=at_least(2), help="CPU ranks to start (default: 2)")
+    parser.add_argument("--threads", action="store_true", help="ranks are threads instead of processes")
+    parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
+    parser.add_argument(
+        "--check",
+        metavar="N",
+        type=at_least(0),
+        default=0,
+        help="predict and time N plans not used in the fit",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=number(0, open_end=True),
+        help="time for each measurement (default: 0.8)",
+    )
+    parser.add_argument("--out", metavar="T.json", help="write the topology, measurements recorded in it")
+    parser.runs(run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Calibrate, write what was asked for, and print the outcome."""
+    from dgcl.calibration.check import MOST_CHECKS
+    from dgcl.calibration.run import outcome_json
+    from dgcl.topology import save_topology
+
+    check_output("--out", args.out, {"--topology": args.topology})
+    if args.check > MOST_CHECKS:
+        raise CliError(f"--check: there are {MOST_CHECKS} plans to check with (got {args.check})")
+    outcome = _in_job(args) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else _started(args)
+    if outcome is None:
+        return 0  # another rank than 0
+    told = outcome_json(outcome)
+    topology = outcome.calibration.fit.topology
+    if args.out is not None:
+        with replacing(args.out) as path:
+            save_topology(topology, path, about={"calibration": told})
+    if args.json:
+        print_json({**topology.to_json(), "about": {"calibration": told}})
+    else:
+        _print(outcome, told, args.out)
+    return 0
+
+
+def _effort(args: argparse.Namespace) -> Any:
+    from dgcl.calibration.timing import Effort
+
+    default = Effort()
+    return default if args.seconds is None else Effort(seconds=args.seconds / default.rounds)
+
+
+def _in_job(args: argparse.Namespace) -> Outcome | None:
+    """The ranks that torchrun started; ``--ranks`` and ``--threads`` would contradict it."""
+    import dgcl
+    from dgcl.calibration.run import run_rank
+
+    world_size = int(os.environ["WORLD_SIZE"])
+    if args.threads or args.ranks not in (None, world_size):
+        raise CliError(f"--ranks and --threads: the job has {world_size} ranks already")
+    topology = _topology(args, world_size) if os.environ["RANK"] == "0" else None
+    dgcl.init()
+    return run_rank(topology, args.row_bytes, args.check, _effort(args))
+
+
+def _started(args: argparse.Namespace) -> Outcome:
+    from dgcl.calibration.run import run_on_host
+
+    num_ranks = args.ranks or 2
+    if num_ranks > _MOST_RANKS:
+        raise CliError(f"--ranks: at most {_MOST_RANKS} (got {num_ranks})")
+    topology = _topology(args, num_ranks)
+    with step(f"measuring between {num_ranks} ranks"):
+        return run_on_host(
+            topology,
+            num_ranks,
+            args.row_bytes,
+            args.check,
+            _effort(args),
+            "threads" if args.threads else "processes",
+        )
+
+
+def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
+    from dgcl.cli.topo import resolve
+
+    return None if args.topology is None else resolve(args.topology, num_ranks)
+
+
+def _print(outcome: Outcome, told: dict[str, Any], out: str | None) -> None:
+    fit = outcome.calibration.fit
+    print(
+        f"{fit.topology.name}, rows of {told['row_bytes']} bytes; the fit is within "
+        f"{fit.residual:.1%} of the median measurement\n"
+    )
+    print_table(
+        ["connections", "how many", "GB/s", "latency", "decided"],
+        [
+            [
+                one.kind,
+                str(len(one.connections)),
+                f"{one.bandwidth:.4g}",
+                seconds(one.latency),
+                str(one.decided),
+            ]
+            for one in fit.classes
+        ],
+    )
+    if told["contention"]:
+        print()
+        print_table(
+            ["shared", "senders", "GB/s each", "fitted"],
+            [
+                [row["shares"], str(row["senders"]), f"{row['each']:.2f}", f"{row['predicted_each']:.2f}"]
+                for row in told["contention"]
+            ],
+        )
+    if outcome.checked:
+        print()
+        print_table(
+            ["plan that the fit has not seen", "stages", "sends", "predicted", "measured", "error"],
+            [
+                [
+                    one.name,
+                    str(one.num_stages),
+                    size(one.num_bytes),
+                    seconds(one.predicted),
+                    seconds(one.measured),
+                    f"{one.error:+.1%}",
+                ]
+                for one in outcome.checked
+            ],
+        )
+        print(f"median error {told['median_error']:.1%}")
+    if fit.dropped:
+        print(f"left out of the fit: {'; '.join(fit.dropped)}", file=sys.stderr)
+    if out is not None:
+        print(f"written to {out}")

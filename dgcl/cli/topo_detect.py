@@ -1,0 +1,62 @@
+"""``dgcl topo detect``: what this machine is."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from typing import Any
+
+from dgcl.cli.arguments import at_least
+from dgcl.cli.files import check_output
+from dgcl.cli.output import step
+from dgcl.cli.topo_import import report
+
+
+def add_parser(actions: Any) -> None:
+    """Declare the action."""
+    parser = actions.add_parser(
+        "detect",
+        help="find out what this machine is",
+        description="Find the GPUs that this process may use (NVML, no other package needed), how they are"
+        " joined, and their NICs. Without GPUs: how fast the cores of this host copy memory, for ranks on CPUs.",
+    )
+    parser.add_argument("--cpu", action="store_true", help="describe the host for CPU ranks, GPUs or not")
+    parser.add_argument(
+        "--ranks", metavar="P", type=at_least(1), help="CPU ranks (default: the cores, at most 16)"
+    )
+    parser.add_argument("--name", metavar="NAME", help="name of the topology (default: that of the host)")
+    parser.add_argument("--out", metavar="T.json", help="write the topology file")
+    parser.runs(run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Detect, write what was asked for, and print the outcome."""
+    from dgcl.topology.detect import NvmlUnavailable, Sysfs, detect_gpus
+    from dgcl.topology.draft import Imported
+
+    check_output("--out", args.out, {})
+    facts = str(Sysfs().host())
+    imported: Imported | None = None
+    notes: list[str] = []
+    if not args.cpu:
+        try:
+            imported = detect_gpus(args.name or platform.node() or "this machine")
+        except NvmlUnavailable as error:
+            notes.append(f"{error}; ranks run on CPUs")
+    if imported is None:
+        imported = Imported(_host(args), tuple(notes))
+    report(imported.topology, {"source": f"detected: {facts}", "notes": list(imported.notes)}, args)
+    if not args.json:
+        print(f"this host: {facts}")
+    return 0
+
+
+def _host(args: argparse.Namespace) -> Any:
+    from dataclasses import replace
+
+    from dgcl.topology import measure_host
+    from dgcl.topology.host import num_copiers
+
+    with step("measuring how fast memory is copied"):
+        topology = measure_host(args.ranks or num_copiers(16))
+    return topology if args.name is None else replace(topology, name=args.name)

@@ -1,0 +1,149 @@
+"""A rank's edges in two parts, by where they read: sums over owned rows run while halo rows arrive.
+
+    >>> split = comm.split_graph()
+    >>> x = torch.relu(linear(split.mean(x)))            # the exchange is inside
+
+Order of summation: at each vertex first the edges from owned rows, in the order of the edges, then those from
+halo rows; the second sum is added to the first. It is always the same, so results are reproducible bit for
+bit, and differ in rounding from those of :class:`~dgcl.frameworks.csr.CSRLocalGraph`, which takes all
+edges in one order.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import dgcl.frameworks.csr_ops  # noqa: F401 (keeps torch from warning that its CSR support is a beta)
+from dgcl.halo import PendingRows, StartedFold, fold_halo
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+
+class SplitGraph:
+    """One rank's in-edges: from its owned rows, and from its halo rows. Sums without edge weights or with
+    constant ones, in float32 and float64, differentiable once."""
+
+    def __init__(self, comm: Communicator, edge_weight: Tensor | None = None) -> None:
+        local = comm.local
+        if edge_weight is not None and edge_weight.shape != (local.num_edges,):
+            raise ValueError(
+                f"edge_weight must have shape ({local.num_edges},), one for each local edge as"
+                f" comm.dispatch_edges gives them (got {tuple(edge_weight.shape)})"
+            )
+        if edge_weight is not None and edge_weight.requires_grad:
+            raise ValueError(
+                "edge_weight must be constant; weights that need gradients go with the csr graph"
+            )
+        self.comm = comm
+        self._degrees = torch.from_numpy(np.maximum(local.in_degrees[: local.num_owned], 1))
+        self._weight = edge_weight
+        from_halo = local.indices >= local.num_owned
+        self._owned, self._halo = (
+            _Part(local.heads[mask], local.indices[mask] - first, (local.num_owned, columns), mask)
+            for mask, first, columns in (
+                (~from_halo, 0, local.num_owned),
+                (from_halo, local.num_owned, local.num_halo),
+            )
+        )
+
+    def sum_owned(self, x: Tensor) -> Tensor:
+        """``(num_owned, F)``: over the edges from owned rows ``(num_owned, F)``."""
+        out: Tensor = _Product.apply(x, self, self._owned)
+        return out
+
+    def sum_halo(self, halo: Tensor) -> Tensor:
+        """``(num_owned, F)``: over the edges from halo rows ``(num_halo, F)``."""
+        out: Tensor = _Product.apply(halo, self, self._halo)
+        return out
+
+    def sum(self, x: Tensor) -> Tensor:
+        """``(num_owned, F)``: over all in-edges, of owned rows ``(num_owned, F)`` that are exchanged
+        meanwhile; in the backward gradients travel while the rest is computed. Collective."""
+        if x.dim() != 2 or len(x) != self.comm.num_owned:
+            raise ValueError(
+                f"x must hold this rank's {self.comm.num_owned} owned rows (got shape {tuple(x.shape)})"
+            )
+        out: Tensor = _OverlappedSum.apply(x, self)
+        return out
+
+    def mean(self, x: Tensor) -> Tensor:
+        """:meth:`sum` over the in-degree; zero where there is no in-edge. Collective."""
+        return self.sum(x) / self._degrees.to(x.dtype)[:, None]
+
+    def matrix(self, part: _Part, transposed: bool, dtype: torch.dtype) -> Tensor:
+        """A part of the adjacency matrix."""
+        return part.matrix(transposed, dtype, self._weight)
+
+
+class _Part:
+    """Some of the edges as a sparse matrix, both ways round; each made when it is first needed."""
+
+    def __init__(
+        self, heads: np.ndarray, tails: np.ndarray, shape: tuple[int, int], mask: np.ndarray
+    ) -> None:
+        self._heads, self._tails, self._shape = heads, tails, shape
+        self._edges = torch.from_numpy(np.flatnonzero(mask))
+        self.matrix = functools.cache(self._matrix)
+
+    def _matrix(self, transposed: bool, dtype: torch.dtype, weight: Tensor | None) -> Tensor:
+        rows, columns = (self._tails, self._heads) if transposed else (self._heads, self._tails)
+        shape = self._shape[::-1] if transposed else self._shape
+        order = np.argsort(rows, kind="stable")  # keeps the order of the edges within a row
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+        values = torch.ones(len(rows), dtype=dtype)
+        if weight is not None:
+            values = weight[self._edges].to(dtype)[torch.from_numpy(order)]
+        index = torch.int32 if len(rows) < 2**31 else torch.int64
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(indptr).to(index),
+            torch.from_numpy(columns[order]).to(index),
+            values,
+            shape,
+            check_invariants=False,
+        )
+
+
+class _Product(torch.autograd.Function):
+    """A part of the matrix times rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, graph: SplitGraph, part: _Part) -> Tensor:
+        ctx.graph, ctx.part = graph, part
+        return torch.mm(graph.matrix(part, False, x.dtype), x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return torch.mm(ctx.graph.matrix(ctx.part, True, grad.dtype), grad), None, None
+
+
+class _OverlappedSum(torch.autograd.Function):
+    """Both parts and the exchange as one operation, which so can add gradients in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, graph: SplitGraph) -> Tensor:
+        ctx.graph = graph
+        pending = PendingRows(graph.comm, x)
+        out = torch.mm(graph.matrix(graph._owned, False, x.dtype), x)
+        halo = pending.wait()
+        if len(halo):
+            out += torch.mm(graph.matrix(graph._halo, False, x.dtype), halo)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        graph: SplitGraph = ctx.graph
+        halo_grad = torch.mm(graph.matrix(graph._halo, True, grad.dtype), grad)
+        if graph.comm._exchange is not None:
+            own = torch.mm(graph.matrix(graph._owned, True, grad.dtype), grad)
+            return fold_halo(graph.comm, halo_grad, own), None
+        started = StartedFold(graph.comm, halo_grad)
+        own = torch.mm(graph.matrix(graph._owned, True, grad.dtype), grad)
+        return started.finish(own), None

@@ -1,0 +1,157 @@
+"""Halo rows alone: exchanges that leave owned rows where they are, and that are started and finished apart.
+
+:func:`dgcl.graph_allgather` returns owned and halo rows as one tensor, so it copies the owned ones. Here only
+halo rows are returned, and gradients of halo rows are added to those of owned rows in place; so nothing is
+touched but what travels. Between start and wait a rank can compute on what it has.
+
+At the start everything is sent whose receiver is ready; the rest when the result is waited for. No thread
+works in between: with a rank for each core there is none to spare.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dgcl.dtypes import row_type
+from dgcl.engine import EXPAND, FOLD
+from dgcl.kernels.rows import add_arrivals
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+
+class PendingRows:
+    """Halo rows on their way; :meth:`wait` for them before any other call on the communicator.
+
+    The rows that were given must not change until then. Dropped without being waited for, it fails the
+    communicator, because peers would wait for this rank.
+    """
+
+    def __init__(self, comm: Communicator, rows: Tensor) -> None:
+        self._comm, self._given = comm, rows
+        self._rows: Tensor | None = None
+        self._exchange: StartedExpand | None = None
+        if comm._exchange is not None:  # a baseline, which knows nothing of starting
+            self._rows = comm._expand_now(rows.detach())[comm.num_owned :]
+        else:
+            self._exchange = StartedExpand(comm, rows.detach())
+
+    def wait(self) -> Tensor:
+        """``(num_halo, *F)``, differentiable once in the rows that were given; the same tensor every time.
+
+        Raises:
+            CommError: A peer is lost, late, or makes another call.
+            RuntimeError: The rows were changed in place meanwhile.
+        """
+        if self._rows is None:
+            assert self._exchange is not None
+            self._rows = self._exchange.finish()
+        if torch.is_grad_enabled() and self._given.requires_grad and self._rows.grad_fn is None:
+            self._rows = _HaloRows.apply(self._given, self._rows, self._comm)
+        return self._rows
+
+    def __del__(self) -> None:
+        started = self.__dict__.get("_exchange")
+        if started is not None and self._rows is None:
+            started.give_up()
+
+
+class StartedExpand:
+    """An expand of halo rows that is under way."""
+
+    def __init__(self, comm: Communicator, rows: Tensor) -> None:
+        runtime, program = comm._runtime, comm._program
+        runtime.check_usable()
+        self._comm, self._given, self._version = comm, rows.contiguous(), rows._version
+        self._source = rows
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        # Halo rows and, behind them, relay rows: the engine counts both from the first row that is not owned.
+        self._block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
+        segment, offset = self._block.segment, self._block.offset
+        places = (
+            (segment, offset - program.num_owned * kind.row_bytes),
+            (segment, offset + program.num_halo * kind.row_bytes),
+        )
+        buffers = (self._given.data_ptr(), program.num_owned, self._block.address)
+        self._call = runtime.start(runtime.tasks[EXPAND], kind, places, buffers)
+        self.done = runtime.drive(self._call, patience=0)
+
+    def finish(self) -> Tensor:
+        """``(num_halo, *F)``."""
+        comm = self._comm
+        if self._source._version != self._version:
+            comm.fail("rows of a started exchange were changed before they were sent")
+            raise RuntimeError(
+                "rows were changed in place between the start of their exchange and wait(); change a copy"
+            )
+        if not self.done:
+            self.done = comm._runtime.drive(self._call)
+        shape = (comm.num_halo, *self._given.shape[1:])
+        return comm._as_tensor(self._block, shape, self._given.dtype)
+
+    def give_up(self) -> None:
+        """Leave without the rows."""
+        if self.done:
+            self._comm._runtime.pool.release(self._block)
+        else:
+            self._comm.fail("rows of a started exchange were dropped and nobody waited for them")
+
+
+class StartedFold:
+    """A fold of halo rows that is under way: their owners will add them to what they have."""
+
+    def __init__(self, comm: Communicator, halo_rows: Tensor) -> None:
+        runtime, program = comm._runtime, comm._program
+        runtime.check_usable()
+        self._comm, self._given = comm, halo_rows.contiguous()
+        kind = row_type(halo_rows.dtype, math.prod(halo_rows.shape[1:]))
+        self._arrivals = runtime.allocate(program.expand.rows_sent * kind.row_bytes)
+        place = (self._arrivals.segment, self._arrivals.offset)
+        # The engine counts rows from the first owned one; it reads none of those.
+        first = self._given.data_ptr() - program.num_owned * kind.row_bytes
+        buffers = (first, program.num_local, self._arrivals.address)
+        self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
+        self._done = runtime.drive(self._call, patience=0)
+
+    def finish(self, into: Tensor) -> Tensor:
+        """Add what has arrived to ``into`` ``(num_owned, *F)``, contiguous, in place."""
+        runtime, program, kind = self._comm._runtime, self._comm._program, self._call.row_type
+        if not self._done:
+            self._done = runtime.drive(self._call)
+        add_arrivals(
+            kind.sum_code,
+            into.data_ptr(),
+            program.num_owned,
+            program.arrival_rows,
+            program.arrival_slots,
+            self._arrivals.address,
+            kind.row_bytes,
+        )
+        runtime.pool.release(self._arrivals)
+        return into
+
+
+def fold_halo(comm: Communicator, halo_rows: Tensor, into: Tensor) -> Tensor:
+    """Add rows ``(num_halo, *F)`` to their owners' rows ``into`` ``(num_owned, *F)``, in place. Collective."""
+    if comm._exchange is None and into.is_contiguous():
+        return StartedFold(comm, halo_rows).finish(into)
+    zeros = torch.zeros_like(into)
+    return into.add_(comm._fold_now(torch.cat([zeros, halo_rows])))
+
+
+class _HaloRows(torch.autograd.Function):
+    """Ties halo rows to the owned rows that they were made from."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, halo: Tensor, comm: Communicator) -> Tensor:
+        ctx.comm, ctx.shape = comm, rows.shape
+        return halo.view_as(halo)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return fold_halo(ctx.comm, grad, grad.new_zeros(ctx.shape)), None, None
