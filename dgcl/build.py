@@ -23,9 +23,9 @@ from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.program import Program, compile_programs
+from dgcl.program.verify import verify_programs
 from dgcl.relation import build_classes
 from dgcl.topology import Topology, resolve_topology
-from dgcl.verify_program import verify_programs
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -14,17 +14,17 @@ from torch.profiler import record_function
 
 from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
-from dgcl.dtypes import numpy_dtype, row_type
 from dgcl.errors import CommError
 from dgcl.halo import PendingRows, fold_halo
 from dgcl.kernels.rows import write_bytes
 from dgcl.local_graph import LocalGraph
-from dgcl.memory_report import MemoryReport, predict_memory
 from dgcl.planner.plan import Plan
-from dgcl.pool import Block
 from dgcl.program import Program
+from dgcl.program.memory_report import MemoryReport, predict_memory
 from dgcl.row_exchange import agree, collect_rows, dispatch_rows
 from dgcl.runtime import Runtime
+from dgcl.runtime.dtypes import numpy_dtype, row_type
+from dgcl.runtime.pool import Block
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dgcl.dtypes import row_type
-from dgcl.engine import EXPAND, FOLD
 from dgcl.kernels.rows import add_arrivals
+from dgcl.runtime.dtypes import row_type
+from dgcl.runtime.engine import EXPAND, FOLD
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -4,7 +4,7 @@ A placement is judged first by its cuts: for every set of devices, rows that mus
 into it, combined by a norm that is close to the maximum but tells apart placements with the same worst cut. On
 up to `ALL_ORDERS` devices all placements are compared; beyond, parts are swapped while that helps, on the cuts
 of candidate_cuts and with rows counted per destination. The best few are then judged by their price bound
-(price_bound.py), which plans come within a percent of, and the present placement competes with them.
+(prices/bound.py), which plans come within a percent of, and the present placement competes with them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dgcl.planner.compiled import compiled
 from dgcl.planner.cost import GIGA
 from dgcl.planner.cut_kernels import covers
 from dgcl.planner.cuts import Cut, candidate_cuts, labels
-from dgcl.planner.hierarchy import is_exact
-from dgcl.planner.price_bound import price_bound
+from dgcl.planner.prices.bound import price_bound
+from dgcl.planner.prices.hierarchy import is_exact
 from dgcl.planner.reach import require_same_size
 from dgcl.planner.relation import Relation
 

@@ -1,7 +1,7 @@
 """Flags between ranks outside any communicator: a barrier of microseconds, and waits with a deadline.
 
 A barrier of ``torch.distributed`` takes longer than what is to be measured, and lets the ranks go one after
-the other. Flags lie on boards of their own (:mod:`dgcl.board`) in shared memory.
+the other. Flags lie on boards of their own (:mod:`dgcl.runtime.board`) in shared memory.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from dgcl.board import Board
 from dgcl.control import Control
-from dgcl.engine import write_word
 from dgcl.errors import CommTimeoutError, PeerLostError
 from dgcl.kernels.memory import load_acquire, sleep_microseconds, yield_cpu
-from dgcl.peers import Peers
-from dgcl.segments import SegmentFile
+from dgcl.runtime.board import Board
+from dgcl.runtime.engine import write_word
+from dgcl.runtime.peers import Peers
+from dgcl.runtime.segments import SegmentFile
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "02805ba7802df9e5"
+COMPILED_FROM: Final = "c472d466a849e3f2"
 
 _SPINS: Final = 200
 _YIELDS: Final = 2000

@@ -21,8 +21,8 @@ from torch import Tensor
 from dgcl.bench.exchange import Exchange, Scratch
 from dgcl.bench.flags import Flags
 from dgcl.bench.patterns import POISON
-from dgcl.engine import publish_ready, read_word
-from dgcl.pool import BufferPool
+from dgcl.runtime.engine import publish_ready, read_word
+from dgcl.runtime.pool import BufferPool
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -190,8 +190,8 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
     lanes = {n: CopyLane(plain, n / control.world_size, meeting) for n in {c.rows for c in contenders}}
     copies = {n: _Contender("copy", lane) for n, lane in sorted(lanes.items())}
     yield _World(name, contenders, plain, halo_rows, local_rows, copies)
-    for lane in lanes.values():
-        lane.close()
+    for plain_copies in lanes.values():
+        plain_copies.close()
     for comm in opened:
         comm.close()
 

@@ -85,7 +85,7 @@ class ClassModel:
                 for link in used:
                     route = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
                     passed = direction_class[route]
-                    hops.append(np.bincount(passed, minlength=len(self._keys)) * bearing)
+                    hops.append(np.where(bearing, np.bincount(passed, minlength=len(self._keys)), 0.0))
                     most = np.zeros(len(self._keys))
                     np.maximum.at(most, passed, carried[stage, route])
                     loads.append(most)

@@ -20,9 +20,9 @@ import torch
 
 from dgcl.bench.flags import Flags
 from dgcl.control import Control
-from dgcl.dtypes import row_type
 from dgcl.program import Program
 from dgcl.runtime import Runtime
+from dgcl.runtime.dtypes import row_type
 
 _FLUSH = 64 << 20  # bytes that the ranks of a host walk through together before a call
 _TIMEOUT = 120.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.render import seconds, size, table
+from dgcl.planner.reading.render import seconds, size, table
 
 __all__ = ["print_fields", "print_json", "print_table", "seconds", "size", "step"]
 

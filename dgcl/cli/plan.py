@@ -61,10 +61,10 @@ def add_parser(verbs: Any, name: str) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
-    from dgcl.planner.explain import explain, find_class
     from dgcl.planner.methods import get_planner, make_plan
-    from dgcl.planner.plot import plot_plan
-    from dgcl.planner.report import report
+    from dgcl.planner.reading.explain import explain, find_class
+    from dgcl.planner.reading.plot import plot_plan
+    from dgcl.planner.reading.report import report
 
     for method in (args.method, *(args.compare or ())):
         get_planner(method)  # an unknown method is refused before anything long is done
@@ -99,7 +99,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    from dgcl.planner.plot import FORMATS
+    from dgcl.planner.reading.plot import FORMATS
 
     inputs = {
         "GRAPH": args.graph,
@@ -116,7 +116,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 def _others(args: argparse.Namespace, made: Plan, options: PlanOptions) -> list[Any]:
     """Plan the same by the other methods that the table shows."""
-    from dgcl.planner.report import COMPARED, compare
+    from dgcl.planner.reading.report import COMPARED, compare
 
     methods = args.compare
     if methods is None:
@@ -143,8 +143,8 @@ def _summary(made: Plan) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any], told: dict[str, Any] | None) -> None:
-    from dgcl.planner.explain import render_class
-    from dgcl.planner.render import render
+    from dgcl.planner.reading.explain import render_class
+    from dgcl.planner.reading.render import render
 
     print(render(facts))
     if told is not None:

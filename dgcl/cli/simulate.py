@@ -14,7 +14,7 @@ from dgcl.cli.topo import resolve
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan
-    from dgcl.planner.simulate import Simulation
+    from dgcl.planner.simulator.simulate import Simulation
 
 ORDERS = {
     "eager": "as soon as its rows are there",
@@ -67,9 +67,9 @@ def add_parser(verbs: Any, name: str) -> None:
 def simulate(args: argparse.Namespace) -> int:
     """Print what happened, beside what the cost model says; write the trace if asked for."""
     from dgcl.planner.cost import predicted_seconds
-    from dgcl.planner.simulate import simulate as play
-    from dgcl.planner.trace import save_trace
-    from dgcl.planner.what_if import render_what_if, what_if
+    from dgcl.planner.simulator.simulate import simulate as play
+    from dgcl.planner.simulator.trace import save_trace
+    from dgcl.planner.simulator.what_if import render_what_if, what_if
 
     check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
     plan = _load(args.plan)

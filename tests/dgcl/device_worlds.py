@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dgcl.device_program import EXPAND, FOLD, Launch
 from dgcl.gpu_check.loopback import Loopback, connect
 from dgcl.kernels.cuda_catalogue import catalogue
 from dgcl.kernels.cuda_memory import SIMULATED
 from dgcl.kernels.cuda_tables import CALL, FLAG
+from dgcl.runtime.device_program import EXPAND, FOLD, Launch
 from tests.dgcl.support_plans import TREES, World, random_world
 
 #: Runs one call of a verb on all ranks, and waits for its end.

@@ -13,9 +13,9 @@ from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import build_local_graphs
 from dgcl.planner import Plan, Relation, Trees
 from dgcl.program import Program, compile_programs
+from dgcl.program.verify import verify_programs
 from dgcl.relation import VertexClasses, build_classes
 from dgcl.topology import Connection, Device, Topology
-from dgcl.verify_program import verify_programs
 
 #: A tree: (sender, receiver, stage) of each edge, parents first.
 Tree = list[tuple[int, int, int]]

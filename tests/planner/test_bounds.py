@@ -14,8 +14,8 @@ from dgcl.planner.methods import METHODS, make_plan
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.exhaustive import integer_optimum, milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
+from tests.planner.methods.test_make_plan import has_the_links
 from tests.planner.strategies import instances, topologies
-from tests.planner.test_make_plan import has_the_links
 
 GB = 10**9
 

@@ -1,0 +1,95 @@
+"""Whether programs are well formed: tables of the right length and order, indices that point somewhere.
+
+The first part of :func:`dgcl.program.verify.verify_programs`; after it the proof, and the compiled engine,
+may index without looking.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.program.model import Program, Schedule
+
+
+class ProgramError(ValueError):
+    """A program's tables contradict its plan."""
+
+
+def fail(program: Program, text: str) -> ProgramError:
+    """The error to raise about one rank's program."""
+    return ProgramError(f"program of rank {program.rank}: {text}")
+
+
+def check_form(programs: list[Program], num_stages: int, part: np.ndarray) -> None:
+    """Raise :class:`ProgramError` unless these are the ranks' programs, in order, and the proof can run."""
+    for rank, program in enumerate(programs):
+        if (program.rank, program.world_size, program.num_stages) != (rank, len(programs), num_stages):
+            raise ProgramError(
+                f"program {rank} is for rank {program.rank} of {program.world_size} and {program.num_stages}"
+                f" stages, not for rank {rank} of {len(programs)} and {num_stages}"
+            )
+        if not np.array_equal(program.owned_ids, np.flatnonzero(part == rank)):
+            raise fail(program, "owned_ids are not its vertices in ascending order")
+        if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
+            raise fail(program, "the numbers of rows do not match the ids")
+        if program.num_relay < 0:
+            raise fail(program, f"num_relay is {program.num_relay}")
+        _check_schedule(program, "expand")
+        _check_schedule(program, "fold")
+        _check_rows(program)
+
+
+def _check_schedule(program: Program, verb: str) -> None:
+    schedule: Schedule = getattr(program, verb)
+    sends, receives = len(schedule.send_peer), len(schedule.recv_peer)
+    shapes = {
+        "send_stage": (sends,),
+        "send_count": (sends, 2),
+        "send_from": (sends, 2),
+        "send_to": (sends, 2),
+        "send_dep_ptr": (sends + 1,),
+        "recv_stage": (receives,),
+        "recv_count": (receives, 2),
+        "recv_to": (receives, 2),
+    }
+    for name, shape in shapes.items():
+        if getattr(schedule, name).shape != shape:
+            raise fail(
+                program, f"{verb}: {name} must have shape {shape} (has {getattr(schedule, name).shape})"
+            )
+    for peers, stages, counts, words in (
+        (schedule.send_peer, schedule.send_stage, schedule.send_count, "sends"),
+        (schedule.recv_peer, schedule.recv_stage, schedule.recv_count, "receives"),
+    ):
+        order = list(zip(stages.tolist(), peers.tolist(), strict=True))
+        if order != sorted(set(order)):
+            raise fail(program, f"{verb}: {words} are not ordered by (stage, peer)")
+        if ((stages < 0) | (stages >= program.num_stages)).any():
+            raise fail(program, f"{verb}: a stage of the {words} is outside the plan's {program.num_stages}")
+        if ((peers < 0) | (peers >= program.world_size) | (peers == program.rank)).any():
+            raise fail(program, f"{verb}: a peer of the {words} is no other rank")
+        if (counts < 0).any() or (counts.sum(axis=1) == 0).any():
+            raise fail(program, f"{verb}: one of the {words} moves no rows")
+    if ((schedule.send_from < 0) & (schedule.send_count > 0)).any():
+        raise fail(program, f"{verb}: send_from is negative")
+    pointer, deps = schedule.send_dep_ptr, schedule.send_deps
+    if pointer[0] != 0 or pointer[-1] != len(deps) or (np.diff(pointer) < 0).any():
+        raise fail(program, f"{verb}: send_dep_ptr does not divide the {len(deps)} send_deps")
+    if ((deps < 0) | (deps >= receives)).any():
+        raise fail(program, f"{verb}: send_deps name a receive that is not there")
+
+
+def _check_rows(program: Program) -> None:
+    """``send_rows``, and the arrivals of the fold: one per row sent, sorted by (row, slot)."""
+    num_sent = program.expand.rows_sent
+    rows, slots = program.arrival_rows, program.arrival_slots
+    if not program.send_rows.shape == rows.shape == slots.shape == (num_sent,):
+        raise fail(program, f"send_rows, arrival_rows and arrival_slots must have {num_sent} entries each")
+    for name, indices in (("send_rows", program.send_rows), ("arrival_rows", rows)):
+        if ((indices < 0) | (indices >= program.num_local + program.num_relay)).any():
+            raise fail(program, f"{name} name a row that is not there")
+    step, slot_step = np.diff(rows), np.diff(slots)
+    if ((step < 0) | ((step == 0) & (slot_step <= 0))).any():
+        raise fail(program, "arrival_rows and arrival_slots are not sorted by row, then slot")
+    if not np.array_equal(np.sort(slots), np.arange(num_sent)):
+        raise fail(program, "arrival_slots do not name every arrival once")

@@ -1,0 +1,119 @@
+"""What a communicator's buffers and tables take, predicted from the plan and the widths of a model's layers.
+
+The pool that hands out buffers is deterministic, so the prediction is a rehearsal: a pool over memory that
+does not exist is taken through the calls of a few training steps, and what it would hold at the end is what
+the real one holds.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from dgcl.program.model import Program
+from dgcl.runtime.board import board_bytes
+from dgcl.runtime.pool import Block, BufferPool
+from dgcl.runtime.segments import Segment, SegmentFile
+
+if TYPE_CHECKING:
+    import torch
+
+_STEPS = 3  # after which nothing new is allocated any more
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes on one rank.
+
+    Attributes:
+        tables: Which rows go where: the program, ids included.
+        board: The page with the flags.
+        results: What the allgathers of one forward pass return, together.
+        relay: The most that rows which only pass through take, in one call.
+        gradients: The most that one backward call takes: what arrives, and the sums.
+        constants: Inputs dispatched with ``halo=True``.
+        pool: Shared memory that the pool holds for all buffers together. Less than the sum where the same
+            memory serves twice, more where free pieces are too small.
+    """
+
+    tables: int
+    board: int
+    results: int
+    relay: int
+    gradients: int
+    constants: int
+    pool: int
+
+    @property
+    def total(self) -> int:
+        """Tables, board and pool."""
+        return self.tables + self.board + self.pool
+
+
+class _NoMemory:
+    """Grows as a :class:`~dgcl.runtime.segments.SegmentFile` does, and holds nothing."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def grow(self, num_bytes: int) -> Segment:
+        size = max(-(-num_bytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+        segment = Segment(self._size, size, np.empty(0, np.uint8), 0)
+        self._size += size
+        return segment
+
+
+def predict_memory(
+    program: Program,
+    widths: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    training: bool = True,
+    input_grad: bool = False,
+    constants: Sequence[int] = (),
+) -> MemoryReport:
+    """Rehearse training steps; see :meth:`dgcl.Communicator.memory`."""
+    for name, values in (("widths", widths), ("constants", constants)):
+        if any(not isinstance(width, (int, np.integer)) or width < 0 for width in values):
+            raise ValueError(f"{name} must be numbers of elements, one per allgather (got {list(values)})")
+    local, owned, relay, sent = (
+        [rows * width * dtype.itemsize for width in widths]
+        for rows in (program.num_local, program.num_owned, program.num_relay, program.expand.rows_sent)
+    )
+    board = _pages(board_bytes(program.world_size))
+    pool = BufferPool(cast(SegmentFile, _NoMemory(board)))
+    constant = [program.num_local * width * dtype.itemsize for width in constants]
+    for size in constant:
+        pool.allocate(size)
+        pool.release(pool.allocate(program.num_relay * (size // max(program.num_local, 1))))
+    for _ in range(_STEPS):
+        kept: list[Block] = []
+        for result, passing in zip(local, relay, strict=True):
+            kept.append(pool.allocate(result))
+            pool.release(pool.allocate(passing))
+            if not training:
+                pool.release(kept.pop())
+        for layer in reversed(range(len(kept))):
+            pool.release(kept[layer])  # the layer that saved it has computed its gradients
+            if layer > 0 or input_grad:
+                arrivals, total = pool.allocate(sent[layer]), pool.allocate(owned[layer])
+                pool.release(arrivals)
+                pool.release(total)
+    backward = [s + o for s, o in zip(sent, owned, strict=True)][0 if input_grad else 1 :]
+    return MemoryReport(
+        tables=program.table_bytes,
+        board=board,
+        results=sum(local),
+        relay=max(relay, default=0),
+        gradients=max(backward, default=0) if training else 0,
+        constants=sum(constant),
+        pool=pool.bytes_allocated,
+    )
+
+
+def _pages(num_bytes: int) -> int:
+    return -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,251 @@
+"""Proof, on symbols, that compiled programs do what their plan says.
+
+The programs of all ranks are executed with global ids in place of rows, stage by stage, using nothing of how
+they were compiled. What is shown:
+
+- every send reads only rows that are there, and waits for exactly the receives that brought them, all of
+  earlier stages (so no two sends wait for each other);
+- every place is written exactly once, by the transfer that the receiver expects there;
+- every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
+  states;
+- each (stage, sender, receiver) moves as many rows as the plan says;
+- the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
+  all ranks that hold its vertex (a slot added twice, left out, or added to the wrong row escapes with a
+  chance of 2**-64).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.planner.plan import Plan
+from dgcl.program.checks import ProgramError, check_form, fail
+from dgcl.program.model import Program, Schedule
+from dgcl.relation import VertexClasses
+
+__all__ = ["ProgramError", "verify_programs"]
+
+
+def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses, part: np.ndarray) -> None:
+    """Prove the programs of all ranks against the plan.
+
+    Raises:
+        ProgramError: Naming rank, stage, peer and what is wrong.
+    """
+    check_form(programs, plan.trees.num_stages, part)
+    _check_matching(programs, "expand")
+    _check_matching(programs, "fold")
+    _check_counts(programs, plan)
+    _run_expand(programs)
+    _check_relation(programs, plan, classes)
+    _run_fold(programs)
+
+
+def _check_matching(programs: list[Program], verb: str) -> None:
+    """Each send has its receive, with the same rows in the same place."""
+    for program in programs:
+        mine: Schedule = getattr(program, verb)
+        sends = zip(mine.send_stage, mine.send_peer, mine.send_count, mine.send_to, strict=True)
+        for stage, peer, count, to in sends:
+            theirs: Schedule = getattr(programs[peer], verb)
+            match = np.flatnonzero((theirs.recv_stage == stage) & (theirs.recv_peer == program.rank))
+            if (
+                len(match) != 1
+                or (theirs.recv_count[match[0]] != count).any()
+                or (theirs.recv_to[match[0]] != to)[count > 0].any()
+            ):
+                raise fail(
+                    program, f"{verb}: the send to rank {peer} in stage {stage} is not what that rank expects"
+                )
+    num_sends = sum(len(getattr(program, verb).send_peer) for program in programs)
+    num_receives = sum(len(getattr(program, verb).recv_peer) for program in programs)
+    if num_sends != num_receives:
+        raise ProgramError(f"{verb}: {num_sends} sends but {num_receives} receives")
+
+
+def _check_counts(programs: list[Program], plan: Plan) -> None:
+    trees = plan.trees
+    planned: dict[tuple[int, int, int], int] = {}
+    per_edge = np.repeat(trees.tree_count, np.diff(trees.edge_ptr))
+    world_size = plan.relation.world_size
+    keys, place = np.unique(
+        (trees.edge_stage.astype(np.int64) * world_size + trees.edge_src) * world_size + trees.edge_dst,
+        return_inverse=True,
+    )
+    rows = np.zeros(len(keys), np.int64)
+    np.add.at(rows, place, per_edge)
+    for key, count in zip(keys.tolist(), rows.tolist(), strict=True):
+        planned[key // world_size**2, key // world_size % world_size, key % world_size] = count
+    for verb in ("expand", "fold"):
+        moved = {}
+        for program in programs:
+            schedule: Schedule = getattr(program, verb)
+            for peer, stage, count in zip(
+                schedule.send_peer.tolist(),
+                schedule.send_stage.tolist(),
+                schedule.send_count.sum(1).tolist(),
+                strict=True,
+            ):
+                if verb == "expand":
+                    moved[stage, program.rank, peer] = count
+                else:
+                    moved[program.num_stages - 1 - stage, peer, program.rank] = count
+        if moved != planned:
+            odd = sorted(set(moved.items()) ^ set(planned.items()))[0]
+            (stage, sender, receiver), _ = odd
+            raise ProgramError(
+                f"{verb}: stage {stage}, rank {sender} to rank {receiver}: the program moves "
+                f"{moved.get(odd[0], 0)} rows, the plan {planned.get(odd[0], 0)}"
+            )
+
+
+def _check_waits(program: Program, schedule: Schedule, send: int, needed: list[np.ndarray]) -> None:
+    """A send waits for the receives that brought its rows (-1: none did), and for no others."""
+    brought = np.unique(np.concatenate(needed)) if needed else np.zeros(0, np.int64)
+    waits = schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
+    if not np.array_equal(brought[brought >= 0], waits):
+        verb = "expand" if schedule is program.expand else "fold"
+        raise fail(
+            program,
+            f"{verb}: stage {schedule.send_stage[send]}: does not wait for what it sends rank"
+            f" {schedule.send_peer[send]}, or waits for more",
+        )
+
+
+def _run_expand(programs: list[Program]) -> None:
+    """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1:
+    owned)."""
+    holds, came = [], []
+    for program in programs:
+        size = program.num_local + program.num_relay
+        holds.append(np.full(size, -1, np.int64))
+        came.append(np.full(size, -1, np.int64))
+        holds[-1][: program.num_owned] = program.owned_ids
+    for stage in range(programs[0].num_stages):
+        writes = []
+        for program in programs:
+            schedule = program.expand
+            for send in np.flatnonzero(schedule.send_stage == stage).tolist():
+                peer = programs[schedule.send_peer[send]]
+                recv = np.flatnonzero(
+                    (peer.expand.recv_stage == stage) & (peer.expand.recv_peer == program.rank)
+                )[0]
+                needed: list[np.ndarray] = []
+                for portion in (0, 1):
+                    count = schedule.send_count[send, portion]
+                    start = schedule.send_from[send, portion]
+                    rows = program.send_rows[start : start + count]
+                    if len(rows) != count:
+                        raise fail(
+                            program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range"
+                        )
+                    if (holds[program.rank][rows] < 0).any():
+                        raise fail(
+                            program,
+                            f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
+                        )
+                    needed.append(came[program.rank][rows])
+                    first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
+                    low, high = (
+                        (peer.num_local, peer.num_local + peer.num_relay)
+                        if portion
+                        else (peer.num_owned, peer.num_local)
+                    )
+                    if count and not low <= first <= first + count <= high:
+                        raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
+                    writes.append((peer.rank, first, holds[program.rank][rows], recv))
+                _check_waits(program, schedule, send, needed)
+        for rank, first, ids, recv in writes:  # after all reads of the stage
+            place = slice(first, first + len(ids))
+            if (holds[rank][place] >= 0).any():
+                raise ProgramError(f"expand: stage {stage}: rows of rank {rank} are written twice")
+            holds[rank][place] = ids
+            came[rank][place] = recv
+    for program, ids in zip(programs, holds, strict=True):
+        if not np.array_equal(ids[program.num_owned : program.num_local], program.halo_ids):
+            raise fail(program, "expand: the halo rows are not those that halo_ids states")
+        if (ids < 0).any():
+            raise fail(program, "expand: a relay row is never written")
+
+
+def _check_relation(programs: list[Program], plan: Plan, classes: VertexClasses) -> None:
+    relation = plan.relation
+    per_class = np.diff(classes.class_ptr)
+    if not np.array_equal(per_class, relation.count):
+        raise ProgramError("the plan is for another relation than the graph's")
+    for program in programs:
+        bit = np.uint64(1) << np.uint64(program.rank % 64)
+        wanted = (relation.dests[:, program.rank // 64] & bit) != 0
+        needed = np.sort(classes.vertices[np.repeat(wanted, per_class)])
+        if not np.array_equal(np.sort(program.halo_ids), needed):
+            raise fail(program, "its halo is not what the relation demands")
+
+
+def _run_fold(programs: list[Program]) -> None:
+    """Sum random numbers, wrapping; compare each owner's with the sum over the ranks that hold its
+    vertices."""
+    generator = np.random.default_rng(0x0DE1)
+    values = [
+        generator.integers(0, 2**64, program.num_local, dtype=np.uint64, endpoint=False)
+        for program in programs
+    ]
+    num_nodes = 1 + max((int(p.owned_ids.max(initial=-1)) for p in programs), default=-1)
+    expected = np.zeros(num_nodes, np.uint64)
+    for program, mine in zip(programs, values, strict=True):
+        np.add.at(expected, program.owned_ids, mine[: program.num_owned])
+        np.add.at(expected, program.halo_ids, mine[program.num_owned :])
+    arrivals = [np.zeros(program.expand.rows_sent, np.uint64) for program in programs]
+    came = [np.full(program.expand.rows_sent, -1, np.int64) for program in programs]
+
+    def total(program: Program, begin: int, end: int, with_own: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of the local rows begin:end, and the receives that they need."""
+        sums = values[program.rank][begin:end].copy() if with_own else np.zeros(end - begin, np.uint64)
+        first, last = np.searchsorted(program.arrival_rows, (begin, end))
+        slots = program.arrival_slots[first:last]
+        np.add.at(sums, program.arrival_rows[first:last] - begin, arrivals[program.rank][slots])
+        if not with_own and len(np.unique(program.arrival_rows[first:last])) != end - begin:
+            raise fail(program, "fold: a relay row has no arrival")
+        return sums, np.unique(came[program.rank][slots])
+
+    for stage in range(programs[0].num_stages):
+        writes = []
+        for program in programs:
+            schedule = program.fold
+            for send in np.flatnonzero(schedule.send_stage == stage).tolist():
+                peer = programs[schedule.send_peer[send]]
+                recv = np.flatnonzero(
+                    (peer.fold.recv_stage == stage) & (peer.fold.recv_peer == program.rank)
+                )[0]
+                needed: list[np.ndarray] = []
+                for portion in (0, 1):
+                    count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
+                    if count == 0:
+                        continue
+                    low, high = (
+                        (program.num_local, program.num_local + program.num_relay)
+                        if portion
+                        else (program.num_owned, program.num_local)
+                    )
+                    if not low <= begin <= begin + count <= high:
+                        raise fail(program, f"fold: stage {stage}: sends rank {peer.rank} rows that it lacks")
+                    sums, brought = total(program, begin, begin + count, with_own=portion == 0)
+                    if (brought < 0).any():
+                        raise fail(
+                            program,
+                            f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
+                        )
+                    needed.append(brought)
+                    writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
+                _check_waits(program, schedule, send, needed)
+        for rank, first, sums, recv in writes:
+            place = slice(first, first + len(sums))
+            if first < 0 or len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():
+                raise ProgramError(
+                    f"fold: stage {stage}: arrivals of rank {rank} are written twice or out of range"
+                )
+            arrivals[rank][place] = sums
+            came[rank][place] = recv
+    for program in programs:
+        sums, brought = total(program, 0, program.num_owned, with_own=True)
+        if (brought < 0).any() or not np.array_equal(sums, expected[program.owned_ids]):
+            raise fail(program, "fold: an owned row is not the sum over the ranks that hold it")

@@ -1,0 +1,233 @@
+"""A program laid out for CUDA kernels: per stage what to wait for, which rows to move, whom to tell.
+
+A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
+
+    announce                       this call may be written, here are the buffers
+    for every stage:
+        wait, resolve              the receivers have announced; where do they want their rows?
+        wait                       the rows that this stage passes on have arrived
+        gather (expand), sum (fold)    one task per receiver and kind of rows
+        signal                     the receivers' done flags
+    wait                           everything that comes here has come
+    sum (fold)                     the owned rows' own sums
+
+Order is that of :mod:`dgcl.runtime.engine`, but by stage instead of by transfer: what a stage sends starts when all
+of the stage's receivers are ready. Within a stage the thread blocks are dealt to the receivers, so a slow
+one holds up nobody.
+
+Nothing here touches a GPU: it makes numpy tables and hands them to ``upload``, and returns launches by
+name. The same launches run on a device and in numba's simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dgcl.kernels.cuda_shapes import THREADS, deal_blocks
+from dgcl.kernels.cuda_tables import FLAG, TASK, arrival_pointers, records
+from dgcl.program.model import Program, Schedule
+from dgcl.runtime.engine import EXPAND, FOLD
+
+__all__ = ["EXPAND", "FOLD", "Launch", "Wires", "lay_out", "peer_slot"]
+
+#: Slots of the address table: this rank's rows (the result of an expand, the gradient of a fold); its relay
+#: rows, or arrivals; the result of a fold. Two slots for each peer follow.
+LOCAL: Final = 0
+SECOND: Final = 1
+RESULT: Final = 2
+_PEERS: Final = 4
+
+# Bytes of a copy kernel's task that are worth a thread block.
+_UNITS_PER_THREAD: Final = {EXPAND: 4, FOLD: 1}
+_FLAG_THREADS: Final = 32
+
+
+def peer_slot(peer: int) -> int:
+    """The slot of a peer's buffer; that of its relay rows (expand) is the next."""
+    return _PEERS + 2 * peer
+
+
+def num_slots(world_size: int) -> int:
+    """Length of the address table."""
+    return _PEERS + 2 * world_size
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Device addresses of one rank, for all its calls.
+
+    Attributes:
+        state, addresses: The tables.
+        lines: ``(P,)`` where this rank announces its calls to each peer.
+        words, num_words: What an announcement says behind its number; the first is the call's tag.
+        ready: ``(P,)`` where each peer announces its calls to this rank.
+        done: ``(P,)`` each peer's done flag for this rank.
+        raised: ``(P,)`` this rank's done flag for each peer.
+        maps: ``(P, 2)`` address and number of the MAP records of each peer.
+    """
+
+    state: int
+    addresses: int
+    lines: np.ndarray
+    words: int
+    num_words: int
+    ready: np.ndarray
+    done: np.ndarray
+    raised: np.ndarray
+    maps: np.ndarray
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel of the catalogue, and the stage that it belongs to."""
+
+    stage: int
+    kernel: str
+    blocks: int
+    threads: int
+    parameters: tuple[int, ...]
+
+
+def lay_out(
+    program: Program,
+    verb: int,
+    wires: Wires,
+    kernel: str,
+    unit: int,
+    row_bytes: int,
+    max_blocks: int,
+    upload: Callable[[np.ndarray], int],
+    threads: int = THREADS,
+) -> list[Launch]:
+    """The launches of one call of a verb, in their order.
+
+    Args:
+        program: What this rank does.
+        verb: EXPAND or FOLD.
+        wires: Where things are.
+        kernel: Name of the gather, or of the sum.
+        unit: Its unit; divides ``row_bytes`` and all addresses of rows.
+        row_bytes: Size of a row.
+        max_blocks: How many blocks of the kernel the device holds at once.
+        upload: Copies a table to the device, to stay there, and returns its address.
+        threads: Of a block of the kernel.
+    """
+    schedule = program.expand if verb == EXPAND else program.fold
+    if verb == EXPAND:
+        fixed: tuple[int, ...] = (upload(program.send_rows),)
+    else:
+        pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_relay)
+        fixed = (upload(pointers), upload(program.arrival_slots))
+    own = wires.state, wires.addresses
+
+    def move(stage: int, tasks: list[dict[str, int]]) -> Iterator[Launch]:
+        units = [task["count"] * (row_bytes // unit) for task in tasks]
+        blocks = deal_blocks(units, max_blocks, _UNITS_PER_THREAD[verb] * threads)
+        if len(blocks):
+            tables = upload(records(TASK, tasks)), upload(blocks)
+            yield Launch(stage, kernel, len(blocks), threads, (*own, *tables, *fixed, row_bytes))
+
+    def flags(stage: int, name: str, rows: list[dict[str, int]], *more: int) -> Iterator[Launch]:
+        if rows:
+            table = upload(records(FLAG, rows)), len(rows)
+            blocks = 1 if name == "wait" else -(-len(rows) // _FLAG_THREADS)
+            width = 1 if name == "wait" else _FLAG_THREADS
+            prefix = own if name == "resolve" else own[:1]
+            yield Launch(stage, name, blocks, width, (*prefix, *table, *more))
+
+    def launches() -> Iterator[Launch]:
+        announced = wires.lines[np.unique(schedule.recv_peer)]
+        parameters = upload(announced.astype(np.int64)), len(announced), wires.words, wires.num_words
+        yield Launch(-1, "announce", 1, _FLAG_THREADS, (wires.state, *parameters))
+        for stage in np.unique(schedule.send_stage).tolist():
+            sends = np.flatnonzero(schedule.send_stage == stage).tolist()
+            ready = [_ready_flag(wires, int(schedule.send_peer[i])) for i in sends]
+            yield from flags(stage, "wait", ready)
+            yield from flags(stage, "resolve", ready, wires.words)
+            awaited = np.unique(np.concatenate([_dependencies(schedule, i) for i in sends]))
+            yield from flags(stage, "wait", _done_flags(program, wires, schedule, awaited))
+            yield from move(stage, [task for i in sends for task in _tasks(program, verb, schedule, i)])
+            raised = [_raised_flag(program, wires, schedule, i) for i in sends]
+            yield from flags(stage, "signal", raised)
+        last = program.num_stages
+        everything = np.arange(len(schedule.recv_peer))
+        yield from flags(last, "wait", _done_flags(program, wires, schedule, everything))
+        if verb == FOLD:
+            kept = {"source": LOCAL, "second": SECOND, "target": RESULT, "count": program.num_owned}
+            yield from move(last, [kept])
+
+    return list(launches())
+
+
+def _ready_flag(wires: Wires, peer: int) -> dict[str, int]:
+    maps, num_maps = wires.maps[peer].tolist()
+    return {
+        "address": int(wires.ready[peer]),
+        "multiplier": 1,
+        "target": peer_slot(peer),
+        "maps": maps,
+        "num_maps": num_maps,
+        "peer": peer,
+    }
+
+
+def _done_flags(
+    program: Program, wires: Wires, schedule: Schedule, receives: np.ndarray
+) -> list[dict[str, int]]:
+    """What to wait for so that these receives have come; of each peer only its last stage."""
+    latest: dict[int, int] = {}
+    for i in receives:
+        peer, stage = int(schedule.recv_peer[i]), int(schedule.recv_stage[i])
+        latest[peer] = max(latest.get(peer, 0), stage)
+    return [
+        {
+            "address": int(wires.done[peer]),
+            "multiplier": program.num_stages,
+            "offset": stage + 1,
+            "peer": peer,
+            "stage": stage,
+        }
+        for peer, stage in sorted(latest.items())
+    ]
+
+
+def _raised_flag(program: Program, wires: Wires, schedule: Schedule, send: int) -> dict[str, int]:
+    peer, stage = int(schedule.send_peer[send]), int(schedule.send_stage[send])
+    return {
+        "address": int(wires.raised[peer]),
+        "multiplier": program.num_stages,
+        "offset": stage + 1,
+        "peer": peer,
+        "stage": stage,
+    }
+
+
+def _dependencies(schedule: Schedule, send: int) -> np.ndarray:
+    return schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
+
+
+def _tasks(program: Program, verb: int, schedule: Schedule, send: int) -> Iterator[dict[str, int]]:
+    """The rows that the receiver needs, then those that it passes on (expand) or that passed here (fold)."""
+    for portion in range(2):
+        count = int(schedule.send_count[send, portion])
+        if count == 0:
+            continue
+        # A fold's arrivals are one buffer, whichever rows they are for.
+        relay_slot = portion if verb == EXPAND else 0
+        task = {
+            "source": LOCAL,
+            "second": SECOND,
+            "target": peer_slot(int(schedule.send_peer[send])) + relay_slot,
+            "first": int(schedule.send_from[send, portion]),
+            "to": int(schedule.send_to[send, portion]),
+            "count": count,
+        }
+        if verb == EXPAND:
+            task["near_rows"] = program.num_local
+        elif portion == 1:
+            task["source"] = -1  # a rank has no values of its own for rows that only passed through
+        yield task

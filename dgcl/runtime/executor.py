@@ -1,0 +1,368 @@
+"""Executes a rank's program: expand and fold on addresses, with deadlines, and with peers that may fail.
+
+One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until
+all is sent and all has arrived. Nobody waits for a peer to *finish*: a call is over for a rank when its own
+part is, and its buffers are safe from then on, because everything that was to be written into them has been.
+
+Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction
+and rows. The engine comes back to Python every few milliseconds, where Ctrl-C is heard, peers' boards are
+read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
+reason; the others raise it, too. After that the communicator is poisoned, and its buffers are never reused,
+because a stopped process may wake up and write.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dgcl.control import Control
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.kernels.rows import sum_rows
+from dgcl.program.model import Program
+from dgcl.runtime.agreement import check_agreement
+from dgcl.runtime.board import Board
+from dgcl.runtime.engine import (
+    DISAGREES,
+    DONE,
+    EXPAND,
+    FOLD,
+    PATIENCE,
+    UNMAPPED,
+    WAITING,
+    advance,
+    publish_ready,
+    read_word,
+)
+from dgcl.runtime.peers import Peers
+from dgcl.runtime.pool import Block, BufferPool
+from dgcl.runtime.row_types import RowType
+from dgcl.runtime.segments import Segment, SegmentFile
+from dgcl.runtime.tasks import Call, CallRecord, Task
+
+_VERBS = ("expand", "fold")
+_MOST_WAITS = 5  # in a message
+_ROW_BYTES_BITS = 48
+
+
+class Runtime:
+    """One rank's side of a communicator. Construction is collective; calls are not collective beyond their
+    data.
+
+    Args:
+        program: This rank's program.
+        control: The control plane.
+        timeout: Seconds that a wait may take.
+
+    Attributes:
+        pool: The rank's buffers.
+        bytes_sent: ``(2, P)`` int64: bytes written to each peer so far, by expand and by fold.
+        tasks: What expand and fold do.
+        under_way: A call that was started and is not done yet.
+    """
+
+    def __init__(self, program: Program, control: Control, timeout: float) -> None:
+        check_agreement(control, program)
+        self._program, self._timeout = program, timeout
+        self.rank = program.rank
+        self._process = os.getpid()
+        self._file = SegmentFile()
+        self._board = Board.create(self._file, program.world_size)
+        self.pool = BufferPool(self._file)
+        self._peers = Peers(control, self._file, self._board)
+        self.tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
+        self._call = 0
+        self._failure: CommError | None = None
+        self._closed = False
+        self._recorder: Callable[[CallRecord], None] | None = None
+        self.under_way: Call | None = None
+        self.bytes_sent = np.zeros((2, program.world_size), np.int64)
+
+    def expand_buffer(self, row_type: RowType) -> Block:
+        """A block for the result of an expand; fill the first ``num_owned`` rows, then call
+        :meth:`expand`."""
+        self.check_usable()
+        return self.allocate(self._program.num_local * row_type.row_bytes)
+
+    def expand(self, rows: Block, row_type: RowType) -> None:
+        """Fill the halo rows of a block whose first rows are the owned ones."""
+        program = self._program
+        relay = self.allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
+        passing = relay or rows  # without relay rows nobody asks where they would go
+        buffers = (rows.address, program.num_local, passing.address)
+        self._run(self.tasks[EXPAND], row_type, rows, passing, buffers)
+        if relay is not None:
+            self.pool.release(relay)
+        if self._recorder is not None:
+            self._recorder(self.tasks[EXPAND].record(self._call))
+
+    def fold(self, rows: int, row_type: RowType) -> Block:
+        """Sum up what all ranks hold for this rank's vertices.
+
+        Args:
+            rows: Address of this rank's ``num_local`` rows, which are only read.
+            row_type: What a row is; it must be summable.
+
+        Returns:
+            A block with ``num_owned`` rows.
+        """
+        self.check_usable()
+        program = self._program
+        arrivals = self.allocate(program.expand.rows_sent * row_type.row_bytes)
+        result = self.allocate(program.num_owned * row_type.row_bytes)
+        buffers = (rows, program.num_local, arrivals.address)
+        self._run(self.tasks[FOLD], row_type, arrivals, arrivals, buffers)
+        sum_rows(
+            row_type.sum_code,
+            result.address,
+            rows,
+            0,
+            program.num_owned,
+            program.arrival_rows,
+            program.arrival_slots,
+            0,
+            arrivals.address,
+            row_type.row_bytes,
+        )
+        self.pool.release(arrivals)
+        if self._recorder is not None:
+            self._recorder(self.tasks[FOLD].record(self._call))
+        return result
+
+    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
+        """Give ``recorder`` the times of every call from now on; None: stop."""
+        self._recorder = recorder
+        for task in self.tasks:
+            task.time_transfers(recorder is not None)
+
+    def fail(self, error: CommError) -> None:
+        """Poison the communicator and tell the peers why."""
+        if self._failure is None:
+            self._failure = error
+            if not self._closed and os.getpid() == self._process:
+                self._board.post_failure(error)
+
+    def close(self) -> None:
+        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.
+
+        In a fork of the rank's process, a data loader's worker for instance, it leaves the rank where it is.
+        """
+        if not self._closed:
+            self._closed = True
+            if os.getpid() == self._process:
+                self._board.post_closed()
+            self._peers.close()
+            self._file.close()
+
+    def allocate(self, num_bytes: int) -> Block:
+        """A block, or an error that the peers hear of: they would wait for this rank in vain."""
+        try:
+            return self.pool.allocate(num_bytes)
+        except MemoryError as error:
+            self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
+            raise
+
+    def check_usable(self) -> None:
+        """Raise unless a call can be made now."""
+        if os.getpid() != self._process:
+            raise ValueError(
+                f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
+                " may use the communicator"
+            )
+        if self._closed:
+            raise ValueError(
+                f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info"
+            )
+        if self._failure is not None:
+            raise type(self._failure)(
+                f"rank {self.rank}: this communicator is unusable since an earlier call failed "
+                f"({self._failure}); close it and "
+                f"build a new one"
+            )
+        if self.under_way is not None:
+            raise ValueError(
+                f"rank {self.rank}: {_VERBS[self.under_way.task.verb]} {self.under_way.number} was started and"
+                " is not finished; call wait() on its result first"
+            )
+
+    def _run(
+        self, task: Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
+    ) -> None:
+        """One call of one verb, from ready to done."""
+        places = [(block.segment, block.offset) for block in (buffer, relay)]
+        self.drive(self.start(task, row_type, places, buffers))
+
+    def start(
+        self,
+        task: Task,
+        row_type: RowType,
+        places: Sequence[tuple[Segment, int]],
+        buffers: tuple[int, int, int],
+    ) -> Call:
+        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'."""
+        self._call += 1
+        call = self.under_way = Call(task, self._call, _pack_tag(task.verb, row_type), row_type, buffers)
+        words = [call.tag]
+        for segment, offset in places:
+            words += [segment.base, segment.size, offset]
+        try:
+            task.sent[:] = 0
+            task.received[:] = 0
+            publish_ready(task.own_ready, self._board.call_address, self._call, np.array(words, np.int64))
+        except BaseException as error:
+            self._leave(call, error)
+            raise
+        return call
+
+    def _leave(self, call: Call, error: BaseException) -> None:
+        """Tell the peers that this rank goes on without finishing the call."""
+        verb = _VERBS[call.task.verb]
+        self.fail(CommError(f"rank {self.rank} left {verb} {call.number}: {error!r}"))
+
+    def drive(self, call: Call, patience: int = PATIENCE) -> bool:
+        """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
+        whether that was all."""
+        task, row_type, tag = call.task, call.row_type, call.tag
+        try:
+            while True:
+                status = advance(
+                    task.verb,
+                    call.number,
+                    self._program.num_stages,
+                    tag,
+                    row_type.row_bytes,
+                    row_type.sum_code,
+                    call.buffers,
+                    task.sends,
+                    task.receives,
+                    task.tables,
+                    task.lines,
+                    self._peers.maps,
+                    task.sent,
+                    task.received,
+                    self.bytes_sent[task.verb],
+                    task.where,
+                    task.times,
+                    patience,
+                )
+                if status == DONE:
+                    task.span = (call.begin, time.perf_counter_ns())
+                    self.under_way = None
+                    return True
+                if status == UNMAPPED:
+                    peer = int(task.schedule.send_peer[task.where[0]])
+                    relay_rows = task.verb == EXPAND and task.where[1] == 1
+                    self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
+                elif status == DISAGREES:
+                    peer = int(task.schedule.send_peer[task.where[0]])
+                    line = int(task.lines[0][peer])
+                    raise self._disagreement(peer, tag, read_word(line), read_word(line + 8))
+                else:
+                    assert status == WAITING
+                    if patience == 0:
+                        return False
+                    now, so_far = time.monotonic(), int(task.sent.sum()) + int(task.received.sum())
+                    if so_far > call.progress:
+                        call.progress, call.deadline = so_far, now + self._timeout
+                    self._look_around(task, tag, now >= call.deadline)
+        except CommError as error:
+            self.fail(error)
+            raise
+        except BaseException as error:
+            self._leave(call, error)
+            raise
+
+    def _look_around(self, task: Task, tag: int, late: bool) -> None:
+        """Raise if the call cannot or must not go on."""
+        report = self._peers.reported_failure()
+        if report is not None:
+            peer, error = report
+            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}")
+            self._board.post_failure(error)  # pass on the first reason, not a chain of them
+            raise self._failure
+        for peer, needed in self._awaited(task):
+            call, theirs = self._peers.boards[peer].current_call()
+            differs = call > self._call or (call == self._call and theirs != tag)
+            why = self._peers.gone(peer)
+            # It may have done its part just before it went on: only what is still missing now is lost.
+            if (differs or why is not None) and not self._arrived_meanwhile(task, peer):
+                if differs:
+                    raise self._disagreement(peer, tag, call, theirs)
+                raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
+        waits = self._awaited(task) if late else []
+        if waits:
+            raise CommTimeoutError(
+                f"{self._place(task)}: waited {self._timeout:g} s in vain: {self._suspects(waits)}. If ranks may"
+                " be that late, give build_comm_info a longer timeout"
+            )
+
+    def _place(self, task: Task) -> str:
+        return f"rank {self.rank}, {_VERBS[task.verb]} (call {self._call})"
+
+    def _awaited(self, task: Task) -> list[tuple[int, str]]:
+        """The peers that this rank waits for, and for what; the earliest stage first."""
+        schedule = task.schedule
+        waits: list[tuple[int, int, str]] = []
+        for i in np.flatnonzero(task.received == 0):
+            rows, stage = _rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
+            peer = int(schedule.recv_peer[i])
+            waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
+        for i in np.flatnonzero(task.sent == 0):
+            peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
+            if read_word(int(task.lines[0][peer])) < self._call:
+                rows = _rows(schedule.send_count[i].sum())
+                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
+        return [(peer, text) for _, peer, text in sorted(waits)]
+
+    def _suspects(self, waits: list[tuple[int, str]]) -> str:
+        """What is waited for, ranks that have not begun the call before those that may wait themselves."""
+        begun = {peer: self._peers.boards[peer].current_call()[0] >= self._call for peer, _ in waits}
+        waits = sorted(waits, key=lambda wait: begun[wait[0]])
+        known = [
+            f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
+            for peer, needed in waits[:_MOST_WAITS]
+        ]
+        more = len(waits) - len(known)
+        return "; ".join(known) + (f"; and {more} more" if more else "")
+
+    def _arrived_meanwhile(self, task: Task, peer: int) -> bool:
+        """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
+        schedule = task.schedule
+        missing = (task.received == 0) & (schedule.recv_peer == peer)
+        base = self._call * self._program.num_stages + 1
+        done = read_word(int(task.lines[1][peer]))
+        if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
+            return False
+        unsent = (task.sent == 0) & (schedule.send_peer == peer)
+        return not unsent.any() or read_word(int(task.lines[0][peer])) >= self._call
+
+    def _disagreement(self, peer: int, tag: int, call: int, theirs: int) -> DisagreementError:
+        if call == self._call and theirs == tag:
+            what = "a buffer outside its own memory"
+        else:
+            what = f"call {call}: {_unpack_tag(theirs)}"
+        return DisagreementError(
+            f"ranks make different calls: rank {self.rank} is in call {self._call}: {_unpack_tag(tag)}; "
+            f"rank {peer} is in {what}. "
+            f"Every rank must make the same calls with the same row shape and dtype, in the same order"
+        )
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def _pack_tag(verb: int, row_type: RowType) -> int:
+    assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
+    return (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
+
+
+def _unpack_tag(tag: int) -> str:
+    from dgcl.runtime.dtypes import dtype_name
+
+    row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
+    element = dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)
+    return f"{_VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {element}"

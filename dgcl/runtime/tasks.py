@@ -1,0 +1,103 @@
+"""A verb's schedule in the form that the engine takes, and when its transfers ran."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dgcl.program.model import Program, Schedule
+from dgcl.runtime.board import Board
+from dgcl.runtime.engine import FOLD
+from dgcl.runtime.peers import Peers
+from dgcl.runtime.row_types import RowType
+
+
+@dataclass(frozen=True, eq=False)
+class CallRecord:
+    """When things happened in one call on one rank, in nanoseconds of the host's monotonic clock.
+
+    Attributes:
+        verb: EXPAND or FOLD.
+        call: Its number.
+        begin, end: Of the call, from the ready line to the last row, and of a fold's last sum.
+        sends: ``(S, 2)``: begin and end of each of the schedule's sends.
+        receives: ``(R,)``: when each of its receives was seen to be complete.
+        arrived: When the last of all that was done and the rest is this rank's own work.
+    """
+
+    verb: int
+    call: int
+    begin: int
+    end: int
+    sends: np.ndarray
+    receives: np.ndarray
+    arrived: int
+
+
+class Task:
+    """A verb's schedule in the form that the engine takes, with scratch that every call reuses."""
+
+    def __init__(self, verb: int, program: Program, peers: Peers, board: Board) -> None:
+        schedule: Schedule = (program.expand, program.fold)[verb]
+        self.verb, self.schedule = verb, schedule
+        first = np.searchsorted(program.arrival_rows, schedule.send_from if verb == FOLD else 0)
+        self.sends = (
+            schedule.send_peer,
+            schedule.send_stage,
+            schedule.send_count,
+            schedule.send_from,
+            schedule.send_to,
+            schedule.send_dep_ptr,
+            schedule.send_deps,
+            np.broadcast_to(first, schedule.send_from.shape).astype(np.int64),
+        )
+        self.receives = (schedule.recv_peer, schedule.recv_stage)
+        self.tables = (program.send_rows, program.arrival_rows, program.arrival_slots)
+        ranks = range(program.world_size)
+        self.lines = (
+            np.array([peers.boards[peer].ready_address(program.rank) for peer in ranks], np.int64),
+            np.array([peers.boards[peer].done_address(program.rank) for peer in ranks], np.int64),
+            np.array([board.done_address(peer) for peer in ranks], np.int64),
+        )
+        self.own_ready = np.array(
+            [board.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
+        )
+        self.sent = np.zeros(len(schedule.send_peer), np.uint8)
+        self.received = np.zeros(len(schedule.recv_peer), np.uint8)
+        self.where = np.zeros(4, np.int64)
+        self.times = np.zeros((0, 2), np.int64)
+        self.span = (0, 0)
+
+    def time_transfers(self, wanted: bool) -> None:
+        """Have the engine note when each transfer begins and ends, or not."""
+        self.times = np.zeros((len(self.sent) + len(self.received) if wanted else 0, 2), np.int64)
+
+    def record(self, call: int) -> CallRecord:
+        """What was timed in the call that has just ended."""
+        sends, receives = self.times[: len(self.sent)].copy(), self.times[len(self.sent) :, 0].copy()
+        begin, arrived = self.span
+        return CallRecord(self.verb, call, begin, time.perf_counter_ns(), sends, receives, arrived)
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that is under way.
+
+    Attributes:
+        task, number, tag, row_type: Which verb, which call, what the ranks agree on.
+        buffers: What the engine reads (:func:`dgcl.runtime.engine.advance`).
+        begin: When it began, in nanoseconds.
+        progress: Transfers that were done when somebody last looked.
+        deadline: When to give up if none has been done since.
+    """
+
+    task: Task
+    number: int
+    tag: int
+    row_type: RowType
+    buffers: tuple[int, int, int]
+    begin: int = field(default_factory=time.perf_counter_ns)
+    progress: int = -1
+    deadline: float = 0.0

@@ -1,0 +1,141 @@
+"""The planners by name, and the way from a relation to a finished plan.
+
+A planner is one function ``plan(relation, topology, options) -> Trees`` in a module of its own; a new one
+is one file and one line in `METHODS`. Planners load when they are first asked for, since most need compiled
+code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from dgcl.planner.bounds import best_bound
+from dgcl.planner.cost import direct_seconds, stage_seconds
+from dgcl.planner.delivery import verify_trees
+from dgcl.planner.plan import Plan, PlanOptions, Trees
+from dgcl.planner.plan_io import SCHEMA, fingerprint, plan_arrays
+from dgcl.planner.reach import require_routes, require_same_size
+from dgcl.planner.relation import Relation
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+
+class Planner(Protocol):
+    """Returns trees that deliver the relation over the topology's links.
+
+    Raises ValueError when it cannot, naming what is in the way. Without `options.time_limit` the same
+    arguments give the same trees.
+    """
+
+    def __call__(self, relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
+        """Plan."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A planner's module below dgcl.planner.methods (its function is named `plan`) and what it does, in one line."""
+
+    module: str
+    summary: str
+
+    def load(self) -> Planner:
+        """Import the planner."""
+        return cast(Planner, importlib.import_module(f"dgcl.planner.methods.{self.module}").plan)
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "auto": Method("auto", "the best plan known here, never worse than direct"),
+        "optimal": Method("optimal", "as auto, carried to a tenth of the gap: the tightest certificate"),
+        "direct": Method("direct", "peer to peer, one stage"),
+        "ring": Method("ring", "textbook allgather: every row goes round from rank to rank"),
+        "chain": Method("chain", "every row goes from one rank that needs it to the next (NeuGraph)"),
+        "broadcast": Method("broadcast", "1D staged: one owner after the other sends to all that need it"),
+        "spst": Method("spst", "the paper's greedy: shortest-path spanning trees"),
+    }
+)
+
+
+def get_planner(method: str) -> Planner:
+    """Return the planner called `method`.
+
+    Raises:
+        ValueError: no such method; the message lists those there are.
+    """
+    if method not in METHODS:
+        close = difflib.get_close_matches(str(method), METHODS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"method must be one of {', '.join(METHODS)} (got {method!r}){hint}")
+    return METHODS[method].load()
+
+
+def make_plan(
+    relation: Relation, topology: Topology, method: str = "auto", options: PlanOptions | None = None
+) -> Plan:
+    """Plan `relation` on `topology`, then cost, bound, sign and verify the result.
+
+    Without a time limit the same arguments give the same arrays and the same meta except planning_seconds.
+
+    Args:
+        relation: what must be delivered.
+        topology: the machine, with exactly one device per rank.
+        method: a key of `METHODS`.
+        options: row width, seed, limits; the defaults of `PlanOptions` if None.
+
+    Raises:
+        ValueError: unknown method, sizes that disagree, or a needed pair that no chain of links joins.
+    """
+    options = PlanOptions() if options is None else options
+    planner = get_planner(method)
+    started = time.perf_counter()
+    require_same_size(relation.world_size, topology)
+    require_routes(relation.pair_rows(), topology)
+    trees = planner(relation, topology, options).normalised()
+    verify_trees(relation, trees, topology)
+    meta = _describe(relation, topology, trees, method, options)
+    meta["planning_seconds"] = time.perf_counter() - started
+    return Plan(relation, trees, topology, meta)
+
+
+def _describe(
+    relation: Relation, topology: Topology, trees: Trees, method: str, options: PlanOptions
+) -> dict[str, Any]:
+    """Return the meta object of a plan (formats.md), all but planning_seconds."""
+    stages = stage_seconds(trees, topology.arrays(), options.row_bytes).tolist()
+    predicted = sum(stages)
+    bound = trees.bound or best_bound(relation, topology, options.row_bytes)
+    lower = min(bound.seconds, predicted)  # they may differ by a rounding where the plan is optimal
+    meta = {
+        "schema": SCHEMA,
+        "world_size": relation.world_size,
+        "topology": topology.to_json(),
+        "method": method,
+        "made_by": trees.made_by or method,
+        "seed": options.seed,
+        "row_bytes": options.row_bytes,
+        "stage_seconds": stages,
+        "predicted_seconds": float(predicted),
+        "lower_bound_seconds": lower,
+        "limited_by": bound.where,
+        "gap": predicted / lower - 1 if predicted > 0 else 0.0,
+        "direct_seconds": direct_seconds(relation, topology, options.row_bytes),
+        "version": _version(),
+    }
+    meta["fingerprint"] = fingerprint(plan_arrays(relation, trees), meta)
+    return meta
+
+
+def _version() -> str:
+    import importlib.metadata  # slow to import
+
+    try:
+        return importlib.metadata.version("dgcl")
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"

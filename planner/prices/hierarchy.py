@@ -1,0 +1,134 @@
+"""Which devices plan together: one group where that is affordable, else machines, sockets or clusters.
+
+With one group of all devices the tree program is exact, at K * P * 3**(P-1) / 2 steps a round. Past a dozen
+devices sets are kept per group instead: a row crosses to each other group once (over one link, after any
+moves inside its own), and is spread there. What this loses is measured against bounds that know nothing of
+groups (bound.py, bounds.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import IntArray
+from dgcl.planner.prices.states import StateSpace, build_states
+from dgcl.planner.prices.subsets import MAX_GROUP, count_splits
+
+if TYPE_CHECKING:
+    from dgcl.planner.relation import Relation
+    from dgcl.topology import Topology
+    from dgcl.topology.arrays import TopologyArrays
+
+ALL_SPLITS = 4_000_000  # (device, split) pairs up to which all devices form one group: 12 devices, any sets
+GROUP_SIZE = 8
+ALL_LINKS = 24  # devices up to which every link may be used for every group
+
+
+def plan_states(relation: Relation, topology: Topology) -> StateSpace:
+    """Return the state space of a relation: exact where affordable, else by groups."""
+    arrays = topology.arrays()
+    everyone = np.arange(relation.world_size)
+    if is_exact(relation):
+        return build_states(relation, arrays, [everyone])
+    groups = device_groups(topology)
+    return build_states(relation, arrays, groups, allowed_links(arrays, groups))
+
+
+def is_exact(relation: Relation) -> bool:
+    """Tell whether all devices may form one group."""
+    world = relation.world_size
+    if world > MAX_GROUP:
+        return False
+    masks = np.unique(relation.dests[:, 0].astype(np.int64))
+    return world * count_splits(world, masks) <= ALL_SPLITS
+
+
+def device_groups(topology: Topology) -> list[IntArray]:
+    """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then socket, then how close they
+    are."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, device in enumerate(topology.devices):
+        groups.setdefault((device.machine,), []).append(rank)
+    sockets: dict[tuple[int, ...], list[int]] = {}
+    for (machine,), ranks in groups.items():
+        for rank in ranks:
+            key = (machine, topology.devices[rank].socket) if len(ranks) > GROUP_SIZE else (machine,)
+            sockets.setdefault(key, []).append(rank)
+    pieces: list[IntArray] = []
+    distance = _distances(topology.arrays())
+    for ranks in sockets.values():
+        pieces.extend(_clusters(np.array(ranks), distance))
+    return pieces
+
+
+def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Return (P, P) how dear a row between two devices is: all the connections that it keeps busy, in
+    turn."""
+    cost = np.add.reduceat(1.0 / arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
+    distance = np.full((arrays.num_devices, arrays.num_devices), np.inf)
+    distance[arrays.link_src, arrays.link_dst] = cost
+    return np.maximum(distance, distance.T)
+
+
+def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[IntArray]:
+    """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from its first rank by nearest
+    neighbour."""
+    num = -(-ranks.shape[0] // GROUP_SIZE)
+    left = ranks.tolist()
+    out = []
+    for part in range(num):
+        size = -(-len(left) // (num - part))
+        group = [left.pop(0)]
+        while len(group) < size:
+            near = min(
+                left,
+                key=lambda r: (min(distance[r, m] for m in group), sum(distance[r, m] for m in group), r),
+            )
+            left.remove(near)
+            group.append(near)
+        out.append(np.array(sorted(group)))
+    return out
+
+
+def allowed_links(arrays: TopologyArrays, groups: list[IntArray]) -> list[IntArray] | None:
+    """Return for each (device, group) the links that may be used on the way into or inside that group.
+
+    From inside the group: links to its devices. From elsewhere: links to neighbours of the same group, and
+    into the target group those with the shortest routes (the rails). Where that leaves some device unable to
+    reach another group or its own, and on few devices anyway, all links.
+    """
+    world = arrays.num_devices
+    if world <= ALL_LINKS:
+        return None
+    group_of = np.zeros(world, np.int64)
+    for g, group in enumerate(groups):
+        group_of[group] = g
+    hops = np.diff(arrays.link_ptr)
+    begin = np.searchsorted(arrays.link_src, np.arange(world + 1))
+    allowed: list[IntArray] = []
+    for v in range(world):
+        links = np.arange(begin[v], begin[v + 1])
+        to = group_of[arrays.link_dst[links]]
+        for g in range(len(groups)):
+            into = links[to == g]
+            if group_of[v] != g:
+                into = into[hops[into] == hops[into].min(initial=1 << 30)]
+                into = np.sort(np.concatenate([links[to == group_of[v]], into]))
+            allowed.append(into)
+    return allowed if _all_served(arrays, groups, allowed) else None
+
+
+def _all_served(arrays: TopologyArrays, groups: list[IntArray], allowed: list[IntArray]) -> bool:
+    """Tell whether every device reaches every other over the links allowed for the latter's group."""
+    world = arrays.num_devices
+    for g, group in enumerate(groups):
+        reach = np.eye(world, dtype=np.bool_)
+        for v in range(world):
+            reach[v, arrays.link_dst[allowed[v * len(groups) + g]]] = True
+        for via in range(world):
+            reach |= reach[:, via, None] & reach[None, via, :]
+        if not reach[:, group].all():
+            return False
+    return True

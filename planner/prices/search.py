@@ -1,0 +1,383 @@
+"""The way to a near-optimal plan with its certificate; what `auto` and `optimal` have in common.
+
+1. Peer-to-peer, where possible: whatever follows may only be better.
+2. Bounds: cuts and distances (bounds.py), then the best prices without stages (bound.py).
+3. For K = 2, 3, 4, ... stages: the best fractional plan (fractional.py), rounded to whole rows (rounding.py),
+   dealt to classes (dealing.py, assembly.py) and polished (improve.py). A number of stages is left as soon as
+   its own bound shows that it cannot be good enough, and taken up again if no larger one turns out better.
+4. The bound over all numbers of stages together, with latencies (certificate.py).
+
+Times are in seconds here; the modules below count rows per GB/s, and `unit` is the seconds of one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray
+from dgcl.planner.bounds import best_bound
+from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
+from dgcl.planner.methods import direct
+from dgcl.planner.plan import Bound, PlanOptions, Trees
+from dgcl.planner.prices.assembly import assemble
+from dgcl.planner.prices.certificate import excess_factor, inside_bound, ladder, stage_free_bound
+from dgcl.planner.prices.dealing import deal, settle
+from dgcl.planner.prices.exact import best_whole_plan, is_small
+from dgcl.planner.prices.fractional import Problem, StageProgram, make_problem
+from dgcl.planner.prices.hierarchy import is_exact, plan_states
+from dgcl.planner.prices.improve import improve
+from dgcl.planner.prices.loop import Routes, latency_factor
+from dgcl.planner.prices.rounding import whole_flows
+
+if TYPE_CHECKING:
+    from dgcl.planner.relation import Relation
+    from dgcl.topology import Topology
+
+SAME = 2e-4  # relative; a plan with more stages must be faster by this much
+HOP_SHARE = 2e-4  # what one hop for every delivery may weigh against the plan's time
+POLISH_TREES = 60_000  # beyond, a row more or less does not matter
+MATERIAL = 1e-3  # latency of a link, as a fraction of the plan's time, from which it is planned for
+ATTEMPTS = 3  # searches with latency factors that follow from the best plan so far
+FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is played
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try.
+
+    Attributes:
+        tolerance: relative distance between plan and bound at which the search ends. rounds, samples: of
+        multiplicative weights, and answers kept of them. steps: largest number of linear programs for each
+        number of stages. progress: share of what is above the bound that a step must take off while a
+        larger number of stages is
+            still to be tried.
+        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
+        above
+            `fair`.
+        fair: see `usual_stages`.
+        thorough: whether to polish as long as that helps, and to make whole plans of coarser mixtures too
+            (which of several mixtures rounds best is chance).
+    """
+
+    tolerance: float
+    rounds: int = 200
+    samples: int = 24
+    steps: int = 12
+    progress: float = 0.3
+    usual_stages: int = 4
+    fair: float = 0.01
+    thorough: bool = False
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        """Relative distances from the bound at which mixtures are made whole plans, in turn."""
+        return (
+            (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance)
+            if self.thorough
+            else (self.tolerance,)
+        )
+
+
+def search(relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> Trees:
+    """Return the best plan found, with its bound.
+
+    Raises:
+        ValueError: a pair that needs rows cannot be reached even through relays.
+    """
+    found = Incumbent(relation, topology, options, effort)
+    if relation.world_size > 2 and not found.is_good():
+        StageSearch(found).run()
+    return found.trees()
+
+
+class Incumbent:
+    """The best plan and the best bound so far."""
+
+    def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
+        limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
+        self.deadline = time.perf_counter() + limit
+        self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
+        self.bound = best_bound(relation, topology, options.row_bytes)
+        self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
+        self.seconds = np.inf
+        self._trees: Trees | None = None
+        if self.direct_seconds is not None:
+            self._trees, self.seconds = replace(direct.stars(relation), made_by="direct"), self.direct_seconds
+            if relation.world_size <= 2:
+                self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
+
+    def offer(self, trees: Trees, made_by: str) -> bool:
+        """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
+        seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
+        more = self._trees is not None and trees.num_stages > self._trees.num_stages
+        if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
+            return False
+        self._trees, self.seconds = replace(trees, made_by=made_by), seconds
+        return True
+
+    def raise_bound(self, bound: Bound) -> None:
+        """Take `bound` if it is better."""
+        if bound.seconds > self.bound.seconds:
+            self.bound = bound
+
+    def gap(self) -> float:
+        """Return how far the plan is above the bound, relatively."""
+        return self.seconds / self.bound.seconds - 1.0 if self.bound.seconds > 0 else 0.0
+
+    def is_good(self) -> bool:
+        """Tell whether the gap is within the tolerance."""
+        return self.gap() <= self.effort.tolerance
+
+    def is_late(self) -> bool:
+        """Tell whether the time limit is over while there is a plan to show."""
+        return self._trees is not None and time.perf_counter() > self.deadline
+
+    def trees(self) -> Trees:
+        """Return the best plan with the best bound."""
+        assert self._trees is not None
+        return replace(self._trees, bound=self.bound)
+
+
+class StageSearch:
+    """Plans of two and more stages for an incumbent."""
+
+    def __init__(self, found: Incumbent) -> None:
+        self.found = found
+        self.relation, self.topology, self.effort = found.relation, found.topology, found.effort
+        self.arrays = found.topology.arrays()
+        self.unit = found.options.row_bytes / GIGA
+        self.space = plan_states(self.relation, self.topology)
+        self.exact = is_exact(self.relation)
+        self.staged: dict[int, float] = {}  # bounds on plans of at most so many stages
+        self.known_seconds = np.inf
+
+    def run(self) -> None:
+        """Improve the incumbent's bound and plan."""
+        found, most = self.found, self.relation.world_size - 1
+        for _ in range(ATTEMPTS):
+            before = found.seconds
+            self._attempt()
+            if found.is_good() or found.is_late() or not self._latency_is_material():
+                break
+            if found.seconds > 0.95 * before:  # the factors would be nearly the same again
+                break
+        if is_small(self.relation, self.arrays) and not (found.is_good() or found.is_late()):
+            scale = found.seconds / self.unit
+            trees = best_whole_plan(self.relation, self.arrays, most, 1.0 / self.unit, scale)
+            if trees is not None:
+                found.offer(trees, "prices")
+
+    def _attempt(self) -> None:
+        """Bound and plan with the latency factors that follow from the incumbent."""
+        found = self.found
+        factor = excess_factor(self.topology, found.seconds)
+        self.staged.clear()
+        self.known_seconds = found.seconds
+        self.free = stage_free_bound(
+            self.relation, self.topology, self.space, factor, found.bound.seconds / self.unit,
+            0.2 * self.effort.tolerance, found.deadline,
+        )  # fmt: skip
+        self._looked_inside = self.exact  # then all devices are nodes already
+        self._raise_bound()
+        if not (found.is_good() or found.is_late()):
+            self._stages(factor)
+
+    def _look_inside(self, factor: FloatArray) -> None:
+        """Raise the bound by what limits single groups, once, where bounds between groups are not enough."""
+        if not self._looked_inside:
+            self._looked_inside = True
+            self.free = inside_bound(
+                self.relation, self.topology, self.space, factor, self.free, 0.2 * self.effort.tolerance,
+                self.found.deadline,
+            )  # fmt: skip
+            self._raise_bound()
+
+    def _latency_is_material(self) -> bool:
+        """Tell whether latencies are worth planning for."""
+        return float(self.arrays.link_latency.max(initial=0.0)) > MATERIAL * self.found.seconds
+
+    def _problem(self, factor: FloatArray) -> Problem:
+        hop_cost = HOP_SHARE * self.found.bound.seconds / self.unit / self.relation.deliveries
+        routes = Routes(
+            self.arrays.link_ptr,
+            self.arrays.link_directions,
+            1.0 / self.arrays.bandwidth,
+            factor,
+            np.full(self.arrays.link_src.shape[0], hop_cost),
+        )
+        return make_problem(self.space, routes)
+
+    def _stages(self, factor: FloatArray) -> None:
+        """Try numbers of stages in turn, then those again that were left too early."""
+        found, most, problem = self.found, self.relation.world_size - 1, self._problem(factor)
+        least = max(2, self._least_stages())
+        usual = min(most, max(self.effort.usual_stages, least))
+        numbers = list(range(least, usual + 1))
+        if most > usual and self.exact:
+            numbers.append(most)
+        left: list[StageProgram] = []
+        for num_stages in numbers:
+            if num_stages > usual and found.gap() <= self.effort.fair:
+                break
+            if self._latency_is_material():
+                self._try_short_stages(num_stages)
+            program = StageProgram(problem, num_stages)
+            if not program.is_feasible():  # not without links whose latency alone is too long
+                self.staged[num_stages] = np.inf
+                continue
+            program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
+            if not self._pursue(program, last=num_stages >= usual):
+                left.append(program)
+            if found.is_good() or found.is_late():
+                return
+            if not self._is_near(program, 2.0 * self.effort.tolerance):
+                self._look_inside(factor)
+            if found.is_good() or self._is_near(program, 2.0 * self.effort.tolerance):
+                return  # what is left of the gap are whole rows, not stages
+        if self._least_latency() == 0.0 and found.gap() <= self.effort.fair:
+            return  # without latencies fewer stages are never faster
+        for program in sorted(left, key=self._promise):
+            if self._promise(program) < found.seconds * (1.0 - SAME) and not found.is_late():
+                self._pursue(program, last=True)
+
+    def _try_short_stages(self, num_stages: int) -> None:
+        """Offer a plan made as if every stage took an even share of the incumbent's time.
+
+        Its latency factors are closer to the truth than those that hold for every plan, but prove nothing.
+        """
+        found = self.found
+        share = found.seconds / num_stages
+        if share == np.inf:
+            return
+        program = StageProgram(self._problem(latency_factor(self.arrays.link_latency, share)), num_stages)
+        if program.is_feasible():
+            program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
+            program.solve(
+                0.0, self._aim(), self.effort.tolerance, hopeless=np.inf, steps=self.effort.steps, progress=0.0,
+                deadline=found.deadline,
+            )  # fmt: skip
+            self._offer(program)
+
+    def _pursue(self, program: StageProgram, last: bool) -> bool:
+        """Solve a number of stages and offer its plan; False if it was left because a larger one may do
+        better.
+
+        It is left if it is not near the floor and does not come nearer at a good pace. A number that its
+        own bound puts above the incumbent is of no use at all.
+        """
+        found, floor = self.found, self._floor()
+        useless = found.seconds * (1.0 - SAME) / self.unit - program.num_stages * self._least_latency()
+        hopeless = useless if last else min(useless, (1.0 + self.effort.tolerance) * floor)
+        for number, tolerance in enumerate(self.effort.tolerances):
+            final = number == len(self.effort.tolerances) - 1
+            program.solve(
+                floor, self._aim(), tolerance, hopeless=hopeless, steps=self.effort.steps,
+                progress=0.0 if last else self.effort.progress, deadline=found.deadline,
+            )  # fmt: skip
+            if not final and self._is_near(program, 2.0 * tolerance):
+                self._offer(program)
+                if found.is_good():
+                    break
+        self.staged[program.num_stages] = program.bound
+        self._raise_bound()
+        if program.bound >= useless:
+            return True
+        if not last and not self._is_near(program, 2.0 * self.effort.tolerance):
+            return False
+        self._offer(program)
+        return True
+
+    def _offer(self, program: StageProgram) -> None:
+        """Make whole trees of the best mixture, polish them where that pays, and offer them."""
+        found, problem, relation = self.found, program.problem, self.relation
+        space, fractional = problem.space, program.result()
+        whole = whole_flows(
+            space.family, space.moves, space.rows, fractional.flows, self.arrays.link_src.shape[0]
+        )
+        settled = settle(space.family, space.moves, fractional.flows, whole)
+        journeys = deal(
+            space.family, space.moves, fractional.flows, whole, space.items.ptr, space.item_set,
+            relation.source, relation.count, self.arrays.link_src.shape[0], settled,
+        )  # fmt: skip
+        trees = assemble(journeys, settled, space, relation, self.arrays)
+        found.offer(trees, "prices")
+        slack = self.effort.tolerance
+        enough = max((1.0 + slack) * self._floor(), (1.0 + 0.5 * slack) * program.bound)
+        if not self.effort.thorough:
+            enough = max(enough, (1.0 + 0.5 * slack) * fractional.seconds)
+        seconds = predicted_seconds(trees, self.arrays, found.options.row_bytes)
+        if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES:
+            polished = improve(
+                trees, problem, relation, self.arrays, program.num_stages,
+                enough=enough, latency_unit=1.0 / self.unit, thorough=self.effort.thorough,
+                deadline=found.deadline,
+            )  # fmt: skip
+            found.offer(polished, "prices")
+
+    def _is_near(self, program: StageProgram, slack: float) -> bool:
+        """Tell whether a program's mixture is within a fraction of the bound on any number of stages."""
+        assert program.mixture is not None
+        return program.mixture.seconds <= (1.0 + slack) * self._floor()
+
+    def _promise(self, program: StageProgram) -> float:
+        """Return the least time that a plan of this program may still take."""
+        return program.bound * self.unit + program.num_stages * self._least_latency() * self.unit
+
+    def _least_latency(self) -> float:
+        """Return the smallest latency of a link, in rows per GB/s."""
+        return float(self.arrays.link_latency.min(initial=np.inf)) / self.unit
+
+    def _floor(self) -> float:
+        """Return the bound on any number of stages, in rows per GB/s and less the smallest latency of
+        each."""
+        return self.free.value
+
+    def _aim(self) -> float:
+        """Return a rough idea of a good plan's time, in rows per GB/s."""
+        return self.free.value if self.free.value < np.inf else self.found.seconds / self.unit
+
+    def _raise_bound(self) -> None:
+        self.found.raise_bound(
+            ladder(
+                self.free,
+                self.staged if self.exact else {},
+                self.found.direct_seconds,
+                self.known_seconds,
+                self.topology,
+                self.relation.world_size,
+                self.found.options.row_bytes,
+            )
+        )
+
+    def _least_stages(self) -> int:
+        """Return the smallest number of stages in which every row can arrive over the allowed moves."""
+        space, world = self.space, self.relation.world_size
+        num_groups = len(space.groups)
+        least = 0
+        for g in range(num_groups):
+            low, high = space.family.set_ptr[g], space.family.set_ptr[g + 1]
+            wanted = np.zeros((world, world), np.bool_)
+            for b, device in enumerate(space.groups[g].tolist()):
+                has = (space.family.set_mask[low:high] >> b & 1).astype(np.bool_)
+                wanted[:, device] = (space.start[:, low:high][:, has] > 0).any(axis=1)
+            step = np.eye(world, dtype=np.bool_)
+            for v in range(world):
+                at = v * num_groups + g
+                step[v, space.moves.dst[space.moves.ptr[at] : space.moves.ptr[at + 1]]] = True
+            reach, stages = np.eye(world, dtype=np.bool_), 0
+            while (wanted & ~reach).any():
+                assert stages < world, "a destination cannot be reached"
+                reach = reach @ step
+                stages += 1
+            least = max(least, stages)
+        return least
+
+    def _rounds(self) -> int:
+        """Return the number of rounds: fewer where one takes long."""
+        space = self.space
+        splits = int(np.diff(space.family.pair_ptr).sum()) * max(len(group) for group in space.groups)
+        return max(40, int(self.effort.rounds * min(1.0, FULL_ROUNDS / max(1, splits))))

@@ -1,0 +1,121 @@
+"""The cheapest stage-labelled tree of every class at once, by one dynamic program over states.
+
+A state is (stage k, device v that holds the row, set A of devices still to be served through v). Going
+backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a whole: the least of
+
+- waiting: value(k + 1, v, B);
+- one link (v, w) now: price(k, v, w) + value(k + 1, w, B - {w}). w need not be in B: a relay costs its link
+  and nothing else.
+
+Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the
+lowest bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a
+sequence of choices, so value(0, source, D) is at most the price of the cheapest tree; and choices that
+enter a device twice can be shortened to a tree that is no dearer (drop the later entry, serve its subtree
+from the earlier one), so it is that price.
+
+Where a state's device is outside the group of its set (hierarchy.py), the set is not divided.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
+from dgcl.planner.compiled import compiled
+from dgcl.planner.prices.subsets import SubsetFamily
+
+WAIT = -1  # in place of a move: the set stays where it is until the next stage
+
+
+class Moves(NamedTuple):
+    """Links that may be used from device v for a set of group g, P devices, G groups, M moves in all.
+
+    Attributes:
+        ptr: (P*G+1,) int64; the moves of (v, g) are ``ptr[v*G+g]:ptr[v*G+g+1]``.
+        link, dst: (M,) int32, the link and the device at its end.
+        splits: (P*G,) bool, whether v may divide sets of g.
+    """
+
+    ptr: Int64Array
+    link: Int32Array
+    dst: Int32Array
+    splits: BoolArray
+
+
+class Choices(NamedTuple):
+    """The best choice in every state, K stages, P devices, F sets.
+
+    Attributes:
+        value: (K+1, P, F) float64, the price of finishing the state; inf where that is impossible.
+        split: (K, P, F) int32: the index of a split in the family's pairs; where devices do not divide, the
+            first, which is the whole set.
+        move: (K, P, F) int32: the move by which set f leaves v in stage k as a whole, or WAIT.
+    """
+
+    value: FloatArray
+    split: Int32Array
+    move: Int32Array
+
+
+def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
+    """Allocate the tables that `cheapest_trees` fills."""
+    return Choices(
+        np.empty((num_stages + 1, world, num_sets)),
+        np.empty((num_stages, world, num_sets), np.int32),
+        np.empty((num_stages, world, num_sets), np.int32),
+    )
+
+
+@compiled
+def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
+    """Fill `out` for the link prices `price` (K, L), all >= 0."""
+    num_stages, world, num_sets = out.split.shape
+    num_groups = family.set_ptr.shape[0] - 1
+    ahead = np.empty((world, num_sets))  # value of handing a set to a device, which then has its own row
+    leave = np.empty(num_sets)
+    out.value[num_stages] = np.inf
+    for g in range(num_groups):
+        out.value[num_stages, :, family.set_ptr[g]] = 0.0
+    for k in range(num_stages - 1, -1, -1):
+        after, now = out.value[k + 1], out.value[k]
+        for w in range(world):
+            home, bit = family.group_of[w], family.bit_of[w]
+            for g in range(num_groups):
+                low, high = family.set_ptr[g], family.set_ptr[g + 1]
+                if g == home:
+                    for f in range(low, high):
+                        ahead[w, f] = after[w, family.minus[f, bit]]
+                else:
+                    ahead[w, low:high] = after[w, low:high]
+        for v in range(world):
+            for g in range(num_groups):
+                low, high = family.set_ptr[g], family.set_ptr[g + 1]
+                via = out.move[k, v]
+                leave[low:high] = after[v, low:high]
+                via[low:high] = WAIT
+                for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
+                    cost, w = price[k, moves.link[j]], moves.dst[j]
+                    for f in range(low, high):
+                        candidate = cost + ahead[w, f]
+                        if candidate < leave[f]:
+                            leave[f] = candidate
+                            via[f] = j
+                own = np.int64(0)
+                if family.group_of[v] == g:
+                    own = np.int64(1) << family.bit_of[v]
+                now[v, low] = 0.0
+                splits = moves.splits[v * num_groups + g]
+                for f in range(low + 1, high):
+                    first = family.pair_ptr[f]
+                    best, choice = leave[f], first
+                    if family.set_mask[f] & own:
+                        best = np.inf  # a holder never has to be served; nothing asks for this state
+                    elif splits:
+                        for q in range(first + 1, family.pair_ptr[f + 1]):
+                            candidate = leave[family.pair_first[q]] + now[v, family.pair_rest[q]]
+                            if candidate < best:
+                                best, choice = candidate, q
+                    now[v, f] = best
+                    out.split[k, v, f] = choice

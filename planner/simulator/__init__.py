@@ -1,0 +1,1 @@
+"""An event simulator of the decentralised protocol; it shares no cost code with the planners."""

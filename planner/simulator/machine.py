@@ -1,0 +1,48 @@
+"""What a machine offers the simulator: routes of messages, and how fast each connection-direction is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.simulator.messages import Messages
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+
+def links_of(found: Messages, machine: Topology) -> Int64Array:
+    """Return the link of each message."""
+    link = machine.arrays().link_of[found.src, found.dst].astype(np.int64)
+    missing = np.flatnonzero(link < 0)
+    if missing.size:
+        s, d = int(found.src[missing[0]]), int(found.dst[missing[0]])
+        names = [machine.devices[r].name for r in (s, d)]
+        raise ValueError(
+            f"the plan sends from rank {s} ({names[0]}) to rank {d} ({names[1]}), but topology"
+            f" {machine.name!r} has no such link: plan anew for that machine"
+        )
+    return link
+
+
+def capacities(machine: Topology, slow: Mapping[int, float]) -> FloatArray:
+    """Return bytes per second of each connection-direction, less where it touches a slow device."""
+    arrays = machine.arrays()
+    capacity = arrays.bandwidth * 1e9
+    for rank, factor in slow.items():
+        name = machine.devices[rank].name
+        touches = np.array([name in (c.a, c.b) for c in machine.connections], np.bool_)
+        capacity[touches[arrays.direction_connection]] /= factor
+    return capacity
+
+
+def routes_of(machine: Topology, link: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return (N+1,) pointers into the connection-directions of each message's route, and those directions."""
+    arrays = machine.arrays()
+    sizes = np.diff(arrays.link_ptr)[link]
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    at = np.arange(int(ptr[-1])) + np.repeat(arrays.link_ptr[:-1][link] - ptr[:-1], sizes)
+    return ptr, arrays.link_directions[at].astype(np.int64)

@@ -1,0 +1,248 @@
+"""An event simulator of the decentralised protocol, to hold the cost model against.
+
+It shares no code with the cost model (`cost.py`), and assumes less: no stages that begin and end together,
+but messages that start when their rows have arrived and the peer is ready, and that share every connection
+max-min fairly with whatever else flows there. It answers what a plan's stages hide:
+
+>>> from dgcl.planner import Relation, make_plan
+>>> from dgcl.topology import preset
+>>> plan = make_plan(Relation.from_classes(8, [(0, {1, 6}, 10**6), (5, {0}, 10**6)]), preset("dgx1"))
+>>> simulate(plan, order="barrier").seconds >= plan.predicted_seconds * (1 - 1e-9)
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.plan import Plan
+from dgcl.planner.simulator.machine import capacities, links_of, routes_of
+from dgcl.planner.simulator.messages import Messages, messages, transfer_bytes
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+Order = Literal["eager", "first", "rank", "barrier"]
+ORDERS: tuple[Order, ...] = ("eager", "first", "rank", "barrier")
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What happened, message by message and connection by connection.
+
+    Attributes:
+        seconds: when the last message arrived.
+        messages: what was sent (`messages.Messages`).
+        bytes: (N,) float64 of each message.
+        issued, flowing, arrived: (N,) float64 seconds: rows there and peer ready; first byte; last byte.
+        direction_names: of the topology's connection-directions.
+        direction_bytes, direction_busy: bytes over each, and seconds during which anything flowed there.
+        rank_finish: (P,) seconds at which each rank has sent and received all it has to.
+        rank_wait: (P,) seconds before that in which nothing flowed from or to the rank.
+    """
+
+    seconds: float
+    messages: Messages
+    bytes: FloatArray
+    issued: FloatArray
+    flowing: FloatArray
+    arrived: FloatArray
+    direction_names: tuple[str, ...]
+    direction_bytes: FloatArray
+    direction_busy: FloatArray
+    rank_finish: FloatArray
+    rank_wait: FloatArray
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals as a JSON object (`trace.chrome_trace` has every message)."""
+        return {
+            "seconds": self.seconds,
+            "num_messages": self.messages.num,
+            "bytes_sent": float(self.bytes.sum()),
+            "connections": [
+                {"name": name, "bytes": float(b), "busy_seconds": float(s)}
+                for name, b, s in zip(
+                    self.direction_names, self.direction_bytes, self.direction_busy, strict=True
+                )
+                if b > 0
+            ],
+            "ranks": [
+                {"rank": r, "finish_seconds": float(f), "wait_seconds": float(w)}
+                for r, (f, w) in enumerate(zip(self.rank_finish, self.rank_wait, strict=True))
+            ],
+        }
+
+
+def simulate(
+    plan: Plan,
+    *,
+    topology: Topology | None = None,
+    row_bytes: int | None = None,
+    order: Order = "eager",
+    slices: int = 1,
+    sends_at_once: int | None = None,
+    slow: Mapping[int, float] | None = None,
+    start: Mapping[int, float] | None = None,
+) -> Simulation:
+    """Run a plan's messages against each other.
+
+    Args:
+        plan: the plan.
+        topology: another machine to replay it on, with as many devices and a link for every pair that the
+            plan uses; None: the plan's own.
+        row_bytes: bytes of a row; None: the plan's own.
+        order: when a rank may send for a stage. "eager": as soon as the rows are there and the peer is in the
+            call (the protocol), messages to one peer in order. "first": likewise, but connections serve
+            earlier stages first. "rank": not before it has sent everything of earlier stages. "barrier":
+            not before everyone has (what the cost model assumes).
+        slices: cut each transfer into so many slices, which are passed on one by one.
+        sends_at_once: how many messages a rank sends at a time, of those that it could the earliest stage
+            first: 1 is a rank whose one core copies; None: any number, as with a copy engine per peer.
+        slow: rank -> factor >= 1 by which everything that touches its device is slower.
+        start: rank -> seconds by which it comes late; nothing flows from or to it before.
+
+    Raises:
+        ValueError: an argument out of range, a pair without a link on `topology` (the message names it), or
+            a plan whose messages wait in a circle, which no verified plan's do.
+    """
+    machine = plan.topology if topology is None else topology
+    width = plan.row_bytes if row_bytes is None else row_bytes
+    _check(plan, machine, width, order, slices, sends_at_once, slow or {}, start or {})
+    found = messages(plan.trees, plan.world_size, slices)
+    link = links_of(found, machine)
+    capacity = capacities(machine, slow or {})
+    late = np.zeros(plan.world_size)
+    for rank, seconds in (start or {}).items():
+        late[rank] = seconds
+    size = transfer_bytes(found, width)
+    release = np.maximum(late[found.src], late[found.dst])
+    times, busy = _run(found, link, machine, size, capacity, release, order, sends_at_once or 0)
+    issued, flowing, arrived = times
+    hops = np.diff(machine.arrays().link_ptr)[link]
+    crossed = np.zeros(capacity.shape[0])
+    np.add.at(crossed, routes_of(machine, link)[1], np.repeat(size, hops))
+    finish, wait = _waiting(plan.world_size, found, flowing, arrived)
+    return Simulation(
+        seconds=float(arrived.max(initial=0.0)),
+        messages=found,
+        bytes=size,
+        issued=issued,
+        flowing=flowing,
+        arrived=arrived,
+        direction_names=tuple(machine.arrays().direction_name(c) for c in range(capacity.shape[0])),
+        direction_bytes=crossed,
+        direction_busy=busy,
+        rank_finish=finish,
+        rank_wait=wait,
+    )
+
+
+def _check(
+    plan: Plan,
+    machine: Topology,
+    row_bytes: int,
+    order: str,
+    slices: int,
+    sends_at_once: int | None,
+    slow: Mapping[int, float],
+    start: Mapping[int, float],
+) -> None:
+    if machine.num_devices != plan.world_size:
+        raise ValueError(
+            f"topology {machine.name!r} has {machine.num_devices} devices but the plan is for"
+            f" {plan.world_size} ranks"
+        )
+    if row_bytes < 1:
+        raise ValueError(f"row_bytes must be >= 1 (got {row_bytes})")
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)} (got {order!r})")
+    if not 1 <= slices <= 1024:
+        raise ValueError(f"slices must be from 1 to 1024 (got {slices})")
+    if sends_at_once is not None and sends_at_once < 1:
+        raise ValueError(f"sends_at_once must be >= 1, or None for any number (got {sends_at_once})")
+    for name, values, low in (("slow", slow, 1.0), ("start", start, 0.0)):
+        for rank, value in values.items():
+            if not 0 <= rank < plan.world_size:
+                raise ValueError(f"{name} names rank {rank}: the plan has ranks 0 to {plan.world_size - 1}")
+            if not low <= value < float("inf"):
+                raise ValueError(f"{name}[{rank}] must be a finite number >= {low:g} (got {value})")
+
+
+def _run(
+    found: Messages,
+    link: Int64Array,
+    machine: Topology,
+    size: FloatArray,
+    capacity: FloatArray,
+    release: FloatArray,
+    order: Order,
+    at_once: int,
+) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
+    """Run the messages, with a byteless one at every gate that `order` asks for."""
+    from dgcl.planner.simulator.kernel import run
+
+    before, after, num_gates = _gates(found, order)
+    num = found.num
+    total = num + num_gates
+    by_before = np.argsort(before, kind="stable")
+    ptr, hops = routes_of(machine, link)
+    none, nobody = np.zeros(num_gates), np.full(num_gates, -1, np.int64)
+    urgency = found.stage if order == "first" else np.zeros(num, np.int64)
+    issued, flowing, arrived, busy = run(
+        np.concatenate([size, none]),
+        np.concatenate([machine.arrays().link_latency[link], none]),
+        np.concatenate([release, none]),
+        np.concatenate([ptr, np.full(num_gates, ptr[-1])]),
+        hops,
+        capacity,
+        np.bincount(after, minlength=total),
+        np.concatenate([[0], np.cumsum(np.bincount(before, minlength=total))]),
+        after[by_before],
+        np.concatenate([found.previous(), nobody]),
+        np.concatenate([urgency, np.zeros(num_gates, np.int64)]),
+        np.concatenate([found.src, nobody]),
+        at_once,
+    )
+    if np.isnan(arrived).any():
+        raise ValueError(
+            "the plan's messages wait for each other in a circle: `dgcl check` says where it is broken"
+        )
+    return (issued[:num], flowing[:num], arrived[:num]), busy
+
+
+def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
+    """Return who waits for whom, with gates: one per (rank, stage) that is left behind, or one per stage.
+
+    A gate waits for all messages of its stage (and rank) and for the gate of the stage before; messages of
+    the next stage (and rank) wait for the gate.
+    """
+    if order in ("eager", "first") or found.num == 0:
+        return found.before, found.after, 0
+    who = found.src if order == "rank" else np.zeros_like(found.src)
+    stages, people = int(found.stage.max()) + 1, int(who.max()) + 1
+    gate = found.num + found.stage * people + who
+    mine = np.arange(found.num)
+    later = found.stage > 0
+    chain = found.num + np.arange((stages - 1) * people)
+    before = np.concatenate([found.before, mine, gate[later] - people, chain])
+    after = np.concatenate([found.after, gate, mine[later], chain + people])
+    return before, after, stages * people
+
+
+def _waiting(
+    world_size: int, found: Messages, flowing: FloatArray, arrived: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return when each rank is done, and for how long before that nothing flowed from or to it."""
+    finish, wait = np.zeros(world_size), np.zeros(world_size)
+    for rank in range(world_size):
+        mine = np.flatnonzero((found.src == rank) | (found.dst == rank))
+        mine = mine[np.argsort(flowing[mine], kind="stable")]
+        done = np.concatenate([[0.0], np.maximum.accumulate(arrived[mine])])  # the latest end so far
+        wait[rank] = np.maximum(flowing[mine] - done[:-1], 0.0).sum()
+        finish[rank] = done[-1]
+    return finish, wait

@@ -1,0 +1,56 @@
+"""A simulation as a trace that chrome://tracing and ui.perfetto.dev open."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from dgcl.planner.simulator.simulate import Simulation
+
+
+def chrome_trace(simulation: Simulation) -> dict[str, Any]:
+    """Return a trace event object: one process per sending rank, one lane per receiver and stage, times in
+    us.
+
+    A message's bar runs from its first to its last byte; the time from "rows there and peer ready" to the
+    first byte (latency, or the slice ahead) is in its arguments.
+    """
+    sent = simulation.messages
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank} sends"}}
+        for rank in sorted(set(sent.src.tolist()))
+    ]
+    lanes = sorted(set(zip(sent.src.tolist(), sent.stage.tolist(), sent.dst.tolist(), strict=True)))
+    lane_of: dict[tuple[int, int, int], int] = {}
+    for src, stage, dst in lanes:
+        lane_of[src, stage, dst] = tid = sum(s == src for s, _, _ in lane_of)
+        name = f"stage {stage} to rank {dst}"
+        events.append({"name": "thread_name", "ph": "M", "pid": src, "tid": tid, "args": {"name": name}})
+    for m in range(sent.num):
+        src, stage, dst = int(sent.src[m]), int(sent.stage[m]), int(sent.dst[m])
+        begin, end = float(simulation.flowing[m]) * 1e6, float(simulation.arrived[m]) * 1e6
+        events.append(
+            {
+                "name": f"{src} > {dst}, stage {stage}",
+                "cat": f"stage {stage}",
+                "ph": "X",
+                "pid": src,
+                "tid": lane_of[src, stage, dst],
+                "ts": begin,
+                "dur": end - begin,
+                "args": {
+                    "slice": int(sent.index[m]),
+                    "rows": int(sent.rows[m]),
+                    "bytes": float(simulation.bytes[m]),
+                    "issued_us": float(simulation.issued[m]) * 1e6,
+                },
+            }
+        )
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def save_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
+    """Write `chrome_trace` as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(chrome_trace(simulation), file)

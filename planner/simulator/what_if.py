@@ -1,0 +1,84 @@
+"""What the simulator answers about one plan: how far off the model is, and what barriers, slices and
+stragglers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dgcl.planner.plan import Plan
+from dgcl.planner.simulator.simulate import Order, simulate
+
+SLICES = 16
+SLOWER = 2.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One simulated variant of a plan.
+
+    Attributes:
+        question: in words.
+        seconds: simulated.
+        to_model: seconds / the plan's predicted seconds.
+    """
+
+    question: str
+    seconds: float
+    to_model: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as a JSON object."""
+        return asdict(self)
+
+
+def what_if(plan: Plan) -> list[Answer]:
+    """Simulate a plan under each protocol order, in slices, by one core per rank, and with one slow device.
+
+    The slow device is the one whose connections carry the most bytes. Empty for a plan that sends nothing.
+    """
+    if plan.trees.num_edges == 0:
+        return []
+    loaded = _busiest_rank(plan)
+    variants: list[tuple[str, dict[str, Any]]] = [
+        ("stages with barriers, as the model has it", _order("barrier")),
+        ("each rank goes on when its own stage is done", _order("rank")),
+        ("earlier stages first on every connection", _order("first")),
+        ("everything at once, shared fairly", _order("eager")),
+        ("one send at a time per rank", {**_order("eager"), "sends_at_once": 1}),
+        (f"earlier stages first, {SLICES} slices", {**_order("first"), "slices": SLICES}),
+        (
+            f"earlier stages first, device {plan.topology.devices[loaded].name} {SLOWER:g} times slower",
+            {**_order("first"), "slow": {loaded: SLOWER}},
+        ),
+    ]
+    answers = []
+    for question, options in variants:
+        seconds = simulate(plan, **options).seconds
+        answers.append(Answer(question, seconds, seconds / plan.predicted_seconds))
+    return answers
+
+
+def _order(order: Order) -> dict[str, Any]:
+    return {"order": order}
+
+
+def _busiest_rank(plan: Plan) -> int:
+    """Return the rank that sends and receives the most rows; the lowest of equals."""
+    ends = np.concatenate([plan.trees.edge_src, plan.trees.edge_dst])
+    rows = np.tile(plan.trees.edge_count().astype(np.float64), 2)
+    return int(np.argmax(np.bincount(ends, weights=rows, minlength=plan.world_size)))
+
+
+def render_what_if(answers: list[Answer]) -> str:
+    """Return the answers as a table."""
+    if not answers:
+        return "nothing is sent"
+    width = max(len(answer.question) for answer in answers)
+    return "\n".join(
+        f"{answer.question:<{width}}  {answer.seconds * 1e3:10.3f} ms  {answer.to_model:6.3f} x model"
+        for answer in answers
+    )

@@ -1,0 +1,111 @@
+"""``comm.memory()`` predicts what the pool really holds after training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+import dgcl.nn
+from dgcl.program.memory_report import MemoryReport
+from dgcl.topology import Connection, Device, Topology
+
+PAGE = 4096
+
+
+def _graph() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 6000, (2, 40000))
+
+
+def _line(world_size: int) -> Topology:
+    """Only neighbours are linked, so that rows are relayed."""
+    devices = tuple(Device(f"d{r}") for r in range(world_size))
+    wires = tuple(Connection(f"w{r}", "wire", f"d{r}", f"d{r + 1}", 10.0) for r in range(world_size - 1))
+    return Topology("line", devices, wires, None)
+
+
+def _train(
+    widths: list[int], input_grad: bool, constants: int, dtype: torch.dtype, epochs: int
+) -> tuple[int, MemoryReport]:
+    """What the pool holds after training, and what was predicted."""
+    part = np.arange(6000) % 3
+    comm = dgcl.build_comm_info(_graph(), _line(3), part=part)
+    held = [comm.dispatch_features(torch.ones(6000, constants, dtype=dtype), halo=True)] if constants else []
+    graph = comm.local_graph("csr")
+    layers = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in zip(widths, [*widths[1:], 3], strict=True))
+    layers.to(dtype)
+    x = torch.randn(comm.num_owned, widths[0], dtype=dtype, requires_grad=input_grad)
+    for _ in range(epochs):
+        h, x.grad = x, None
+        for layer in layers:
+            h = graph.sum(layer(dgcl.graph_allgather(h)))
+        h.sum().backward()
+        del h
+    constant = [constants] if constants else []
+    predicted = comm.memory(widths, dtype, input_grad=input_grad, constants=constant)
+    assert len(held) == len(constant)
+    return comm._runtime.pool.bytes_allocated, predicted
+
+
+@pytest.mark.parametrize(
+    ("widths", "input_grad", "constants", "dtype"),
+    [
+        ([200, 120, 300], False, 0, torch.float32),
+        ([200, 120, 300], True, 0, torch.float32),
+        ([300, 64], False, 0, torch.float64),
+        ([64, 300, 64, 300], False, 150, torch.float32),
+        ([500], False, 0, torch.float32),
+    ],
+)
+def test_within_two_percent(widths, input_grad, constants, dtype) -> None:
+    for found, predicted in dgcl.launch(_train, 3, widths, input_grad, constants, dtype, 3):
+        assert abs(predicted.pool - found) <= 0.02 * found
+        assert predicted.total == predicted.pool + predicted.tables + predicted.board
+
+
+def test_no_growth() -> None:
+    few, many = (dgcl.launch(_train, 3, [200, 120], False, 0, torch.float32, n) for n in (2, 40))
+    assert [held for held, _ in few] == [held for held, _ in many]
+
+
+def _parts() -> tuple[MemoryReport, dict[str, int]]:
+    part = np.arange(6000) % 3
+    comm = dgcl.build_comm_info(_graph(), _line(3), part=part)
+    program = comm._program
+    sizes = {
+        "local": program.num_local,
+        "owned": program.num_owned,
+        "relay": program.num_relay,
+        "sent": int(program.expand.send_count.sum()),
+    }
+    return comm.memory([100, 50], torch.float16), sizes
+
+
+def test_the_parts_are_rows_times_bytes() -> None:
+    reports = dgcl.launch(_parts, 3)
+    assert any(rows["relay"] > 0 for _, rows in reports)
+    for report, rows in reports:
+        assert report.results == rows["local"] * 150 * 2
+        assert report.relay == rows["relay"] * 100 * 2
+        assert report.gradients == (rows["sent"] + rows["owned"]) * 50 * 2
+        assert report.board == PAGE
+        assert report.constants == 0
+
+
+def test_inference_takes_less() -> None:
+    def reports() -> tuple[int, int]:
+        comm = dgcl.build_comm_info(_graph(), "uniform", part=np.arange(6000) % 2)
+        return comm.memory([500, 500], training=False).pool, comm.memory([500, 500]).pool
+
+    for inference, training in dgcl.launch(reports, 2):
+        assert inference < training
+
+
+@pytest.mark.parametrize("widths", [[-1], [2.5], ["a"]])
+def test_bad_widths(widths) -> None:
+    def ask() -> None:
+        dgcl.build_comm_info(_graph(), "uniform", part=np.zeros(6000, int)).memory(widths)
+
+    with pytest.raises(ValueError, match="widths must be numbers of elements"):
+        dgcl.launch(ask, 1)

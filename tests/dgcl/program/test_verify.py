@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dgcl.program import Program, Schedule
+from dgcl.program.verify import ProgramError, verify_programs
+from tests.dgcl.support_plans import (
+    TREES,
+    Tree,
+    World,
+    make_world,
+    random_world,
+)
+
+
+def verify(world: World, programs: list[Program]) -> None:
+    verify_programs(programs, world.plan, world.classes, world.part)
+
+
+def replaced(world: World, place: int, **changes: Any) -> list[Program]:
+    programs = list(world.programs)
+    programs[place] = dataclasses.replace(programs[place], **changes)
+    return programs
+
+
+def array_mutations(array: np.ndarray, generator: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
+    """Ways in which a table can be wrong: a value, an order, a length."""
+    flat = array.size
+    for place in generator.permutation(flat)[:2].tolist():
+        index = np.unravel_index(place, array.shape)
+        for change in (-1, 1, -(10**6), 10**6):
+            copy = array.copy()
+            copy[index] += change
+            yield f"[{place}] {change:+}", copy
+    for _ in range(3):
+        if len(array) >= 2:
+            a, b = generator.choice(len(array), 2, replace=False)
+            copy = array.copy()
+            copy[[a, b]] = copy[[b, a]]
+            yield f"swap {a} {b}", copy
+    if len(array):
+        yield "last dropped", array[:-1].copy()
+        yield "last repeated", np.concatenate([array, array[-1:]])
+    else:
+        yield "grown", np.zeros((1, *array.shape[1:]), array.dtype)
+
+
+def mutants(world: World, seed: int) -> Iterator[tuple[str, list[Program]]]:
+    """Programs of which one rank's has one table or number changed."""
+    generator = np.random.default_rng(seed)
+    for program in world.programs:
+        for field in dataclasses.fields(Program):
+            value = getattr(program, field.name)
+            where = f"rank {program.rank} {field.name}"
+            if isinstance(value, np.ndarray):
+                for what, array in array_mutations(value, generator):
+                    yield f"{where} {what}", replaced(world, program.rank, **{field.name: array})
+            elif isinstance(value, Schedule):
+                for table in dataclasses.fields(Schedule):
+                    for what, array in array_mutations(getattr(value, table.name), generator):
+                        schedule = dataclasses.replace(value, **{table.name: array})
+                        yield (
+                            f"{where}.{table.name} {what}",
+                            replaced(world, program.rank, **{field.name: schedule}),
+                        )
+            else:
+                for change in (-1, 1):
+                    changed = {field.name: value + change}
+                    yield f"{where} {change:+}", replaced(world, program.rank, **changed)
+
+
+def meaning(program: Program) -> list[Any]:
+    """All that makes a difference: rows instead of where they are listed, and no places of empty portions."""
+    parts: list[Any] = []
+    for field in dataclasses.fields(Program):
+        value = getattr(program, field.name)
+        if not isinstance(value, Schedule):
+            parts.append(np.asarray(value).tolist())
+            continue
+        for table in dataclasses.fields(Schedule):
+            array = getattr(value, table.name)
+            counts = value.recv_count if table.name == "recv_to" else value.send_count
+            if table.name in ("send_from", "send_to", "recv_to") and array.shape == counts.shape:
+                array = np.where(counts > 0, array, -1)
+                if (field.name, table.name) == ("expand", "send_from"):
+                    places = zip(array.ravel().tolist(), counts.ravel().tolist(), strict=True)
+                    parts.append([program.send_rows[at : at + count].tolist() for at, count in places])
+                    continue
+            parts.append(array.tolist())
+    return parts
+
+
+@pytest.mark.parametrize("trees", TREES)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_what_is_compiled_is_proved(trees: str, world_size: int) -> None:
+    world = random_world(7, world_size, trees)
+    verify(world, world.programs)
+
+
+@pytest.mark.parametrize("trees", ["direct", "line", "hub", "random-1", "random-2"])
+def test_every_change_of_a_table_is_rejected(trees: str) -> None:
+    """Or makes no difference: then it is accepted."""
+    world = random_world(3, 4, trees, num_nodes=24, num_edges=60)
+    escaped, num_rejected = [], 0
+    for what, programs in mutants(world, seed=5):
+        same = all(
+            meaning(mutant) == meaning(program)
+            for mutant, program in zip(programs, world.programs, strict=True)
+        )
+        try:
+            verify(world, programs)
+        except ProgramError:
+            num_rejected += 1
+            assert not same, f"{what}: rejected although nothing that matters changed"
+        except Exception as error:
+            escaped.append(f"{what}: {type(error).__name__}: {error}")
+        else:
+            if not same:
+                escaped.append(what)
+    assert not escaped, f"{len(escaped)} of {num_rejected + len(escaped)}:\n" + "\n".join(escaped)
+    assert num_rejected > 500
+
+
+def test_a_plan_for_another_relation_is_rejected() -> None:
+    world, other = random_world(1, 3), random_world(2, 3)
+    with pytest.raises(ProgramError):
+        verify_programs(world.programs, other.plan, other.classes, other.part)
+
+
+def test_fewer_programs_than_ranks_are_rejected() -> None:
+    world = random_world(1, 3)
+    with pytest.raises(ProgramError, match="program 0 is for rank 0 of 3"):
+        verify(world, world.programs[:2])
+
+
+def test_waiting_for_a_later_stage_is_rejected() -> None:
+    """A send that also waits for what comes after it might wait for itself."""
+    world = make_world([(0, 1), (0, 2), (2, 0)], [0, 1, 2], 3, "line")
+    middle = world.programs[1].expand
+    assert middle.send_stage.tolist() == [1, 1]
+    first = world.programs[0].expand
+    assert first.send_deps.tolist() == []
+    assert first.recv_stage.tolist() == [1]
+    waits = dataclasses.replace(first, send_dep_ptr=np.array([0, 1]), send_deps=np.array([0], np.int32))
+    with pytest.raises(
+        ProgramError, match="expand: stage 0: does not wait for what it sends rank 1, or waits"
+    ):
+        verify(world, replaced(world, 0, expand=waits))
+
+
+def test_a_relay_that_feeds_nobody_is_rejected() -> None:
+    """Its rank would have nothing to send back in the fold."""
+
+    def detour(source: int, dests: list[int], count: int, world_size: int) -> list[tuple[Tree, int]]:
+        unneeded = next(rank for rank in range(world_size) if rank != source and rank not in dests)
+        return [([(source, unneeded, 0), *((source, dest, 0) for dest in dests)], count)]
+
+    with pytest.raises(ProgramError, match="fold: a relay row has no arrival"):
+        make_world([(0, 1)], [0, 1, 2], 3, detour)

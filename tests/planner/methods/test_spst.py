@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.methods import get_planner
+from dgcl.planner.methods.spst import portions
+from dgcl.topology import Topology
+from tests.planner.exhaustive import integer_optimum
+from tests.planner.machines import known_answer_topology, small_topology, switched
+from tests.planner.oracle import literal_stage_seconds, tree_edges
+from tests.planner.strategies import instances
+
+GB = 10**9
+spst = get_planner("spst")
+
+
+@given(instances(), st.sampled_from([1, 512]))
+def test_the_stage_of_an_edge_is_its_depth_and_leaves_are_destinations(
+    case: tuple[Relation, Topology], row_bytes: int
+) -> None:
+    relation, topology = case
+    trees = spst(relation, topology, PlanOptions(row_bytes=row_bytes))
+    for t in range(trees.num_trees):
+        c = int(trees.tree_class[t])
+        depth = {int(relation.source[c]): 0}
+        edges = tree_edges(trees, t)
+        for s, d, stage in edges:
+            assert stage == depth[s]
+            depth[d] = stage + 1
+        leaves = set(depth) - {s for s, _, _ in edges}
+        assert leaves <= set(relation.dest_ranks(c))
+
+
+@given(instances())
+def test_portions_that_travel_alike_are_one_tree(case: tuple[Relation, Topology]) -> None:
+    trees = spst(*case, PlanOptions())
+    alike = {(int(trees.tree_class[t]), tuple(tree_edges(trees, t))) for t in range(trees.num_trees)}
+    assert len(alike) == trees.num_trees
+
+
+@given(st.lists(st.integers(1, 10**6), max_size=30), st.integers(1, 500))
+def test_portions_add_up_and_are_dealt_evenly(counts: list[int], aim: int) -> None:
+    relation = Relation.from_classes(40, [(i, {39}, n) for i, n in enumerate(counts)])
+    of_class, rows = portions(relation, aim)
+    assert (rows > 0).all()
+    assert len(rows) <= aim + len(counts)
+    for c, count in enumerate(counts):
+        mine = rows[of_class == c]
+        assert mine.sum() == count
+        assert mine.max() - mine.min() <= 1
+        middle = np.flatnonzero(of_class == c).mean() / max(1, len(rows) - 1)
+        assert len(mine) < 10 or abs(middle - 0.5) < 0.2
+
+
+def test_one_portion_takes_the_cheapest_way() -> None:
+    """1 vertex: 0-2 takes 1 s directly, 0.5 s over 1."""
+    trees = spst(Relation.from_classes(3, [(0, {2}, 1)]), known_answer_topology(), PlanOptions(row_bytes=GB))
+    assert [tree_edges(trees, t) for t in range(trees.num_trees)] == [[(0, 1, 0), (1, 2, 1)]]
+
+
+def test_of_equal_ways_the_shorter_wins() -> None:
+    """0 -> 2 directly at 1 GB/s, or over 1 at 2 GB/s: 1 s either way; own time is equal too."""
+    topology = small_topology(3, [(0, 2, 1.0), (0, 1, 2.0), (1, 2, 2.0)])
+    trees = spst(Relation.from_classes(3, [(0, {2}, 1)]), topology, PlanOptions(row_bytes=GB))
+    assert tree_edges(trees, 0) == [(0, 2, 0)]
+
+
+def test_of_ways_that_slow_the_plan_equally_the_one_with_less_time_of_its_own_wins() -> None:
+    """While 3 -> 4 keeps the stage busy for 100 s, both of 0's ways to 2 are free; the wide direct one is
+    taken.
+    """
+    topology = small_topology(5, [(0, 2, 4.0), (0, 1, 5.0), (1, 2, 5.0), (3, 4, 1.0)])
+    relation = Relation.from_classes(5, [(0, {2}, 1), (3, {4}, 100)])
+    trees = spst(relation, topology, PlanOptions(row_bytes=GB))
+    assert tree_edges(trees, 0) == [(0, 2, 0)]
+
+
+def test_a_long_line_uses_all_the_stages_there_are() -> None:
+    topology = small_topology(5, [(r, r + 1, 1.0) for r in range(4)])
+    trees = spst(Relation.from_classes(5, [(0, {4}, 3)]), topology, PlanOptions())
+    assert tree_edges(trees, 0) == [(0, 1, 0), (1, 2, 1), (2, 3, 2), (3, 4, 3)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_greedy_reaches_the_best_strict_plan_of_the_known_answer(count: int) -> None:
+    relation, topology = Relation.from_classes(3, [(0, {2}, count)]), known_answer_topology()
+    trees = spst(relation, topology, PlanOptions(row_bytes=GB))
+    rows = [(edge, int(trees.tree_count[t])) for t in range(trees.num_trees) for edge in tree_edges(trees, t)]
+    cost = float(sum(literal_stage_seconds(topology, rows, GB)))
+    assert cost == integer_optimum(relation, topology, GB, strict=True)
+
+
+def test_a_multicast_on_a_switch_is_relayed() -> None:
+    """One owner, three readers of all: three copies take 3 s, a relay by one of the readers less."""
+    relation = Relation.from_classes(4, [(0, {1, 2, 3}, 3000)])
+    trees = spst(relation, switched(4, 3.0), PlanOptions(row_bytes=10**6))
+    rows = [(edge, int(trees.tree_count[t])) for t in range(trees.num_trees) for edge in tree_edges(trees, t)]
+    assert sum(literal_stage_seconds(switched(4, 3.0), rows, 10**6)) < 3

@@ -1,0 +1,348 @@
+"""The simulator: sharing solved by hand, protocol orders, and its independence from the cost model."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dgcl.planner
+from dgcl.planner import Plan, PlanOptions, Relation
+from dgcl.planner.methods import make_plan
+from dgcl.planner.simulator.kernel import fair_rates
+from dgcl.planner.simulator.messages import messages
+from dgcl.planner.simulator.simulate import ORDERS, simulate
+from dgcl.planner.simulator.trace import chrome_trace, save_trace
+from dgcl.topology import Connection, Device, Topology
+from tests.planner.machines import line, small_topology, switched
+from tests.planner.oracle import Edge, tree_edges
+from tests.planner.strategies import instances
+from tests.planner.test_plan_cost import trees_of
+
+GB = 10**9
+
+
+def plan_of(topology: Topology, classes: list, trees: list[tuple[int, int, list[Edge]]]) -> Plan:
+    """A plan of the given trees; nothing but what the simulator reads."""
+    relation = Relation.from_classes(topology.num_devices, classes)
+    return Plan(relation, trees_of(*trees), topology, {"row_bytes": GB})
+
+
+# Max-min fair sharing, solved by hand
+
+
+@pytest.mark.parametrize(
+    ("capacity", "routes", "urgency", "rates"),
+    [
+        pytest.param([6.0], [[0], [0], [0]], [0, 0, 0], [2, 2, 2], id="three share one"),
+        pytest.param(
+            [1.0, 2.0], [[0], [0, 1], [1]], [0, 0, 0], [0.5, 0.5, 1.5], id="the third takes what is left"
+        ),
+        pytest.param(
+            [10.0, 4.0, 7.0],
+            [[0, 1], [0, 1], [0, 2], [0]],
+            [0] * 4,
+            [2, 2, 3, 3],
+            id="the long way (textbook)",
+        ),
+        pytest.param([1.0, 1.0, 1.0], [[0, 1, 2], [0], [1], [2]], [0] * 4, [0.5] * 4, id="parking lot"),
+        pytest.param([6.0], [[0], [0], [0]], [1, 0, 1], [0, 6, 0], id="the urgent one first"),
+        pytest.param([1.0, 3.0], [[0, 1], [1]], [0, 1], [1, 2], id="what the urgent one leaves"),
+    ],
+)
+def test_fair_rates(
+    capacity: list[float], routes: list[list[int]], urgency: list[int], rates: list[float]
+) -> None:
+    ptr = np.cumsum([0, *(len(route) for route in routes)])
+    hops = np.array([c for route in routes for c in route])
+    rate = np.zeros(len(routes))
+    fair_rates(np.arange(len(routes)), np.array(urgency), ptr, hops, np.array(capacity), rate)
+    assert rate.tolist() == pytest.approx(rates)
+
+
+@given(st.data())
+def test_rates_are_max_min_fair(data: st.DataObject) -> None:
+    """Nobody can have more without taking from someone who has no more than he: each has a full direction
+    on his
+    way on which he is among the fastest."""
+    num_directions = data.draw(st.integers(1, 5))
+    widths = st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=num_directions, max_size=num_directions)
+    capacity = np.array(data.draw(widths))
+    route = st.sets(st.integers(0, num_directions - 1), min_size=1)
+    routes = data.draw(st.lists(route, min_size=1, max_size=8))
+    ptr = np.cumsum([0, *(len(route) for route in routes)])
+    hops = np.array([c for route in routes for c in sorted(route)])
+    rate = np.zeros(len(routes))
+    fair_rates(np.arange(len(routes)), np.zeros(len(routes), np.int64), ptr, hops, capacity, rate)
+    load = np.array(
+        [sum(rate[m] for m, route in enumerate(routes) if c in route) for c in range(num_directions)]
+    )
+    assert (load <= capacity * (1 + 1e-9)).all()
+    for m, route in enumerate(routes):
+        assert any(
+            load[c] >= capacity[c] * (1 - 1e-9)
+            and rate[m] >= max(rate[n] for n, other in enumerate(routes) if c in other) * (1 - 1e-9)
+            for c in route
+        )
+
+
+# Whole plans, solved by hand
+
+
+def test_two_messages_share_and_the_longer_goes_on_alone() -> None:
+    """0 sends 1 GB to 1 and 3 GB to 2 through one port of 1 GB/s: done at 2 s and 4 s."""
+    plan = plan_of(switched(3, 1.0), [(0, {1}, 1), (0, {2}, 3)], [(0, 1, [(0, 1, 0)]), (1, 3, [(0, 2, 0)])])
+    result = simulate(plan)
+    assert result.arrived.tolist() == pytest.approx([2.0, 4.0])
+    assert result.seconds == pytest.approx(4.0)
+    assert result.rank_finish.tolist() == pytest.approx([4.0, 2.0, 4.0])
+    busy = dict(zip(result.direction_names, result.direction_busy.tolist(), strict=True))
+    assert busy["p0:d0>switch"] == pytest.approx(4.0)
+    assert busy["p1:switch>d1"] == pytest.approx(2.0)
+    assert busy["p1:d1>switch"] == 0
+
+
+def test_a_relay_waits_for_its_rows() -> None:
+    plan = plan_of(line(3), [(0, {2}, 6)], [(0, 6, [(0, 1, 0), (1, 2, 1)])])
+    result = simulate(plan)
+    assert (result.flowing.tolist(), result.arrived.tolist()) == ([0.0, 6.0], [6.0, 12.0])
+    assert result.rank_wait.tolist() == [0.0, 0.0, 6.0]
+
+
+@pytest.mark.parametrize("slices", [1, 2, 3, 6])
+def test_slices_are_passed_on_one_by_one(slices: int) -> None:
+    """6 GB over two links of 1 GB/s: the second starts when the first slice is there."""
+    plan = plan_of(line(3), [(0, {2}, 6)], [(0, 6, [(0, 1, 0), (1, 2, 1)])])
+    assert simulate(plan, slices=slices).seconds == pytest.approx(6 + 6 / slices)
+
+
+def test_a_slice_waits_only_for_the_slices_that_bring_its_rows() -> None:
+    """Rank 1 passes on the second half of what it gets: 3 of its 4 GB have come before that half is whole."""
+    edges = [(0, 1, 0), (1, 2, 1)]
+    plan = plan_of(line(3), [(0, {1}, 2), (0, {2}, 2)], [(0, 2, edges[:1]), (1, 2, edges)])
+    found = messages(plan.trees, 3, slices=2)
+    assert found.rows.tolist() == [2, 2, 1, 1]
+    assert list(zip(found.before.tolist(), found.after.tolist(), strict=True)) == [(1, 2), (1, 3)]
+    assert simulate(plan, slices=2).seconds == pytest.approx(6.0)
+    assert simulate(plan, slices=4).seconds == pytest.approx(4 + 1)
+
+
+def test_messages_to_one_peer_keep_their_order() -> None:
+    """Both could flow at once, but the second stage's waits its turn; the one to rank 2 does not."""
+    edges = [(0, 2, [(0, 1, 0)]), (0, 2, [(0, 1, 1)]), (1, 4, [(0, 2, 1)])]
+    wires = small_topology(3, [(0, 1, 1.0), (0, 2, 1.0)])
+    result = simulate(plan_of(wires, [(0, {1}, 4), (0, {2}, 4)], edges))
+    assert result.flowing.tolist() == [0.0, 2.0, 0.0]
+    assert result.arrived.tolist() == [2.0, 4.0, 4.0]
+
+
+def test_latency_is_paid_per_message_before_its_bytes() -> None:
+    topology = Topology(
+        "slow start",
+        tuple(Device(f"d{r}") for r in range(3)),
+        (
+            Connection("a", "w", "d0", "d1", 1.0, latency=0.5),
+            Connection("b", "w", "d1", "d2", 2.0, latency=0.25),
+        ),
+    )
+    plan = plan_of(topology, [(0, {2}, 4)], [(0, 4, [(0, 1, 0), (1, 2, 1)])])
+    result = simulate(plan)
+    assert result.issued.tolist() == [0.0, 4.5]
+    assert result.flowing.tolist() == [0.5, 4.75]
+    assert result.seconds == pytest.approx(6.75)
+    # Two slices: the second's latency runs while the first's bytes flow; 1's second slice waits for the
+    # first.
+    halves = simulate(plan, slices=2)
+    assert halves.flowing.tolist() == pytest.approx([0.5, 2.5, 2.75, 4.75])
+    assert halves.seconds == pytest.approx(5.75)
+
+
+def test_full_duplex_does_not_share_and_half_duplex_does() -> None:
+    classes, trees = [(0, {1}, 4), (1, {0}, 2)], [(0, 4, [(0, 1, 0)]), (1, 2, [(1, 0, 0)])]
+    full = simulate(plan_of(small_topology(2, [(0, 1, 1.0)]), classes, trees))
+    half = simulate(plan_of(small_topology(2, [(0, 1, 1.0)], "half"), classes, trees))
+    assert full.arrived.tolist() == pytest.approx([4.0, 2.0])
+    assert half.arrived.tolist() == pytest.approx([6.0, 4.0])
+
+
+# 0 -> 1 -> 2 early (stage 0, 1) beside 0 -> 3 late (stage 1), all over ports of 1 GB/s.
+SWITCH = switched(4, 1.0)
+MIXED = plan_of(
+    SWITCH,
+    [(0, {1}, 4), (0, {3}, 4), (1, {2}, 2), (1, {3}, 2)],
+    [(0, 4, [(0, 1, 0)]), (1, 4, [(0, 3, 1)]), (2, 2, [(1, 2, 0)]), (3, 2, [(1, 3, 1)])],
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "arrived"),
+    [
+        # stage 0: 0>1, 1>2; stage 1: 0>3, 1>3.
+        pytest.param({"order": "barrier"}, [4, 2, 10, 8], id="stage 1 begins at 4, rank 3's port is shared"),
+        pytest.param({"order": "rank"}, [4, 2, 8, 4], id="rank 1 goes on at 2"),
+        pytest.param({"order": "first"}, [4, 2, 8, 4], id="stage 1 gets what stage 0 leaves"),
+        pytest.param({"order": "eager"}, [8, 4, 8, 4], id="all at once, each half a port"),
+        pytest.param({"order": "eager", "sends_at_once": 1}, [4, 2, 8, 4], id="one core per rank"),
+        pytest.param({"order": "barrier", "start": {1: 1.0}}, [5, 3, 11, 9], id="rank 1 comes a second late"),
+        pytest.param({"order": "rank", "slow": {1: 2.0}}, [8, 4, 12, 8], id="rank 1's port at half speed"),
+    ],
+)
+def test_orders(options: dict[str, Any], arrived: list[float]) -> None:
+    result = simulate(MIXED, **options)
+    kinds = list(zip(result.messages.stage.tolist(), result.messages.src.tolist(), strict=True))
+    assert kinds == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert result.arrived.tolist() == pytest.approx(arrived)
+
+
+def test_replay_on_another_machine() -> None:
+    plan = make_plan(
+        Relation.from_classes(3, [(0, {1, 2}, 4)]), switched(3, 1.0), "direct", PlanOptions(row_bytes=GB)
+    )
+    assert simulate(plan, topology=switched(3, 4.0)).seconds == pytest.approx(2.0)
+    assert simulate(plan, row_bytes=GB // 2).seconds == pytest.approx(4.0)
+    with pytest.raises(ValueError, match=r"sends from rank 0 \(d0\) to rank 2 \(d2\), but topology 'line'"):
+        simulate(plan, topology=line(3))
+    with pytest.raises(ValueError, match="4 devices but the plan is for 3 ranks"):
+        simulate(plan, topology=switched(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": "late"}, "order must be one of eager, first, rank, barrier"),
+        ({"slices": 0}, "slices must be from 1 to 1024"),
+        ({"sends_at_once": 0}, "sends_at_once must be >= 1"),
+        ({"row_bytes": 0}, "row_bytes must be >= 1"),
+        ({"slow": {0: 0.5}}, r"slow\[0\] must be a finite number >= 1"),
+        ({"slow": {9: 2.0}}, "slow names rank 9"),
+        ({"start": {1: -1.0}}, r"start\[1\] must be a finite number >= 0"),
+    ],
+)
+def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(MIXED, **options)
+
+
+def test_a_plan_that_waits_in_a_circle_is_refused() -> None:
+    plan = plan_of(SWITCH, [(0, {1, 2}, 1)], [(0, 1, [(1, 2, 0), (2, 1, 0)])])
+    with pytest.raises(ValueError, match="wait for each other in a circle"):
+        simulate(plan)
+
+
+# Random plans
+
+
+@given(instances(), st.sampled_from(ORDERS), st.integers(1, 4), st.sampled_from([None, 1, 2]))
+def test_every_plan_runs_to_its_end_and_moves_its_bytes(
+    case: tuple[Relation, Topology], order: Any, slices: int, at_once: int | None
+) -> None:
+    plan = make_plan(*case, "spst", PlanOptions(row_bytes=10**6))
+    result = simulate(plan, order=order, slices=slices, sends_at_once=at_once)
+    assert result.bytes.sum() == plan.trees.rows_moved() * 10**6
+    assert (result.issued <= result.flowing).all()
+    assert (result.flowing < result.arrived).all()
+    names = dict(zip(result.direction_names, result.direction_bytes.tolist(), strict=True))
+    bandwidth = plan.topology.arrays().bandwidth * 1e9
+    assert (result.direction_busy * bandwidth >= result.direction_bytes * (1 - 1e-6)).all()
+    assert (result.direction_busy <= result.seconds * (1 + 1e-9)).all()
+    assert len(names) == plan.topology.arrays().num_directions
+    assert (result.rank_finish <= result.seconds).all()
+    for i, after in zip(result.messages.before, result.messages.after, strict=True):
+        assert result.arrived[i] <= result.issued[after] * (1 + 1e-12)
+    assert result.seconds >= plan.lower_bound_seconds * (1 - 1e-9)
+
+
+@given(instances(), st.integers(1, 5))
+def test_dependences_are_those_of_single_rows(case: tuple[Relation, Topology], slices: int) -> None:
+    """Follow every row: the slice that carries it waits for the slice that brought it, and for no others."""
+    plan = make_plan(*case, "spst")
+    found = messages(plan.trees, plan.world_size, slices)
+    where: dict[tuple[int, int, int], list[int]] = {}
+    for m in range(found.num):
+        where.setdefault((int(found.stage[m]), int(found.src[m]), int(found.dst[m])), []).extend(
+            [m] * int(found.rows[m])
+        )
+    filled = dict.fromkeys(where, 0)
+    want = set()
+    carried: dict[tuple[int, int, int], int] = {}
+    edges = [(t, edge) for t in range(plan.trees.num_trees) for edge in tree_edges(plan.trees, t)]
+    for t, (s, d, k) in edges:
+        for row in range(int(plan.trees.tree_count[t])):
+            carried[t, d, row] = where[k, s, d][filled[k, s, d] + row]
+        filled[k, s, d] += int(plan.trees.tree_count[t])
+    for t, (s, d, _) in edges:
+        for row in range(int(plan.trees.tree_count[t])):
+            if (t, s, row) in carried:
+                want.add((carried[t, s, row], carried[t, d, row]))
+    got = list(zip(found.before.tolist(), found.after.tolist(), strict=True))
+    assert set(got) == want
+    assert len(got) == len(want)
+
+
+@given(instances(latency=False))
+def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relation, Topology]) -> None:
+    """With barriers a stage never takes less than the model says: the busiest connection has that much to
+    carry.
+    """
+    plan = make_plan(*case, "spst")
+    assert simulate(plan, order="barrier").seconds >= plan.predicted_seconds * (1 - 1e-9)
+
+
+# The trace, and independence
+
+
+def test_the_trace_has_a_bar_per_message(tmp_path: Path) -> None:
+    result = simulate(MIXED, slices=2)
+    save_trace(result, tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert trace == chrome_trace(result)
+    bars = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(bars) == result.messages.num
+    assert max(bar["ts"] + bar["dur"] for bar in bars) == pytest.approx(result.seconds * 1e6)
+    lanes: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for bar in bars:
+        lanes.setdefault((bar["pid"], bar["tid"]), []).append((bar["ts"], bar["ts"] + bar["dur"]))
+    for spans in lanes.values():
+        spans.sort()
+        assert all(end <= begin + 1e-6 for (_, end), (begin, _) in itertools.pairwise(spans))
+    named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert named == set(lanes)
+
+
+def test_the_summary_is_json() -> None:
+    summary = simulate(MIXED).to_json()
+    assert json.loads(json.dumps(summary)) == summary
+    assert {c["name"] for c in summary["connections"]} == {
+        "p0:d0>switch", "p1:switch>d1", "p1:d1>switch", "p2:switch>d2", "p3:switch>d3",
+    }  # fmt: skip
+
+
+def test_the_simulator_shares_no_code_with_the_cost_model() -> None:
+    """Neither module reaches the other's, directly or through what they import."""
+    folder = Path(dgcl.planner.__file__).parent
+
+    def reached(start: str) -> set[str]:
+        seen, front = {start}, [start]
+        while front:
+            tree = ast.parse((folder / (front.pop().replace(".", "/") + ".py")).read_text())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("dgcl.planner."):
+                    below = (node.module or "").removeprefix("dgcl.planner").removeprefix(".")
+                    for name in (below, *(f"{below}.{alias.name}".removeprefix(".") for alias in node.names)):
+                        if (folder / (name.replace(".", "/") + ".py")).is_file() and name not in seen:
+                            seen.add(name)
+                            front.append(name)
+        return seen
+
+    simulator, model = reached("simulator.simulate"), reached("cost")
+    assert {f"simulator.{name}" for name in ("simulate", "messages", "kernel")} <= simulator
+    assert "cost" not in simulator
+    assert "bounds" not in simulator
+    assert not simulator & model - {"arrays", "errors", "npz", "options", "plan", "plan_io", "relation"}
