@@ -8,13 +8,18 @@ other's memory.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.cache import PlanCache, cache_key
 from dgcl.control import Control
-from dgcl.graph import as_graph
+from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
 from dgcl.machines import find_topology, host_of_ranks, place_of_this_rank, several_machines
 from dgcl.partition import partition_graph
@@ -24,7 +29,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.program import Program, compile_programs
 from dgcl.program.verify import verify_programs
-from dgcl.relation import build_classes
+from dgcl.relation import VertexClasses, build_classes
 from dgcl.topology import Topology, resolve_topology
 
 if TYPE_CHECKING:
@@ -61,6 +66,7 @@ def prepare(
     partition: str = "metis",
     method: str = "auto",
     options: PlanOptions | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> list[Share]:
     """Partition, plan, prove and compile; everything that needs the graph and no ranks.
 
@@ -73,19 +79,32 @@ def prepare(
         machine = host_of_ranks(world_size)
     else:
         machine = resolve_topology(topology, world_size)
+    given = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     clock.lap("graph and topology")
-    if part is None:
-        owners = partition_graph(checked, world_size, topology=machine, method=partition, seed=options.seed)
+    entry = found = None
+    if cache is not None:
+        entry = PlanCache(cache, cache_key(checked, world_size, machine, given, partition, method, options))
+        found = _cached(entry, checked, world_size)
+        clock.lap("cache")
+    if found is None:
+        owners = given
+        if owners is None:
+            owners = partition_graph(
+                checked, world_size, topology=machine, method=partition, seed=options.seed
+            )
+        clock.lap("partition")
+        classes = build_classes(checked, owners, world_size)
+        clock.lap("relation")
+        plan = make_plan(classes.relation, machine, method, options)
+        clock.lap("plan")
     else:
-        owners = check_part(part, checked.num_nodes, world_size, allow_empty=True)
-    clock.lap("partition")
-    classes = build_classes(checked, owners, world_size)
-    clock.lap("relation")
-    plan = make_plan(classes.relation, machine, method, options)
-    clock.lap("plan")
+        owners, classes, plan = found
     programs = compile_programs(plan, classes, owners)
     verify_programs(programs, plan, classes, owners)
     clock.lap("programs and proof")
+    if entry is not None and found is None:
+        entry.store(owners, plan)
+        clock.lap("storing")
     locals_ = build_local_graphs(checked, [(program.owned_ids, program.halo_ids) for program in programs])
     clock.lap("local graphs")
     _log.info(
@@ -105,6 +124,25 @@ def prepare(
     return [Share(program, local, plan, sizes) for program, local in zip(programs, locals_, strict=True)]
 
 
+def _cached(
+    entry: PlanCache, graph: Graph, world_size: int
+) -> tuple[NDArray[np.int32], VertexClasses, Plan] | None:
+    """(parts, classes, plan) of a cache entry that holds what it should."""
+    loaded = entry.load(graph.num_nodes, world_size)
+    if loaded is None:
+        return None
+    owners, plan = loaded
+    classes = build_classes(graph, owners, world_size)
+    mine, stored = classes.relation, plan.relation
+    if not all(
+        np.array_equal(getattr(mine, name), getattr(stored, name)) for name in ("source", "dests", "count")
+    ):
+        entry.refuse(ValueError("its relation is not that of the graph and its parts"))
+        return None
+    _log.info("partition and plan come from the cache: %s", entry.path)
+    return owners, classes, plan
+
+
 def build_comm_info(
     graph: Any = None,
     topology: str | Topology = "auto",
@@ -116,6 +154,7 @@ def build_comm_info(
     seed: int = 0,
     time_limit: float | None = None,
     timeout: float = 300.0,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Communicator:
     """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init`
     first.
@@ -133,6 +172,8 @@ def build_comm_info(
         seed: For the partition and the planner.
         time_limit: Seconds that planning may take.
         timeout: Seconds that a rank waits for another inside a call before it gives up.
+        cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
+            (:mod:`dgcl.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -155,7 +196,14 @@ def build_comm_info(
             raise ValueError("graph must be given on rank 0 (got None)")
         options = PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit)
         return prepare(
-            graph, world_size, topology, part=part, partition=partition, method=method, options=options
+            graph,
+            world_size,
+            topology,
+            part=part,
+            partition=partition,
+            method=method,
+            options=options,
+            cache=cache,
         )
 
     return connect(shares, Communicator, timeout)

@@ -56,17 +56,23 @@ def read_npz(
         ValueError: the file is not such an npz; the message names the file and the array.
         OSError: the file cannot be opened.
     """
-    name = os.fspath(path)
     with open(path, "rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                members = archive.namelist()
-                _check_members(members, specs, exact)
-                return {key: _read_member(archive, key, spec) for key, spec in specs.items()}
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"{name}: not a {what} file: not an npz archive ({error})") from None
-        except _UNREADABLE as error:
-            raise ValueError(f"{name}: not a valid {what} file: {error or type(error).__name__}") from None
+        return read_open_npz(file, os.fspath(path), specs, what=what, exact=exact)
+
+
+def read_open_npz(
+    file: IO[bytes], name: str, specs: Mapping[str, ArraySpec], *, what: str, exact: bool = False
+) -> dict[str, npt.NDArray[Any]]:
+    """:func:`read_npz` of a file that is open already; ``name`` is for messages."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.namelist()
+            _check_members(members, specs, exact)
+            return {key: _read_member(archive, key, spec) for key, spec in specs.items()}
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{name}: not a {what} file: not an npz archive ({error})") from None
+    except _UNREADABLE as error:
+        raise ValueError(f"{name}: not a valid {what} file: {error or type(error).__name__}") from None
 
 
 def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bool) -> None:
@@ -84,6 +90,8 @@ def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bo
 def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDArray[Any]:
     """Read one array after its header has been held against `spec` and against the bytes present."""
     info = archive.getinfo(f"{key}.npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # what numpy writes
+        raise ValueError(f"array {key!r} is compressed by method {info.compress_type}, not by deflate")
     with archive.open(info) as member:
         dtype, fortran, shape = _read_header(member, key)
         if not spec.accepts(dtype):

@@ -34,7 +34,8 @@ ARRAYS = {
     "edge_dst": ArraySpec("<i4", 1),
     "edge_stage": ArraySpec("<i4", 1),
 }
-_FILE = {**ARRAYS, "meta": ArraySpec("unicode", 0)}
+#: All that is in a plan file.
+FILE = {**ARRAYS, "meta": ArraySpec("unicode", 0)}
 _UNSIGNED = frozenset({"planning_seconds", "version", "fingerprint"})
 
 
@@ -79,8 +80,13 @@ def fingerprint(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any])
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Write a plan file at exactly `path`."""
+    write_npz(path, plan_file_arrays(plan))
+
+
+def plan_file_arrays(plan: Plan) -> dict[str, npt.NDArray[Any]]:
+    """Return all that is in a plan's file (`FILE`)."""
     text = json.dumps(plan.meta, allow_nan=False)
-    write_npz(path, {**plan_arrays(plan.relation, plan.trees), "meta": np.array(text)})
+    return {**plan_arrays(plan.relation, plan.trees), "meta": np.array(text)}
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -90,30 +96,37 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         ValueError: for anything that is not a plan, naming the file and what is wrong.
         OSError: when the file cannot be opened.
     """
-    from dgcl.topology import Topology
-
-    arrays = read_npz(path, _FILE, what="plan", exact=True)
+    arrays = read_npz(path, FILE, what="plan", exact=True)
     try:
-        meta = parse_meta(str(arrays["meta"]))
-        relation = Relation(
-            meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
-        )
-        trees = Trees(
-            arrays["tree_class"],
-            arrays["tree_count"],
-            arrays["edge_ptr"],
-            arrays["edge_src"],
-            arrays["edge_dst"],
-            arrays["edge_stage"],
-        )
-        _check_ranges(relation, trees)
-        topology = Topology.from_json(meta["topology"])
-        if topology.num_devices != relation.world_size:
-            raise ValueError(
-                f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks"
-            )
+        return plan_from_arrays(arrays)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
+
+
+def plan_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Plan:
+    """The plan whose arrays these are, `FILE` by name; checked as by `load_plan`.
+
+    Raises:
+        ValueError, TypeError: for anything that is not a plan, saying what is wrong.
+    """
+    from dgcl.topology import Topology
+
+    meta = parse_meta(str(arrays["meta"]))
+    relation = Relation(
+        meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
+    )
+    trees = Trees(
+        arrays["tree_class"],
+        arrays["tree_count"],
+        arrays["edge_ptr"],
+        arrays["edge_src"],
+        arrays["edge_dst"],
+        arrays["edge_stage"],
+    )
+    _check_ranges(relation, trees)
+    topology = Topology.from_json(meta["topology"])
+    if topology.num_devices != relation.world_size:
+        raise ValueError(f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks")
     return Plan(relation, trees, topology, meta)
 
 
