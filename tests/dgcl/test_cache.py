@@ -261,6 +261,7 @@ def test_a_bad_entry_is_named_and_made_anew(
     assert same(shares(folder), FRESH)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert f"cache entry {entry} is not used and is made anew: " in record.getMessage()
+    assert re.search(why, record.getMessage()), record.getMessage()
     caplog.clear()
     assert same(shares(folder), FRESH)
     assert not caplog.records, "it was not made anew"
