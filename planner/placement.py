@@ -1,15 +1,18 @@
 """Which part goes on which device: the same rows over better connections, before anything is planned.
 
-A placement is judged first by its cuts: for every set of devices, rows that must enter it over the capacity
-into it, combined by a norm that is close to the maximum but tells apart placements with the same worst cut. On
-up to `ALL_ORDERS` devices all placements are compared; beyond, parts are swapped while that helps, on the cuts
-of candidate_cuts and with rows counted per destination. The best few are then judged by their price bound
-(prices/bound.py), which plans come within a percent of, and the present placement competes with them.
+Placements are sifted by their cuts: for every set of devices, rows that must enter it over the capacity into
+it, combined by a norm that is close to the maximum but tells apart placements with the same worst cut. On up
+to `ALL_ORDERS` devices all placements are compared, and those that differ only by a symmetry of the machine
+count as one; beyond, parts are swapped while that helps, on the cuts of candidate_cuts and with rows counted
+per destination. The best few are then planned in the order of their bounds, until the bound of what is left
+is above the best plan: bounds alone cannot judge, since they do not see how many stages a machine asks for.
+The present placement is planned as well, and stays unless another one is faster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,20 +20,25 @@ import numpy as np
 from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds import cut_bound
 from dgcl.planner.compiled import compiled
-from dgcl.planner.cost import GIGA
+from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.cut_kernels import covers
 from dgcl.planner.cuts import Cut, candidate_cuts, labels
+from dgcl.planner.methods.registry import get_planner
+from dgcl.planner.options import PlanOptions
 from dgcl.planner.prices.bound import price_bound
 from dgcl.planner.prices.hierarchy import is_exact
-from dgcl.planner.reach import require_same_size
+from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 ALL_ORDERS = 8
+SIFTED = 400  # placements kept by their cuts, before symmetric ones are struck out
 FINALISTS = 12
 NORM = 8.0
+JUDGED_GAP = 0.005  # a plan this near its bound tells how good a placement is
+WORTH = 1e-3  # parts are not moved for less, relatively
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,39 +49,68 @@ class Placement:
         device_of_part: (P,) int64, a permutation: what was part p should be part ``device_of_part[p]``, so a
             partition becomes ``device_of_part[part]``.
         relation: the relation after that.
-        bound_before, bound_after: estimated seconds of the best plan, before and after: lower bounds from a
-            short search.
+        seconds_before, seconds_after: of one allgather by a plan for the present placement and for this one,
+            both planned by `auto` to within half a percent of their bounds where it can; inf where rows
+            cannot get where they must.
     """
 
     device_of_part: Int64Array
     relation: Relation
-    bound_before: float
-    bound_after: float
+    seconds_before: float
+    seconds_after: float
+
+    @property
+    def moves(self) -> bool:
+        """Whether any part changes its device."""
+        return bool((self.device_of_part != np.arange(self.device_of_part.shape[0])).any())
 
 
-def place(relation: Relation, topology: Topology, row_bytes: int = 512) -> Placement:
-    """Return the best placement found; the present one if none is better.
+def place(relation: Relation, topology: Topology, options: PlanOptions | None = None) -> Placement:
+    """Return the best placement found; the present one if none is better by a tenth of a percent.
 
-    Deterministic. Placements in which a part could not reach one that needs its rows are never returned
-    unless the present one is such.
+    Deterministic without a time limit; with one, no further placement is planned once it is over. Placements
+    in which a part could not reach one that needs its rows are never returned unless the present one is such.
+
+    Args:
+        relation: what must be delivered, parts numbered as they are.
+        topology: the machine.
+        options: row width and limits; the defaults of `PlanOptions` if None.
 
     Raises:
         ValueError: the relation and the topology differ in size.
     """
+    options = PlanOptions() if options is None else options
     require_same_size(relation.world_size, topology)
     world = relation.world_size
     present = np.arange(world)
     if relation.num_classes == 0 or world == 1:
         return Placement(present, relation, 0.0, 0.0)
-    finalists = _all_orders(relation, topology) if world <= ALL_ORDERS else _swaps(relation, topology)
-    before = _estimate(relation, topology, row_bytes)
+    started = time.perf_counter()
+    before = _planned(relation, topology, options)
     best = Placement(present, relation, before, before)
-    for order in finalists:
-        placed = placed_relation(relation, order)
-        after = _estimate(placed, topology, row_bytes)
-        if after < best.bound_after * (1.0 - 1e-3):
-            best = Placement(order, placed, before, after)
+    orders = _all_orders(relation, topology) if world <= ALL_ORDERS else _swaps(relation, topology)
+    placed = [(order, placed_relation(relation, order)) for order in orders]
+    bounds = [_bound(candidate, topology, options.row_bytes) for _, candidate in placed]
+    for i in sorted(range(len(orders)), key=bounds.__getitem__):
+        late = options.time_limit is not None and time.perf_counter() - started > options.time_limit
+        if late or bounds[i] >= best.seconds_after * (1.0 - WORTH):
+            break
+        order, candidate = placed[i]
+        after = _planned(candidate, topology, options)
+        if after < best.seconds_after * (1.0 - WORTH):
+            best = Placement(order, candidate, before, after)
     return best
+
+
+def _planned(relation: Relation, topology: Topology, options: PlanOptions) -> float:
+    """Return the seconds of a plan; inf where rows cannot get where they must."""
+    try:
+        require_routes(relation.pair_rows(), topology)
+    except ValueError:  # this placement asks for a way that does not exist
+        return np.inf
+    judged = replace(options, gap=max(options.gap, JUDGED_GAP))
+    trees = get_planner("auto")(relation, topology, judged)
+    return predicted_seconds(trees, topology.arrays(), options.row_bytes)
 
 
 def placed_relation(relation: Relation, device_of_part: Int64Array) -> Relation:
@@ -87,11 +124,11 @@ def placed_relation(relation: Relation, device_of_part: Int64Array) -> Relation:
     return Relation(relation.world_size, source[order].astype(np.int32), dests[order], relation.count[order])
 
 
-def _estimate(relation: Relation, topology: Topology, row_bytes: int) -> float:
-    """Return a bound that good plans come near to, in seconds; inf where rows cannot get where they must."""
+def _bound(relation: Relation, topology: Topology, row_bytes: int) -> float:
+    """Return a bound on every plan; inf where rows cannot get where they must."""
     try:
         cut = cut_bound(relation, topology, row_bytes).seconds
-    except ValueError:  # this placement asks for a way that does not exist
+    except ValueError:
         return np.inf
     if not is_exact(relation):
         return cut
@@ -114,7 +151,7 @@ def _capacities(topology: Topology, cuts: list[Cut]) -> FloatArray:
 
 
 def _all_orders(relation: Relation, topology: Topology) -> list[Int64Array]:
-    """Return the best placements by all cuts into sets of devices, of all placements."""
+    """Return the best placements by all cuts into sets of devices, of all placements, no two alike."""
     world = relation.world_size
     into = [
         Cut((frozenset(r for r in range(world) if m >> r & 1),), "", "in") for m in range(1, (1 << world) - 1)
@@ -122,10 +159,32 @@ def _all_orders(relation: Relation, topology: Topology) -> list[Int64Array]:
     capacity = np.concatenate([[0.0], _capacities(topology, into), [0.0]])
     need = np.zeros(1 << world)
     _rows_into(relation.source, relation.dests[:, 0], relation.count, need)
-    found = np.zeros((FINALISTS, world), np.int64)
-    score = np.full(FINALISTS, np.inf)
+    found = np.zeros((SIFTED, world), np.int64)
+    score = np.full(SIFTED, np.inf)
     _search_orders(need, capacity, NORM, found, score)
-    return [order for order, value in zip(found, score, strict=True) if value < np.inf]
+    distinct: dict[bytes, Int64Array] = {}
+    for order in found[score < np.inf]:
+        distinct.setdefault(_surroundings(order, capacity, topology), order)
+    return list(distinct.values())[:FINALISTS]
+
+
+def _surroundings(order: Int64Array, capacity: FloatArray, topology: Topology) -> bytes:
+    """Return what parts see of the machine in this placement: capacities into sets of them, and their links.
+
+    Equal for placements that a symmetry of the machine turns into each other.
+    """
+    arrays = topology.arrays()
+    sets = np.arange(capacity.shape[0])
+    devices = np.bitwise_or.reduce((sets[:, None] >> np.arange(order.shape[0]) & 1) << order, axis=1)
+    widest = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
+    link = arrays.link_of[np.ix_(order, order)]
+    seen = (
+        capacity[devices],
+        np.where(link >= 0, widest[link], 0.0),
+        np.where(link >= 0, arrays.link_latency[link], 0.0),
+        np.where(link >= 0, np.diff(arrays.link_ptr)[link], 0),
+    )
+    return b"".join(np.ascontiguousarray(part).tobytes() for part in seen)
 
 
 @compiled

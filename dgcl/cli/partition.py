@@ -11,6 +11,7 @@ from dgcl.cli.arguments import at_least
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
+from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.topo import HELP as TOPOLOGY_HELP
 from dgcl.cli.topo import resolve
 
@@ -37,6 +38,11 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument(
         "--topology", metavar="T", help=f"split along its machines and sockets: {TOPOLOGY_HELP}"
     )
+    parser.add_argument(
+        "--place",
+        action="store_true",
+        help="number the parts so that plans on T are fastest (needs --topology)",
+    )
     parser.add_argument("--method", metavar="M", default="metis", help="metis (default), random or range")
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
     parser.add_argument("--out", metavar="part.npy", required=True, help="the owner of each vertex, int32")
@@ -55,14 +61,21 @@ def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
     from dgcl.partition import METHODS, partition_graph, partition_report
     from dgcl.partition.replication import replication_factors
+    from dgcl.relation import build_classes
 
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
     check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
+    if args.place and not args.topology:
+        raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
     graph = load_graph(args.graph)
     with step(f"partitioning {graph.num_nodes} vertices into {args.parts} parts"):
         part = partition_graph(graph, args.parts, topology=topology, method=args.method, seed=args.seed)
+    placement = None
+    if args.place and topology is not None:
+        placement = find_placement(build_classes(graph, part, args.parts).relation, topology)
+        part = placement.device_of_part.astype(part.dtype)[part]
     with step("counting copies"):
         report = partition_report(graph, part, args.parts)
         replication = replication_factors(graph, part, args.parts, HOPS)
@@ -70,9 +83,12 @@ def partition(args: argparse.Namespace) -> int:
         np.save(file, part, allow_pickle=False)
     if args.json:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-        print_json({"out": args.out, **sizes, **report.to_json(), "replication": replication})
+        placed = {} if placement is None else {"placement": placement_facts(placement)}
+        print_json({"out": args.out, **sizes, **report.to_json(), "replication": replication, **placed})
     else:
         _print(args.out, graph, report, replication)
+        if placement is not None:
+            print(f"\nplacement {placement_line(placement)}")
     return 0
 
 

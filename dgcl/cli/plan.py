@@ -14,6 +14,7 @@ from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, step
+from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import add_problem, problem
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument(
         "--gap", metavar="G", type=number(0), help="stop once this near the bound (0.01: 1%%)"
+    )
+    parser.add_argument(
+        "--place", action="store_true", help="first find the device for each part that makes plans fastest"
     )
     parser.add_argument(
         "--compare",
@@ -73,6 +77,9 @@ def plan(args: argparse.Namespace) -> int:
     if args.gap is not None:
         options = replace(options, gap=args.gap)
     relation, topology = problem(args)
+    placement = find_placement(relation, topology, options) if args.place else None
+    if placement is not None:
+        relation = placement.relation
     chosen = None if args.explain is None else find_class(relation, args.explain)
     with step(f"planning {relation.num_classes} classes on {topology.name}"):
         made = make_plan(relation, topology, args.method, options)
@@ -88,9 +95,14 @@ def plan(args: argparse.Namespace) -> int:
     facts = report(made, _others(args, made, options))
     told = None if chosen is None else explain(made, chosen)
     if args.json:
-        print_json({**_summary(made), "report": facts, **({} if told is None else {"explain": told})})
+        more = {} if told is None else {"explain": told}
+        if placement is not None:
+            more["placement"] = placement_facts(placement)
+        print_json({**_summary(made), "report": facts, **more})
     else:
         _print(facts, told)
+        if placement is not None:
+            print(f"\nplacement {placement_line(placement)}")
     return 0
 
 

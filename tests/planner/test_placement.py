@@ -40,10 +40,10 @@ def best_by_planning(relation: Relation, topology: Topology) -> float:
 )  # fmt: skip
 def test_the_best_placement_is_found(topology: Topology, classes: list[tuple[int, set[int], int]]) -> None:
     relation = Relation.from_classes(topology.num_devices, classes)
-    found = place(relation, topology)
+    found = place(relation, topology, PlanOptions(row_bytes=GB))
     plan = make_plan(found.relation, topology, "auto", PlanOptions(row_bytes=GB))
     assert plan.predicted_seconds == pytest.approx(best_by_planning(relation, topology), rel=1e-2)
-    assert found.bound_after < found.bound_before
+    assert found.seconds_after == plan.predicted_seconds < found.seconds_before
 
 
 @given(st.permutations(range(5)), st.integers(0, 2**32 - 1))
@@ -66,7 +66,8 @@ def test_among_equal_devices_the_present_placement_stays() -> None:
     assert found.relation is relation
 
 
-@settings(max_examples=8)
+@pytest.mark.slow
+@settings(max_examples=6)
 @given(st.permutations(range(16)))
 def test_parts_that_belong_together_find_their_machine_again(order: list[int]) -> None:
     """Neighbouring parts on a two-machine topology, dealt out at random: swaps must undo most of the harm."""
@@ -74,10 +75,10 @@ def test_parts_that_belong_together_find_their_machine_again(order: list[int]) -
     topology = preset("dgx1x2")
     mixed = placed_relation(relation, np.array(order))
     found = place(mixed, topology)
-    assert found.bound_after <= found.bound_before
+    assert found.seconds_after <= found.seconds_before
     assert sorted(found.device_of_part.tolist()) == list(range(16))
-    at_home = place(relation, topology).bound_after
-    assert found.bound_after <= 1.15 * at_home
+    at_home = place(relation, topology).seconds_after
+    assert found.seconds_after <= 1.15 * at_home
 
 
 def test_a_placement_never_cuts_off_what_was_reachable() -> None:

@@ -69,3 +69,20 @@ def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path) -> None
     machine = np.load(folder / "out.npy")[shuffled] // 8
     assert len(set(machine[:48])) == len(set(machine[48:])) == 1
     assert machine[0] != machine[48]
+
+
+def test_parts_are_numbered_for_a_machine(run: Run, folder: Path) -> None:
+    argv = ["partition", "graph.npz", "--parts", 3, "--method", "range"]
+    run(*argv, "--out", "plain.npy")
+    report = run(*argv, "--topology", "line.json", "--place", "--out", "placed.npy", "--json").json
+    order = np.array(report["placement"]["device_of_part"])
+    assert sorted(order.tolist()) == [0, 1, 2]
+    assert (np.load(folder / "placed.npy") == order[np.load(folder / "plain.npy")]).all()
+    placed = run("plan", "graph.npz", "--topology", "line.json", "--part", "placed.npy", "--json").json
+    assert report["placement"]["seconds_after"] == pytest.approx(placed["predicted_seconds"])
+
+
+def test_a_placement_needs_a_machine(run: Run) -> None:
+    outcome = run("partition", "graph.npz", "--parts", 3, "--place", "--out", "out.npy")
+    assert outcome.status == 2
+    assert "--topology" in outcome.err
