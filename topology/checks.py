@@ -12,6 +12,10 @@ import reprlib
 from collections.abc import Collection
 from numbers import Real
 
+#: Devices of a topology. It has a link for each ordered pair of them, and a plan looks at all links: a
+#: thousand devices are a million links, and some hundred MB.
+MOST_DEVICES = 1024
+
 
 def shown(value: object) -> str:
     """``repr`` of a value that came from outside, cut to a length that fits an error message."""
@@ -54,6 +58,12 @@ def check_index(value: object, field: str) -> int:
     if index < 0:
         raise ValueError(f"{field} must be an integer >= 0 (got {index})")
     return index
+
+
+def check_num_devices(count: int, whole: str) -> None:
+    """No more devices than a topology has; checked before anything of that size is made."""
+    if count > MOST_DEVICES:
+        raise ValueError(f"{whole} would have {count} devices; a topology has at most {MOST_DEVICES}")
 
 
 def nearest(word: str, known: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dgcl.topology.checks import check_index, check_number
+from dgcl.topology.checks import check_index, check_num_devices, check_number
 from dgcl.topology.model import Connection, Device, Link, Topology
 
 PORT = ".port"  # where the wire of a NIC ends that is not joined to a network
@@ -70,6 +70,7 @@ def cluster(
     """
     if check_index(num_machines, "num_machines") < 1:
         raise ValueError(f"num_machines must be at least 1 (got {num_machines})")
+    check_num_devices(num_machines * node.num_devices, f"num_machines: {num_machines} times {node.name!r}")
     if spine is not None:
         check_number(spine, "spine", positive=True)
     if num_machines == 1:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.topology.checks import check_index, check_number
+from dgcl.topology.checks import check_index, check_num_devices, check_number
 from dgcl.topology.model import Connection, Device, Link, Topology
 
 _LOGGER = logging.getLogger("dgcl")
@@ -58,6 +58,7 @@ def measure_host(num_ranks: int, *, seconds: float = 1.0) -> Topology:
     """
     if check_index(num_ranks, "num_ranks") < 1:
         raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
+    check_num_devices(num_ranks, f"'host:{num_ranks}'")
     check_number(seconds, "seconds", positive=True)
     if num_ranks == 1:
         return Topology("host1", (Device("rank0"),), ())

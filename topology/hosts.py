@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dgcl.topology.checks import check_num_devices
 from dgcl.topology.host import CopyRates
 from dgcl.topology.machine import Net
 from dgcl.topology.model import Connection, Device, Link, Topology
@@ -26,6 +27,7 @@ class Host:
 
 def hosts_topology(hosts: Sequence[Host], host_of_rank: Sequence[int]) -> Topology:
     """The topology of CPU ranks, rank r on ``hosts[host_of_rank[r]]``."""
+    check_num_devices(len(host_of_rank), f"{len(hosts)} hosts")
     connections: list[Connection] = []
     for number, host in enumerate(hosts):
         m = f"m{number}."

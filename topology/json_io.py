@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dgcl.topology.checks import nearest, shown
+from dgcl.topology.checks import check_num_devices, nearest, shown
 from dgcl.topology.model import Connection, Device, Link, Topology
 
 SCHEMA = "dgcl-topology/1"
@@ -26,6 +26,8 @@ _TOPOLOGY_KEYS = ("schema", "name", "devices", "connections"), ("links", "about"
 _DEVICE_KEYS = ("name",), ("machine", "socket")
 _CONNECTION_KEYS = ("name", "kind", "a", "b", "bandwidth"), ("latency", "duplex")
 _LINK_KEYS = ("src", "dst", "route"), ()
+
+_LARGEST = 512 << 20  # bytes: more than a topology of the most devices takes with all its links
 
 _Item = TypeVar("_Item")
 
@@ -43,7 +45,11 @@ def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dic
     """As :func:`load_topology`, with what the file tells about itself (``{}`` if it does not)."""
     path = os.fspath(path)
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        with Path(path).open("rb") as file:
+            data = file.read(_LARGEST + 1)  # some files never end
+        if len(data) > _LARGEST:
+            raise ValueError(f"{path}: is larger than {_LARGEST >> 20} MB, too large for a topology")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise type(error)(f"cannot read topology file {path!r}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -143,6 +149,8 @@ def _items(
 ) -> tuple[_Item, ...]:
     if not isinstance(obj[field], list):
         raise ValueError(f"{field} must be a list (got {shown(obj[field])})")
+    if field == "devices":
+        check_num_devices(len(obj[field]), "it")
     items = []
     for index, item in enumerate(obj[field]):
         where = f"{field}[{index}]"

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from dgcl.topology.arrays import TopologyArrays, topology_arrays
-from dgcl.topology.checks import check_index, check_name, check_number, nearest, shown
+from dgcl.topology.checks import check_index, check_name, check_num_devices, check_number, nearest, shown
 from dgcl.topology.routes import derive_routes
 
 
@@ -121,6 +121,7 @@ class Topology:
             object.__setattr__(self, field, _tuple_of(getattr(self, field), kind, field))
         if not self.devices:
             raise ValueError("devices must name at least one device (got none)")
+        check_num_devices(len(self.devices), f"topology {self.name!r}")
         _check_unique([device.name for device in self.devices], "devices")
         _check_unique([connection.name for connection in self.connections], "connections")
         if self.links is None:

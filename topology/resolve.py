@@ -16,13 +16,12 @@ from dgcl.topology.model import Topology
 
 # Numbers of machines that are listed; others are understood, too.
 _LISTED = ("dgx1x2", "summitx2")
-_MOST_DEVICES = 1024  # of a preset: links grow with the square
 # A host is measured once in a process: it takes a second, and communicators of one process should agree.
 _SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {"host": cache(measure_host), "uniform": presets.uniform}
 )
-_SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,9}}))?")
-_SEVERAL_NAME = re.compile(rf"({'|'.join(presets.NODES)})x([1-9][0-9]{{0,3}})")
+_SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,18}}))?")
+_SEVERAL_NAME = re.compile(rf"({'|'.join(presets.NODES)})x([1-9][0-9]{{0,17}})")
 
 
 def preset_names() -> tuple[str, ...]:
@@ -91,7 +90,7 @@ def _preset(name: str, num_devices: int | None) -> Topology:
     if name in presets.NODES:
         return presets.NODES[name](1)
     if several := _SEVERAL_NAME.fullmatch(name):
-        return _several(several[1], int(several[2]))
+        return presets.NODES[several[1]](int(several[2]))
     match = _SIZED_NAME.fullmatch(name)
     if match is None:
         raise ValueError(
@@ -108,17 +107,6 @@ def _preset(name: str, num_devices: int | None) -> Topology:
     if size == 0:
         raise ValueError(f"topology {name!r} must have at least 1 device (got 0)")
     return _SIZED[family](size)
-
-
-def _several(name: str, count: int) -> Topology:
-    node = presets.NODES[name]
-    devices = node(1).num_devices
-    if devices * count > _MOST_DEVICES:
-        raise ValueError(
-            f"topology '{name}x{count}' would have {devices * count} devices; presets have at most "
-            f"{_MOST_DEVICES}: build it with dgcl.topology.combine.cluster"
-        )
-    return node(count)
 
 
 def _fit(topology: Topology, num_devices: int | None) -> Topology:

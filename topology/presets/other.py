@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from dgcl.topology.checks import check_number
+from dgcl.topology.checks import check_num_devices, check_number
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Device, Topology
 from dgcl.topology.presets.wires import check_count, gpus, wire
@@ -66,7 +66,8 @@ def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) 
     """
     check_number(bandwidth, "bandwidth", positive=True)
     check_number(latency, "latency", positive=False)
-    names = [f"device{rank}" for rank in range(check_count(num_devices, "num_devices"))]
+    check_num_devices(check_count(num_devices, "num_devices"), f"'uniform:{num_devices}'")
+    names = [f"device{rank}" for rank in range(num_devices)]
     return Topology(
         name=f"uniform{num_devices}",
         devices=tuple(Device(name) for name in names),

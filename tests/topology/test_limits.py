@@ -1,0 +1,73 @@
+"""Sizes that no machine has: refused at once, with the most that a topology may have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dgcl.topology import Topology, load_topology, measure_host, preset, resolve_topology
+from dgcl.topology.checks import MOST_DEVICES
+from dgcl.topology.combine import cluster
+from dgcl.topology.host import CopyRates
+from dgcl.topology.hosts import Host, hosts_topology
+from dgcl.topology.model import Device
+
+MOST = rf"a topology has at most {MOST_DEVICES}$"
+
+
+@pytest.mark.parametrize(
+    ("spec", "devices"),
+    [
+        ("uniform:99999999", 99999999),
+        ("uniform:1025", 1025),
+        ("host:5000", 5000),
+        ("host999999999999", 999999999999),
+        ("hgx_h100x200", 1600),
+        ("dgx1x99999999999", 799999999992),
+        ("gb200_nvl72x15", 1080),
+    ],
+)
+def test_presets(spec: str, devices: int) -> None:
+    with pytest.raises(ValueError, match=rf"would have {devices} devices; {MOST}"):
+        resolve_topology(spec)
+
+
+def test_numbers_beyond_any_number_are_no_presets() -> None:
+    with pytest.raises(ValueError, match=r"topology must be a preset .*got .uniform:9"):
+        resolve_topology("uniform:" + "9" * 10_000)
+
+
+def test_the_most_is_not_too_many() -> None:
+    devices = tuple(Device(f"d{n}") for n in range(MOST_DEVICES))
+    assert Topology("most", devices, (), ()).num_devices == MOST_DEVICES
+    with pytest.raises(ValueError, match=rf"topology 'more' would have {MOST_DEVICES + 1} devices; {MOST}"):
+        Topology("more", (*devices, Device("last")), (), ())
+
+
+def test_sizes_as_arguments() -> None:
+    with pytest.raises(ValueError, match=MOST):
+        preset("uniform", 10**12)
+    with pytest.raises(ValueError, match=MOST):
+        measure_host(10**12)
+    with pytest.raises(ValueError, match=r"num_machines: 1000 times 'dgx1' would have 8000 devices"):
+        cluster(preset("dgx1"), 1000)
+    with pytest.raises(ValueError, match=r"2 hosts would have 2000 devices"):
+        hosts_topology([Host(CopyRates(1.0, 1.0))] * 2, [0, 1] * 1000)
+
+
+def test_files(tmp_path: Path) -> None:
+    obj: dict[str, Any] = {"schema": "dgcl-topology/1", "name": "large", "connections": []}
+    obj["devices"] = [{"name": f"d{n}"} for n in range(20_000)]
+    (tmp_path / "large.json").write_text(json.dumps(obj))
+    with pytest.raises(ValueError, match=rf"large\.json: it would have 20000 devices; {MOST}"):
+        load_topology(tmp_path / "large.json")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").is_char_device(), reason="there is no /dev/zero")
+def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dgcl.topology.json_io._LARGEST", 1 << 20)
+    with pytest.raises(ValueError, match="/dev/zero: is larger than 1 MB, too large for a topology"):
+        load_topology("/dev/zero")
