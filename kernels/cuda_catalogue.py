@@ -54,6 +54,7 @@ def catalogue() -> dict[str, Kernel]:
         return Kernel(f"sum_{element}_{unit}", 7, lambda: sum_kernel(element, unit))
 
     kernels = [
+        Kernel("enter", 13, lambda: cuda_flags.enter),
         Kernel("announce", 5, lambda: cuda_flags.announce),
         Kernel("wait", 3, lambda: cuda_flags.wait),
         Kernel("resolve", 5, lambda: cuda_flags.resolve),

@@ -20,6 +20,10 @@ _NUM_REGISTERS, _LOCAL_BYTES = 4, 3
 _STREAM_MEMORY_OPERATIONS = 122  # on 64-bit words
 _LAZY_PEER_ACCESS = 1
 _HOST_REGISTER_PORTABLE_MAPPED = 3
+_NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
+_EVENT_WITHOUT_TIME = 2
+_NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 600, 704
+_UUID_BYTES = 16
 
 IPC_HANDLE_BYTES: Final = 64
 
@@ -40,6 +44,12 @@ class _IpcHandle(ctypes.Structure):
     """A memory handle; the driver takes it by value."""
 
     _fields_ = [("bytes", ctypes.c_char * IPC_HANDLE_BYTES)]
+
+
+class _Uuid(ctypes.Structure):
+    """A device's number in the world."""
+
+    _fields_ = [("bytes", ctypes.c_ubyte * _UUID_BYTES)]
 
 
 class Driver:
@@ -101,6 +111,87 @@ class Driver:
         self.call("cuDeviceGetAttribute", byref(value), c_int(which), handle)
         return value.value
 
+    def uuid(self, device: int) -> str:
+        """What tells a device from every other, whatever number it has here; hexadecimal."""
+        handle, found = c_int(), _Uuid()
+        self.call("cuDeviceGet", byref(handle), c_int(device))
+        self.call("cuDeviceGetUuid_v2", byref(found), handle)
+        return bytes(found.bytes).hex()
+
+    # Contexts: what a thread's calls are about
+
+    def current_context(self) -> int:
+        """The calling thread's context; 0: none."""
+        context = c_void_p()
+        self.call("cuCtxGetCurrent", byref(context))
+        return context.value or 0
+
+    def use_context(self, context: int) -> None:
+        """Make a context that of the calling thread."""
+        self.call("cuCtxSetCurrent", c_void_p(context))
+
+    def enable_peer_access(self, context: int) -> None:
+        """Let the current context reach the memory of another one of this process.
+
+        Raises:
+            CudaError: The devices cannot.
+        """
+        try:
+            self.call("cuCtxEnablePeerAccess", c_void_p(context), c_uint(0))
+        except CudaError as error:
+            if error.code != _PEER_ACCESS_ALREADY_ENABLED:
+                raise
+
+    # Streams and events
+
+    def create_stream(self) -> int:
+        """A stream that is not ordered with the legacy default stream."""
+        stream = c_void_p()
+        self.call("cuStreamCreate", byref(stream), c_uint(_NON_BLOCKING_STREAM))
+        return stream.value or 0
+
+    def destroy_stream(self, stream: int) -> None:
+        """Give up a stream; what it has still to do is done."""
+        self.call("cuStreamDestroy_v2", c_void_p(stream))
+
+    def synchronize_stream(self, stream: int) -> None:
+        """Block the host until a stream has done everything. Not for use inside a call."""
+        self.call("cuStreamSynchronize", c_void_p(stream))
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether what is put into a stream becomes part of a graph instead of being done."""
+        status = c_int()
+        self.call("cuStreamIsCapturing", c_void_p(stream), byref(status))
+        return status.value != 0
+
+    def create_event(self) -> int:
+        """A mark for streams, without a time."""
+        event = c_void_p()
+        self.call("cuEventCreate", byref(event), c_uint(_EVENT_WITHOUT_TIME))
+        return event.value or 0
+
+    def destroy_event(self, event: int) -> None:
+        """Give up an event."""
+        self.call("cuEventDestroy_v2", c_void_p(event))
+
+    def record_event(self, event: int, stream: int) -> None:
+        """Set an event behind all that a stream has been given so far."""
+        self.call("cuEventRecord", c_void_p(event), c_void_p(stream))
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """Let a stream wait for an event."""
+        self.call("cuStreamWaitEvent", c_void_p(stream), c_void_p(event), c_uint(0))
+
+    def has_happened(self, event: int) -> bool:
+        """Whether all before an event is done; does not wait."""
+        try:
+            self.call("cuEventQuery", c_void_p(event))
+        except CudaError as error:
+            if error.code != _NOT_READY:
+                raise
+            return False
+        return True
+
     # Kernels
 
     def load_module(self, ptx: str) -> int:
@@ -151,6 +242,24 @@ class Driver:
     def free(self, address: int) -> None:
         """Give back what :meth:`allocate` gave."""
         self.call("cuMemFree_v2", c_void_p(address))
+
+    def clear(self, address: int, num_bytes: int, stream: int) -> None:
+        """Let a stream set device memory to zero."""
+        self.call(
+            "cuMemsetD8Async", c_void_p(address), ctypes.c_ubyte(0), c_size_t(num_bytes), c_void_p(stream)
+        )
+
+    def copy_to_device(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        """Let a stream copy from the host. Memory that is not locked has been read when this returns."""
+        self.call(
+            "cuMemcpyHtoDAsync_v2", c_void_p(target), c_void_p(source), c_size_t(num_bytes), c_void_p(stream)
+        )
+
+    def copy_to_host(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        """Let a stream copy to locked memory of the host."""
+        self.call(
+            "cuMemcpyDtoHAsync_v2", c_void_p(target), c_void_p(source), c_size_t(num_bytes), c_void_p(stream)
+        )
 
     def export_memory(self, address: int) -> bytes:
         """A handle by which another process can open the allocation that *begins* at ``address``."""

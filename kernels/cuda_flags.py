@@ -48,6 +48,44 @@ _LOOKS_PER_ABORT = 16
 _TAG, _BUFFERS, _BUFFER_BYTES = 8, 16, 24
 
 
+def enter(
+    addresses: int,
+    words: int,
+    local: int,
+    second: int,
+    result: int,
+    staging: int,
+    tag: int,
+    base: int,
+    size: int,
+    offset: int,
+    relay_base: int,
+    relay_size: int,
+    relay_offset: int,
+) -> None:
+    """Enter what differs from call to call into the tables: this rank's buffers. One thread.
+
+    Args:
+        addresses: Table whose first four slots become ``local``, ``second``, ``result`` and ``staging``.
+        words: Table that becomes what the announcement says behind the call's number: ``tag``, then (segment,
+            its size, offset) of the buffer and of the relay rows.
+
+    Addresses are parameters of this kernel alone. A captured graph repeats them, and may: what a capture was
+    given stays its own.
+    """
+    store_word(addresses, local)
+    store_word(addresses + 8, second)
+    store_word(addresses + 16, result)
+    store_word(addresses + 24, staging)
+    store_word(words, tag)
+    store_word(words + 8, base)
+    store_word(words + 16, size)
+    store_word(words + 24, offset)
+    store_word(words + 32, relay_base)
+    store_word(words + 40, relay_size)
+    store_word(words + 48, relay_offset)
+
+
 def announce(state: int, lines: int, num_lines: int, words: int, num_words: int) -> None:
     """Begin the next call, and write its number and ``words`` to this rank's ready lines. One block.
 
@@ -113,6 +151,9 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
     """Find out where the peers want their rows: read their ready lines, which say this call. One thread per
     flag.
 
+    A peer may have new memory, which this rank's host is about to map: then the thread waits for its MAP
+    record, in which the address is written last.
+
     Args:
         state, addresses: Tables; the addresses of both of a peer's buffers are entered in its slots.
         flags, num_flags: The ready lines, already waited for.
@@ -130,18 +171,21 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
         buffer = line + _BUFFERS + which * _BUFFER_BYTES
         base, size, offset = load_word(buffer), load_word(buffer + 8), load_word(buffer + 16)
         address = int64(0)
-        if size > 0:
-            maps = load_word(flag + FLAG_MAPS)
-            for m in range(load_word(flag + FLAG_NUM_MAPS)):
-                found = load_word(maps + MAP_BYTES * m + MAP_ADDRESS)
+        maps, num_maps = load_word(flag + FLAG_MAPS), load_word(flag + FLAG_NUM_MAPS)
+        while size > 0 and address == 0 and fault == 0:
+            for m in range(num_maps):
+                found = load_acquire(maps + MAP_BYTES * m + MAP_ADDRESS)
                 if (
                     found != 0
                     and load_word(maps + MAP_BYTES * m) == base
                     and load_word(maps + MAP_BYTES * m + MAP_SIZE) == size
                 ):
                     address = found + offset
-            if address == 0 and fault == 0:
-                fault = UNMAPPED
+            if address == 0:
+                if load_acquire(load_word(state + ABORT)) != 0:
+                    fault = UNMAPPED
+                else:
+                    sleep_nanoseconds(_LONGEST_SLEEP)
         store_word(addresses + 8 * (load_word(flag + FLAG_TARGET) + which), address)
     if fault != 0:
         store_word(state + FAULT, fault)

@@ -113,18 +113,25 @@ class Prepared:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def launch(self, kernel: Loaded, blocks: int, threads: int, *parameters: int, stream: int = 0) -> None:
-        """Launch a kernel; nothing when there are no blocks."""
+    def launch(
+        self, kernel: Loaded, blocks: int, threads: int, *parameters: int, stream: int = 0
+    ) -> np.ndarray:
+        """Launch a kernel; nothing when there are no blocks.
+
+        Returns:
+            The parameters, int64. They are read when the list is enqueued, so they may be changed before.
+        """
         if len(parameters) != kernel.num_parameters:
             raise ValueError(
                 f"parameters: {kernel.name} takes {kernel.num_parameters}, got {len(parameters)}"
             )
-        if blocks == 0:
-            return
         values = np.array(parameters, np.int64)
+        if blocks == 0:
+            return values
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._kept += [values, pointers]
         self._add(kernel.name, LAUNCH, stream, kernel.handle, blocks, threads, pointers.ctypes.data)
+        return values
 
     def wait_value(self, address: int, multiplier: int, offset: int, stream: int = 0) -> None:
         """Let the stream wait until the int64 at ``address`` is at least ``call * multiplier + offset``."""
@@ -147,6 +154,19 @@ class Prepared:
         if num_bytes:
             self._add("copy", COPY, stream, target, source, num_bytes)
 
+    def place_copy(self, place: int, target: int, source: int) -> None:
+        """Let the copy that was the ``place``-th operation (counted from 0) have other addresses."""
+        operations = self._made()
+        assert operations[place, 0] == COPY
+        operations[place, 2:4] = target, source
+
+    def _made(self) -> np.ndarray:
+        if self._operations is None:
+            self._num_streams = 1 + max((row[1] for row in self._rows), default=-1)
+            records = np.array(self._rows, OPERATION)
+            self._operations = records.view(np.int64).reshape(-1, OPERATION_WORDS)
+        return self._operations
+
     def _add(
         self, name: str, kind: int, stream: int, handle: int, a: int = 0, b: int = 0, c: int = 0
     ) -> None:
@@ -166,13 +186,10 @@ class Prepared:
         Raises:
             CudaError: The driver refused one. Those before it run.
         """
-        if self._operations is None:
-            self._num_streams = 1 + max((row[1] for row in self._rows), default=-1)
-            records = np.array(self._rows, OPERATION)
-            self._operations = records.view(np.int64).reshape(-1, OPERATION_WORDS)
+        operations = self._made()
         if len(streams) < self._num_streams:
             raise ValueError(f"streams: expected at least {self._num_streams}, got {len(streams)}")
-        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), call, self._operations))
+        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), call, operations))
         if failed:
             place, code = failed >> 32, failed & 0xFFFFFFFF
             raise CudaError(f"operation {place} ({self._names[place]})", code, self._driver.error_name(code))

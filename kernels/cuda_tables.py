@@ -62,8 +62,8 @@ FAULT: Final = 32  # why SKIP was set: one of the codes below
 WHERE: Final = 40  # the place of the flag where it was noticed
 STATE_BYTES: Final = 128
 
-#: Codes of FAULT: the host said stop; a peer makes another call; a peer's buffer is in a segment not mapped
-#: here.
+#: Codes of FAULT: the host said stop; a peer makes another call; the host said stop while a peer's buffer was
+#: in a segment not mapped here.
 ABORTED: Final = 1
 DISAGREES: Final = 2
 UNMAPPED: Final = 3

@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 
 _WORD = ir.IntType(64)
 _BYTE = ir.IntType(8)
+_LINE = ir.VectorType(_WORD, 8)  # a cache line of 64 bytes
 
 
 def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
@@ -57,6 +58,47 @@ def copy_bytes(typingctx: Any, destination: Any, source: Any, num_bytes: Any) ->
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def stream_line(typingctx: Any, destination: Any, source: Any) -> Any:
+    """Copy 64 bytes past the caches; ``destination`` is a multiple of 64. Another thread may see them before or
+    after later writes of this one, until :func:`write_fence`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = builder.load(_pointer(builder, args[1], _LINE), align=1)
+        store = builder.store(line, _pointer(builder, args[0], _LINE), align=64)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+@intrinsic
+def write_fence(typingctx: Any) -> Any:
+    """Keep all earlier writes of this thread, streamed ones too, before all later ones: on x86 streamed writes
+    are outside the order that a release store relies on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def prefetch_line(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at ``address``, which need not be mapped."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = ir.IntType(32)
+        pointer = _BYTE.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        builder.call(prefetch, [_pointer(builder, args[0], _BYTE), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), codegen
 
 
 @intrinsic

@@ -1,6 +1,6 @@
 """Gather rows, and add rows in a fixed order; on raw addresses, for any row width.
 
-Both kernels read every row once and write every row once. Index tables are int32 (a rank holds fewer than
+The kernels read every row once and write every row once. Index tables are int32 (a rank holds fewer than
 2**31 rows); every product of an index and a row size is formed in 64 bits.
 
 :func:`sum_rows` is the whole arithmetic of a fold: the sum of a rank's own row and of what arrived for it, in
@@ -15,16 +15,26 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, float32, float64, int8, int16, int32, int64, njit, uint8, uint16
 
+from dgcl.kernels.copies import AHEAD, STREAMED, prefetch_row, stream_bytes
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
-from dgcl.kernels.memory import copy_bytes, pointer_to
+from dgcl.kernels.memory import copy_bytes, pointer_to, write_fence
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "f10ee5dfc16949fa"
+COMPILED_FROM: Final = "386f9dd802997392"
 
 #: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
 SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
 
 _BLOCK: Final = 512  # columns of 16-bit floats that are added in float32 at a time
+
+
+@njit(nogil=True, inline="always")
+def _row_address(source: int, num_source_rows: int, overflow: int, row: int, row_bytes: int) -> int:
+    """Where a row lies whose index counts on from the source into the overflow."""
+    wide = int64(row)
+    if wide < num_source_rows:
+        return source + wide * row_bytes
+    return overflow + (wide - num_source_rows) * row_bytes
 
 
 @njit(nogil=True, inline="never")
@@ -53,19 +63,24 @@ def gather_rows(
             else:
                 copy_bytes(destination + (i - begin) * 4, overflow + (row - num_source_rows) * 4, 4)
         return
-    for i in range(begin, end):
+    streamed = (end - begin) * row_bytes >= STREAMED
+    i = begin
+    while i < end:
         row = int64(rows[i])
-        if row < num_source_rows:
-            address = source + row * row_bytes
+        past = i + 1  # rows[i:past] lie one behind the other and go in one piece
+        while past < end and rows[past] == row + (past - i) and rows[past] != num_source_rows:
+            past += 1
+        for k in range(i + AHEAD, min(past + AHEAD, end, i + 2 * AHEAD)):
+            prefetch_row(_row_address(source, num_source_rows, overflow, rows[k], row_bytes), row_bytes)
+        target = destination + (i - begin) * row_bytes
+        address = _row_address(source, num_source_rows, overflow, row, row_bytes)
+        if streamed:
+            stream_bytes(target, address, (past - i) * row_bytes)
         else:
-            address = overflow + (row - num_source_rows) * row_bytes
-        copy_bytes(destination + (i - begin) * row_bytes, address, row_bytes)
-
-
-@njit(nogil=True, cache=True)
-def write_bytes(destination: int, source: int, num_bytes: int) -> None:
-    """Copy ``num_bytes`` between addresses that do not overlap, without the GIL."""
-    copy_bytes(destination, source, num_bytes)
+            copy_bytes(target, address, (past - i) * row_bytes)
+        i = past
+    if streamed:
+        write_fence()
 
 
 @njit(nogil=True, inline="always")
@@ -76,6 +91,23 @@ def _add_exact(first: Any, target: int, left: int, right: int, width: int) -> No
     b = carray(pointer_to(right, first), (width,))
     for column in range(width):
         out[column] = a[column] + b[column]
+
+
+@njit(nogil=True, inline="always")
+def _add_into(first: Any, target: int, right: int, width: int) -> None:
+    """target += right. Apart from :func:`_add_exact`, whose loop is only a fast one where nothing overlaps."""
+    out = carray(pointer_to(target, first), (width,))
+    b = carray(pointer_to(right, first), (width,))
+    for column in range(width):
+        out[column] += b[column]
+
+
+@njit(nogil=True, inline="always")
+def _prefetch_arrival(own: int, arrivals: int, row: int, slot: int, row_bytes: int) -> None:
+    """Ask for what an addition will read: a row of the rank's own, if it has one, and what arrived for it."""
+    if own != 0:
+        prefetch_row(own + int64(row) * row_bytes, row_bytes)
+    prefetch_row(arrivals + int64(slot) * row_bytes, row_bytes)
 
 
 @njit(nogil=True, inline="never")
@@ -94,14 +126,17 @@ def _sum_exact(
 ) -> None:
     width = row_bytes // itemsize
     last = arrival_rows.shape[0]
+    streamed = (end - begin) * row_bytes >= STREAMED
     p = first
     row = begin
     while row < end:
         stop = min(int64(arrival_rows[p]), end) if p < last else end
         if stop > row:  # a run of rows for which nothing arrived
-            copy_bytes(
-                destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes
-            )
+            target, num_bytes = destination + (row - begin) * row_bytes, (stop - row) * row_bytes
+            if streamed:
+                stream_bytes(target, own + row * row_bytes, num_bytes)
+            else:
+                copy_bytes(target, own + row * row_bytes, num_bytes)
             row = stop
             continue
         target = destination + (row - begin) * row_bytes
@@ -113,10 +148,38 @@ def _sum_exact(
             if p == last or arrival_rows[p] != row:
                 copy_bytes(target, so_far, row_bytes)
         while p < last and arrival_rows[p] == row:
-            _add_exact(zero, target, so_far, arrivals + int64(arrival_slots[p]) * row_bytes, width)
+            if p + AHEAD < last:
+                _prefetch_arrival(own, arrivals, arrival_rows[p + AHEAD], arrival_slots[p + AHEAD], row_bytes)
+            arrived = arrivals + int64(arrival_slots[p]) * row_bytes
+            if so_far == target:
+                _add_into(zero, target, arrived, width)
+            else:
+                _add_exact(zero, target, so_far, arrived, width)
             so_far = target
             p += 1
         row += 1
+    if streamed:
+        write_fence()
+
+
+@njit(nogil=True, inline="never")
+def _add_arrivals_exact(
+    zero: Any,
+    itemsize: int,
+    rows: int,
+    num_rows: int,
+    arrival_rows: np.ndarray,
+    arrival_slots: np.ndarray,
+    arrivals: int,
+    row_bytes: int,
+) -> None:
+    last = np.searchsorted(arrival_rows, num_rows)
+    for p in range(last):
+        if p + AHEAD < last:
+            _prefetch_arrival(rows, arrivals, arrival_rows[p + AHEAD], arrival_slots[p + AHEAD], row_bytes)
+        target = rows + int64(arrival_rows[p]) * row_bytes
+        arrived = arrivals + int64(arrival_slots[p]) * row_bytes
+        _add_into(zero, target, arrived, row_bytes // itemsize)
 
 
 @njit(nogil=True, inline="always")
@@ -232,11 +295,17 @@ def add_arrivals(
     As :func:`sum_rows` over all of them with ``destination`` and ``own`` both ``rows``, without touching rows
     for which nothing arrived.
     """
-    last = arrival_rows.shape[0]
-    p = 0
-    while p < last and arrival_rows[p] < num_rows:
-        row = int64(arrival_rows[p])
-        target = rows + row * row_bytes
-        sum_rows(code, target, rows, row, row + 1, arrival_rows, arrival_slots, p, arrivals, row_bytes)
-        while p < last and arrival_rows[p] == row:
-            p += 1
+    task = (rows, num_rows, arrival_rows, arrival_slots, arrivals, row_bytes)
+    if code == 0:
+        _add_arrivals_exact(float32(0), 4, *task)
+    elif code == 1:
+        _add_arrivals_exact(float64(0), 8, *task)
+    else:
+        last = np.searchsorted(arrival_rows, num_rows)
+        p = 0
+        while p < last:
+            row = int64(arrival_rows[p])
+            target = rows + row * row_bytes
+            sum_rows(code, target, rows, row, row + 1, arrival_rows, arrival_slots, p, arrivals, row_bytes)
+            while p < last and arrival_rows[p] == row:
+                p += 1

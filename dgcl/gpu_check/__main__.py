@@ -22,7 +22,7 @@ from typing import Any, Final
 PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 KERNEL_TESTS: Final = "tests/kernels/test_cuda_device.py"
 #: Named one by one: a bare machine lacks what other tests import.
-TESTS: Final = (KERNEL_TESTS, "tests/dgcl/runtime/test_device_program.py")
+TESTS: Final = (KERNEL_TESTS, "tests/dgcl/device/test_device_program.py")
 SECTION: Final = "dgcl.gpu_check.sections"
 
 

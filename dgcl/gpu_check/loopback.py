@@ -2,7 +2,7 @@
 machinery.
 
 Every rank has buffers, flags and tables of its own and, on a GPU, a stream of its own; its peers' addresses
-it simply knows. What is left is what :mod:`dgcl.runtime.device_program` lays out, so this is where that is proved
+it simply knows. What is left is what :mod:`dgcl.device.program` lays out, so this is where that is proved
 and timed.
 """
 
@@ -15,12 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dgcl.gpu_check.gpu import Tables
-from dgcl.kernels.cuda_catalogue import sum_name
-from dgcl.kernels.cuda_shapes import unit_of
-from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
-from dgcl.program import Program
-from dgcl.runtime.device_program import (
+from dgcl.device.program import (
     EXPAND,
     FOLD,
     LOCAL,
@@ -31,6 +26,11 @@ from dgcl.runtime.device_program import (
     lay_out,
     num_slots,
 )
+from dgcl.gpu_check.gpu import Tables
+from dgcl.kernels.cuda_catalogue import sum_name
+from dgcl.kernels.cuda_shapes import unit_of
+from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
+from dgcl.program import Program
 
 _LINE_WORDS = 16
 _ALIGN = 256

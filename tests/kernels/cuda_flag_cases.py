@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -123,29 +124,36 @@ class Lines(Rank):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
-        self.lines, at = machine.words(32)
+        self.lines, line = machine.words(32)
         self.lines[:8] = [3, TAG, 100, 5000, 64, 200, 6000, 128]
         self.lines[16:24] = [3, TAG, 300, 7000, 0, 0, 0, 0]  # no relay rows
         maps = [
             [(200, 6000, 20_000), (0, 0, 0), (100, 5000, 10_000)],
             [(300, 7000, 30_000), (100, 5000, 40_000)],
         ]
+        seen = [machine.words(3 * len(rows)) for rows in maps]
+        self.maps = [words.reshape(-1, 3) for words, _ in seen]
+        for rows, mine in zip(maps, self.maps, strict=True):
+            mine[:] = rows
         self.table = self.flags(
             *(
                 {
-                    "address": at + 128 * peer,
+                    "address": line + 128 * peer,
                     "target": 2 + 2 * peer,
-                    "maps": machine.upload(np.array(rows, tables.MAP)),
+                    "maps": at,
                     "num_maps": len(rows),
                 }
-                for peer, rows in enumerate(maps)
+                for peer, (rows, (_, at)) in enumerate(zip(maps, seen, strict=True))
             )
         )
         tag, self.tag = machine.words(1)
         tag[0] = TAG
 
     def resolve(self) -> None:
-        self.machine.launch("resolve", 1, 32, self.state, self.addresses, *self.table, self.tag)
+        self.start()()
+
+    def start(self) -> Callable[[], None]:
+        return self.machine.start("resolve", 1, 32, self.state, self.addresses, *self.table, self.tag)
 
 
 def resolve_finds_buffers(machine: Machine) -> None:
@@ -174,16 +182,41 @@ def resolve_notices_another_kind_of_call(machine: Machine) -> None:
     _faulty(lines, tables.DISAGREES)
 
 
-def resolve_notices_what_is_not_mapped(machine: Machine) -> None:
+def resolve_waits_for_what_is_not_mapped_yet(machine: Machine) -> None:
+    lines = Lines(machine)
+    lines.lines[18] = 500  # new memory of the second peer
+    finish = lines.start()
+    time.sleep(0.02)
+    assert lines.slots[4] == 0, "resolved too early"
+    lines.maps[1][1, :2] = (500, 7001)  # of another size
+    lines.maps[1][1, 2] = 60_000
+    time.sleep(0.02)
+    assert lines.slots[4] == 0, "resolved to memory of another size"
+    lines.maps[1][0, :2] = (500, 7000)
+    finish()
+    assert lines.slots.tolist() == [0, 0, 10_064, 20_128, 30_000, 0, 0, 0]
+    assert lines.get(tables.SKIP) == 0
+
+
+def resolve_gives_up_on_the_abort_word(machine: Machine) -> None:
     lines = Lines(machine)
     lines.lines[18] = 200  # mapped of the other peer only
-    _faulty(lines, tables.UNMAPPED)
+    finish = lines.start()
+    time.sleep(0.02)
+    assert lines.get(tables.SKIP) == 0
+    lines.abort[0] = 1
+    finish()
+    assert lines.get(tables.SKIP) == 1
+    assert lines.get(tables.FAULT) == tables.UNMAPPED
+    assert lines.get(tables.WHERE) == 1
 
 
-def resolve_notices_a_segment_of_another_size(machine: Machine) -> None:
-    lines = Lines(machine)
-    lines.lines[19] = 7001
-    _faulty(lines, tables.UNMAPPED)
+def enter_fills_the_tables(machine: Machine) -> None:
+    slots, addresses = machine.words(6)
+    words, at = machine.words(8)
+    machine.launch("enter", 1, 1, addresses, at, *range(1, 12))
+    assert slots.tolist() == [1, 2, 3, 4, 0, 0]
+    assert words.tolist() == [5, 6, 7, 8, 9, 10, 11, 0]
 
 
 def nothing_is_done_after_a_stop(machine: Machine) -> None:
@@ -227,8 +260,9 @@ FLAG_CASES: Final = {
         resolve_finds_buffers,
         resolve_notices_another_call,
         resolve_notices_another_kind_of_call,
-        resolve_notices_what_is_not_mapped,
-        resolve_notices_a_segment_of_another_size,
+        resolve_waits_for_what_is_not_mapped_yet,
+        resolve_gives_up_on_the_abort_word,
+        enter_fills_the_tables,
         nothing_is_done_after_a_stop,
     )
 }

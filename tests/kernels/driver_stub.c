@@ -163,3 +163,68 @@ CUresult cuMemHostUnregister(void *address) {
   entry(9)[1] = (long long)address;
   return CUDA_SUCCESS;
 }
+
+/* Streams, events and contexts: each notes its arguments, and gives back something made of them. */
+#define NOTED(kind, a, b, c)    \
+  do {                          \
+    long long *line = entry(kind); \
+    line[1] = (long long)(a);   \
+    line[2] = (long long)(b);   \
+    line[3] = (long long)(c);   \
+    return CUDA_SUCCESS;        \
+  } while (0)
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+  for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(device + i);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+  *context = (CUcontext)501;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) { NOTED(11, context, 0, 0); }
+
+CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
+  return flags == 0 && context == (CUcontext)502   ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+         : flags == 0 && context == (CUcontext)503 ? CUDA_SUCCESS
+                                                   : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+  *stream = (CUstream)(long long)(600 + (flags == CU_STREAM_NON_BLOCKING));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream stream) { NOTED(12, stream, 0, 0); }
+
+CUresult cuStreamSynchronize(CUstream stream) { NOTED(13, stream, 0, 0); }
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  *status = stream == (CUstream)7 ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+  *event = (CUevent)(long long)(700 + (flags == CU_EVENT_DISABLE_TIMING));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent event) { NOTED(14, event, 0, 0); }
+
+CUresult cuEventQuery(CUevent event) {
+  return event == (CUevent)1 ? CUDA_SUCCESS : event == (CUevent)2 ? CUDA_ERROR_NOT_READY : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t num_bytes, CUstream stream) {
+  NOTED(15, address, num_bytes, (long long)stream + value);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void *source, size_t num_bytes, CUstream stream) {
+  NOTED(16, target, (long long)source + (long long)stream, num_bytes);
+}
+
+CUresult cuMemcpyDtoHAsync(void *target, CUdeviceptr source, size_t num_bytes, CUstream stream) {
+  NOTED(17, target, (long long)source + (long long)stream, num_bytes);
+}

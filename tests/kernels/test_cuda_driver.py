@@ -262,3 +262,52 @@ def test_every_driver_function_is_called_as_declared(stub: ctypes.CDLL) -> None:
     ]
     with pytest.raises(CudaError, match=r"cuDeviceGetAttribute: CUDA_ERROR_OF_THE_STUB \(101\)"):
         driver.capability(3)
+
+
+def test_every_function_for_streams_is_called_as_declared(stub: ctypes.CDLL) -> None:
+    driver = Driver(stub)
+    assert driver.uuid(2) == bytes(range(42, 58)).hex()
+    assert driver.current_context() == 501
+    driver.enable_peer_access(502)  # had it already
+    driver.enable_peer_access(503)
+    with pytest.raises(CudaError):
+        driver.enable_peer_access(504)
+    assert driver.create_stream() == 601
+    assert driver.create_event() == 701
+    assert [driver.is_capturing(stream) for stream in (7, 8)] == [True, False]
+    assert [driver.has_happened(event) for event in (1, 2)] == [True, False]
+    with pytest.raises(CudaError, match="cuEventQuery"):
+        driver.has_happened(3)
+    driver.use_context(501)
+    driver.destroy_stream(9)
+    driver.synchronize_stream(2**40)
+    driver.destroy_event(10)
+    driver.clear(2**41, 2**33, 5)
+    driver.copy_to_device(2**42, 100, 24, 6)
+    driver.copy_to_host(200, 2**43, 25, 7)
+    driver.record_event(11, 12)
+    driver.wait_event(13, 14)
+    assert [line[:4] for line in written(stub, 9)] == [
+        [11, 501, 0, 0],
+        [12, 9, 0, 0],
+        [13, 2**40, 0, 0],
+        [14, 10, 0, 0],
+        [15, 2**41, 2**33, 5],
+        [16, 2**42, 106, 24],
+        [17, 200, 2**43 + 7, 25],
+        [3, 11, 12, 0],
+        [4, 13, 14, 0],
+    ]
+
+
+def test_parameters_and_copies_may_change_between_calls(stub: ctypes.CDLL) -> None:
+    prepared = Prepared(Driver(stub))
+    parameters = prepared.launch(Loaded("one", 2, 1000), 1, 32, 111, 222)
+    prepared.copy(0, 0, 64)
+    for call in (1, 2):
+        parameters[:] = (call, 10 * call)
+        prepared.place_copy(1, 4000 * call, 5000 * call)
+        prepared.enqueue([77])
+        launch, copy = written(stub, 2)
+        assert launch[5:7] == [call, 10 * call]
+        assert copy[1:4] == [4000 * call, 5000 * call, 64]

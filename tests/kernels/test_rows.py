@@ -5,6 +5,7 @@ import pytest
 import torch
 from numba import njit
 
+from dgcl.kernels.copies import STREAMED, write_bytes
 from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
 
 WIDTHS = (1, 3, 7, 128, 513, 602)
@@ -47,6 +48,52 @@ def test_gather_keeps_four_byte_patterns() -> None:
     out = np.zeros(5, np.uint32)
     _gather(out.ctypes.data, near.ctypes.data, 4, 0, rows, 0, 5, 4)
     assert np.array_equal(out, near[rows])
+
+
+@pytest.mark.parametrize("rows", ["runs", "scattered", "backwards", "across the end of the near rows"])
+def test_gather_takes_rows_that_lie_one_behind_the_other(rows: str) -> None:
+    index = {
+        "runs": np.concatenate([np.arange(3, 15), np.arange(5), np.arange(12, 29)]),
+        "scattered": np.random.default_rng(0).permutation(29),
+        "backwards": np.arange(29)[::-1],
+        "across the end of the near rows": np.arange(10, 29),
+    }[rows].astype(np.int32)
+    whole = np.random.default_rng(1).integers(0, 256, (29, 40), np.uint8)
+    near, far = whole[:20].copy(), whole[20:].copy()
+    out = np.zeros((len(index), 40), np.uint8)
+    _gather(out.ctypes.data, near.ctypes.data, 20, far.ctypes.data, index, 0, len(index), 40)
+    assert np.array_equal(out, whole[index])
+
+
+@pytest.mark.parametrize("row_bytes", [512, 100])
+@pytest.mark.parametrize("shift", [0, 4], ids=["whole-lines", "parts-of-lines"])
+def test_results_too_large_for_the_caches(row_bytes: int, shift: int) -> None:
+    """They are written past them; rows may begin anywhere in a line."""
+    generator = np.random.default_rng(0)
+    num_rows = STREAMED // row_bytes + 5
+    width = row_bytes // 4
+    whole = generator.integers(0, 1 << 30, (num_rows, width), np.int32)
+    memory = np.full(num_rows * width + 64, 77, np.int32)
+    start = -(memory.ctypes.data // 4) % 16 + shift // 4
+    out = memory[start : start + num_rows * width].reshape(num_rows, width)
+
+    write_bytes(out.ctypes.data, whole.ctypes.data, whole.nbytes)
+    assert np.array_equal(out, whole)
+
+    index = generator.permutation(num_rows).astype(np.int32)
+    index[100:200] = np.arange(100)
+    _gather(out.ctypes.data, whole.ctypes.data, num_rows, 0, index, 0, num_rows, row_bytes)
+    assert np.array_equal(out, whole[index])
+
+    arrival_rows = np.sort(generator.integers(0, num_rows, 1000)).astype(np.int32)
+    slots = generator.permutation(1000).astype(np.int32)
+    arrived = generator.integers(0, 1 << 20, (1000, width), np.int32)
+    code, own, arrivals = SUMMABLE.index("int32"), whole.ctypes.data, arrived.ctypes.data
+    sum_rows(code, out.ctypes.data, own, 0, num_rows, arrival_rows, slots, 0, arrivals, row_bytes)
+    expected = whole.copy()
+    np.add.at(expected, arrival_rows, arrived[slots])
+    assert np.array_equal(out, expected)
+    assert (memory[:start] == 77).all() and (memory[start + out.size :] == 77).all(), "wrote past the ends"
 
 
 class Sums:

@@ -1,6 +1,6 @@
 """Whole exchanges by the CUDA kernels, judged vertex by vertex; run in numba's simulator and on a GPU.
 
-``python -m tests.dgcl.device_worlds`` runs them in the simulator (NUMBA_ENABLE_CUDASIM=1) and prints JSON:
+``python -m tests.dgcl.device.device_worlds`` runs them in the simulator (NUMBA_ENABLE_CUDASIM=1) and prints JSON:
 case to what went wrong, "" for nothing.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgcl.device.program import EXPAND, FOLD, Launch
 from dgcl.gpu_check.loopback import Loopback, connect
 from dgcl.kernels.cuda_catalogue import catalogue
 from dgcl.kernels.cuda_memory import SIMULATED
 from dgcl.kernels.cuda_tables import CALL, FLAG
-from dgcl.runtime.device_program import EXPAND, FOLD, Launch
 from tests.dgcl.support_plans import TREES, World, random_world
 
 #: Runs one call of a verb on all ranks, and waits for its end.

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from dgcl.device.program import EXPAND, FOLD, Launch, Wires, lay_out, peer_slot
 from dgcl.kernels.cuda_tables import FLAG, TASK
-from dgcl.runtime.device_program import EXPAND, FOLD, Launch, Wires, lay_out, peer_slot
-from tests.dgcl.device_worlds import CASES, ORDERS, run_case
+from tests.dgcl.device.device_worlds import CASES, ORDERS, run_case
 from tests.dgcl.support_plans import random_world
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, str]:
     run = subprocess.run(
-        [sys.executable, "-m", "tests.dgcl.device_worlds"],
+        [sys.executable, "-m", "tests.dgcl.device.device_worlds"],
         cwd=ROOT,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,

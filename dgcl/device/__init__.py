@@ -1,0 +1,15 @@
+"""The runtime on CUDA devices: the programs of :mod:`dgcl.program`, enqueued on the caller's stream.
+
+===========================  ===========================================================================
+module                       what
+===========================  ===========================================================================
+:mod:`dgcl.device.program`   a program as a list of launches
+:mod:`dgcl.device.gpu`       one device: driver, kernels, streams, the tensors of torch
+:mod:`dgcl.device.pool`      buffers that peers can write to, handed out in the order of streams
+:mod:`dgcl.device.words`     a rank's flags and state on the device, and what it shares with its host
+:mod:`dgcl.device.directory` where peers find a rank's memory, and opening it
+:mod:`dgcl.device.plan`      the operations of one kind of call, prepared once
+:mod:`dgcl.device.watchdog`  deadlines, lost peers, stopping the device
+:mod:`dgcl.device.exchange`  expand and fold of tensors
+===========================  ===========================================================================
+"""
