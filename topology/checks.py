@@ -47,6 +47,13 @@ def check_number(value: object, field: str, *, positive: bool) -> float:
     return number
 
 
+def check_between(value: float, field: str, least: float, most: float) -> float:
+    """A number that sums and products can be formed of: nothing a machine has is outside."""
+    if not least <= value <= most:
+        raise ValueError(f"{field} must be between {least:g} and {most:g} (got {value:g})")
+    return value
+
+
 def check_index(value: object, field: str) -> int:
     """An integer >= 0. Booleans are not integers here."""
     try:

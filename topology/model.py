@@ -21,8 +21,20 @@ from functools import cached_property
 from typing import Any
 
 from dgcl.topology.arrays import TopologyArrays, topology_arrays
-from dgcl.topology.checks import check_index, check_name, check_num_devices, check_number, nearest, shown
+from dgcl.topology.checks import (
+    check_between,
+    check_index,
+    check_name,
+    check_num_devices,
+    check_number,
+    nearest,
+    shown,
+)
 from dgcl.topology.routes import derive_routes
+
+_SLOWEST, _FASTEST = 1e-12, 1e12  # GB/s
+_LATEST = 1e9  # seconds
+_MOST_PLACES = 2**31 - 1  # machines, sockets
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,10 @@ class Device:
         check_name(self.name, "name")
         for field in ("machine", "socket"):
             try:
-                object.__setattr__(self, field, check_index(getattr(self, field), field))
+                place = check_index(getattr(self, field), field)
+                if place > _MOST_PLACES:
+                    raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
+                object.__setattr__(self, field, place)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} in device {self.name!r}") from None
 
@@ -65,8 +80,10 @@ class Connection:
         try:
             for field in ("kind", "a", "b"):
                 check_name(getattr(self, field), field)
-            object.__setattr__(self, "bandwidth", check_number(self.bandwidth, "bandwidth", positive=True))
-            object.__setattr__(self, "latency", check_number(self.latency, "latency", positive=False))
+            bandwidth = check_number(self.bandwidth, "bandwidth", positive=True)
+            object.__setattr__(self, "bandwidth", check_between(bandwidth, "bandwidth", _SLOWEST, _FASTEST))
+            latency = check_number(self.latency, "latency", positive=False)
+            object.__setattr__(self, "latency", check_between(latency, "latency", 0, _LATEST))
             if self.duplex not in ("full", "half"):
                 raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
             if self.a == self.b:

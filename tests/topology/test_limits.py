@@ -71,3 +71,27 @@ def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgcl.topology.json_io._LARGEST", 1 << 20)
     with pytest.raises(ValueError, match="/dev/zero: is larger than 1 MB, too large for a topology"):
         load_topology("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        ("bandwidth", 1e300, r"connections\[0\]\.bandwidth must be between 1e-12 and 1e\+12 \(got 1e\+300\)"),
+        ("bandwidth", 1e-300, r"connections\[0\]\.bandwidth must be between .* \(got 1e-300\)"),
+        ("latency", 1e10, r"connections\[0\]\.latency must be between 0 and 1e\+09 \(got 1e\+10\)"),
+        ("machine", 10**30, r"devices\[0\]\.machine must be at most 2147483647 \(got 10000"),
+        ("socket", 2**31, r"devices\[0\]\.socket must be at most 2147483647 \(got 2147483648\)"),
+        ("machine", 10**400, r"devices\[0\]\.machine must be at most 2147483647 \(got 1000"),
+    ],
+    ids=["fast", "slow", "late", "machine", "socket", "googol"],
+)
+def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, message: str) -> None:
+    obj: dict[str, Any] = {
+        "schema": "dgcl-topology/1",
+        "name": "pair",
+        "devices": [{"name": "a"}, {"name": "b"}],
+        "connections": [{"name": "wire", "kind": "wire", "a": "a", "b": "b", "bandwidth": 1.0}],
+    }
+    obj["devices" if where in ("machine", "socket") else "connections"][0][where] = value
+    with pytest.raises(ValueError, match=message):
+        Topology.from_json(obj)
