@@ -16,7 +16,7 @@ from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
 from dgcl.errors import CommError
 from dgcl.halo import PendingRows, fold_halo
-from dgcl.kernels.rows import write_bytes
+from dgcl.kernels.copies import write_bytes
 from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.program import Program
