@@ -181,6 +181,7 @@ def build_comm_info(
     timeout: float = 300.0,
     place: bool = False,
     cache: str | os.PathLike[str] | None = None,
+    channel: str = "auto",
 ) -> Communicator:
     """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init`
     first.
@@ -202,6 +203,8 @@ def build_comm_info(
             INFO. A ``part`` that is given is renumbered too: see ``comm.owned_ids``.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
             (:mod:`dgcl.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
+        channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
+            the network), "memory" or "network" for all; see ``comm.describe()``.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -235,7 +238,7 @@ def build_comm_info(
             cache=cache,
         )
 
-    return connect(shares, Communicator, timeout)
+    return connect(shares, Communicator, timeout, channel)
 
 
 def _several_machines(control: Control, topology: str | Topology) -> str | Topology:
@@ -250,14 +253,14 @@ def _several_machines(control: Control, topology: str | Topology) -> str | Topol
 
 
 def connect(
-    shares: Callable[[], Sequence[Share]], kind: type[AnyCommunicator], timeout: float
+    shares: Callable[[], Sequence[Share]], kind: type[AnyCommunicator], timeout: float, channel: str = "auto"
 ) -> AnyCommunicator:
     """Let rank 0 make every rank's share, hand them out, and connect the ranks. Collective.
 
     Args:
         shares: Called on rank 0 alone; what it raises is raised on every rank.
         kind: The class of communicator to make.
-        timeout: As in :func:`build_comm_info`.
+        timeout, channel: As in :func:`build_comm_info`.
 
     Returns:
         This rank's communicator, the current one from now on.
@@ -275,7 +278,7 @@ def connect(
     share = control.scatter(answers)
     if isinstance(share, Exception):
         raise share
-    comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout)
+    comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout, channel)
     context.communicator = comm
     context.opened.add(comm)
     return comm

@@ -56,12 +56,13 @@ class Communicator:
         sizes: tuple[int, int],
         control: Control,
         timeout: float,
+        channel: str = "auto",
     ) -> None:
         self.rank, self.world_size = program.rank, program.world_size
         self.num_nodes, self.num_edges = sizes
         self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
         self._program = program
-        self._runtime = Runtime(program, control, timeout)
+        self._runtime = Runtime(program, control, timeout, channel)
         self._exchange: Exchange | None = None
         self._dropout_calls = 0
         self._number = ops.register_communicator(self)
@@ -246,6 +247,17 @@ class Communicator:
         return SplitGraph(self, edge_weight)
 
     # Looking after it.
+
+    def describe(self) -> str:
+        """How rows travel between this rank and each other rank, and why; one line for each."""
+        schedule = self._program.expand
+        lines = [f"rank {self.rank} of {self.world_size}"]
+        for peer, reason in enumerate(self._runtime.reasons):
+            if peer != self.rank:
+                sent = int(schedule.send_count[schedule.send_peer == peer].sum())
+                received = int(schedule.recv_count[schedule.recv_peer == peer].sum())
+                lines.append(f"  rank {peer}: {reason}; sends {sent} rows, receives {received}")
+        return "\n".join(lines)
 
     @property
     def bytes_sent(self) -> dict[str, Tensor]:

@@ -42,6 +42,11 @@ class Control(Protocol):
         """Return when every rank has called."""
 
 
+def can_use_network(control: Control) -> bool:
+    """Whether ranks can send rows through ``torch.distributed``: they are processes of a group."""
+    return isinstance(control, GroupControl)
+
+
 def all_reduce_sum(control: Control, tensor: Tensor) -> Tensor:
     """The sum of a tensor over the ranks, added in rank order: bitwise the same on every rank and in every
     run."""
@@ -189,12 +194,20 @@ class GroupControl:
         self.world_size = dist.get_world_size(group)
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
-        self._group = dist.new_group(
+        self._is_part = group is not None
+        self._group = self.new_group()
+
+    def new_group(self) -> ProcessGroup:
+        """Another Gloo group of the same ranks, in the same order. Collective over them, and only them."""
+        import torch.distributed as dist
+
+        made: ProcessGroup = dist.new_group(
             self._ranks,
             backend="gloo",
-            timeout=timedelta(seconds=timeout),
-            use_local_synchronization=group is not None,
+            timeout=timedelta(seconds=self._timeout),
+            use_local_synchronization=self._is_part,
         )
+        return made
 
     def _guarded(self, verb: str, run: Any) -> None:
         try:

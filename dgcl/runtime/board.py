@@ -69,6 +69,14 @@ class Board:
         board._words[0] = secrets.randbits(62) + 1
         return board
 
+    @classmethod
+    def stand_in(cls, world_size: int) -> Board:
+        """A board in this process's own memory for a peer whose board cannot be mapped."""
+        memory = np.zeros(board_bytes(world_size) + LINE, np.uint8)
+        skip = -memory.ctypes.data % LINE
+        memory = memory[skip : skip + board_bytes(world_size)]
+        return cls(Segment(0, len(memory), memory, memory.ctypes.data), world_size)
+
     @property
     def segment(self) -> Segment:
         """The segment that the board lies in."""

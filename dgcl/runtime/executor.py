@@ -39,13 +39,11 @@ from dgcl.runtime.engine import (
 )
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.pool import Block, BufferPool
+from dgcl.runtime.remote import open_network
 from dgcl.runtime.row_types import RowType
 from dgcl.runtime.segments import Segment, SegmentFile
 from dgcl.runtime.tasks import Call, CallRecord, Task
-
-_VERBS = ("expand", "fold")
-_MOST_WAITS = 5  # in a message
-_ROW_BYTES_BITS = 48
+from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, pack_tag, suspects, unpack_tag
 
 
 class Runtime:
@@ -56,6 +54,7 @@ class Runtime:
         program: This rank's program.
         control: The control plane.
         timeout: Seconds that a wait may take.
+        channel: How rows travel (:data:`dgcl.runtime.peers.CHANNELS`).
 
     Attributes:
         pool: The rank's buffers.
@@ -64,7 +63,7 @@ class Runtime:
         under_way: A call that was started and is not done yet.
     """
 
-    def __init__(self, program: Program, control: Control, timeout: float) -> None:
+    def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
         check_agreement(control, program)
         self._program, self._timeout = program, timeout
         self.rank = program.rank
@@ -72,7 +71,7 @@ class Runtime:
         self._file = SegmentFile()
         self._board = Board.create(self._file, program.world_size)
         self.pool = BufferPool(self._file)
-        self._peers = Peers(control, self._file, self._board)
+        self._peers = Peers(control, self._file, self._board, channel)
         self.tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
         self._call = 0
         self._failure: CommError | None = None
@@ -80,6 +79,12 @@ class Runtime:
         self._recorder: Callable[[CallRecord], None] | None = None
         self.under_way: Call | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
+        self._network = open_network(control, self._peers, program, self.bytes_sent)
+
+    @property
+    def reasons(self) -> list[str]:
+        """For each rank the channel, and why."""
+        return self._peers.reasons
 
     def expand_buffer(self, row_type: RowType) -> Block:
         """A block for the result of an expand; fill the first ``num_owned`` rows, then call
@@ -143,7 +148,7 @@ class Runtime:
         if self._failure is None:
             self._failure = error
             if not self._closed and os.getpid() == self._process:
-                self._board.post_failure(error)
+                self._post_failure(error)
 
     def close(self) -> None:
         """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.
@@ -154,6 +159,8 @@ class Runtime:
             self._closed = True
             if os.getpid() == self._process:
                 self._board.post_closed()
+                if self._network is not None:
+                    self._network.close()
             self._peers.close()
             self._file.close()
 
@@ -184,7 +191,7 @@ class Runtime:
             )
         if self.under_way is not None:
             raise ValueError(
-                f"rank {self.rank}: {_VERBS[self.under_way.task.verb]} {self.under_way.number} was started and"
+                f"rank {self.rank}: {VERBS[self.under_way.task.verb]} {self.under_way.number} was started and"
                 " is not finished; call wait() on its result first"
             )
 
@@ -204,14 +211,16 @@ class Runtime:
     ) -> Call:
         """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'."""
         self._call += 1
-        call = self.under_way = Call(task, self._call, _pack_tag(task.verb, row_type), row_type, buffers)
+        call = self.under_way = Call(task, self._call, pack_tag(task.verb, row_type), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:
             words += [segment.base, segment.size, offset]
         try:
-            task.sent[:] = 0
+            task.sent[:] = task.remote
             task.received[:] = 0
             publish_ready(task.own_ready, self._board.call_address, self._call, np.array(words, np.int64))
+            if self._network is not None:
+                call.job = self._network.start(call, places)
         except BaseException as error:
             self._leave(call, error)
             raise
@@ -219,7 +228,7 @@ class Runtime:
 
     def _leave(self, call: Call, error: BaseException) -> None:
         """Tell the peers that this rank goes on without finishing the call."""
-        verb = _VERBS[call.task.verb]
+        verb = VERBS[call.task.verb]
         self.fail(CommError(f"rank {self.rank} left {verb} {call.number}: {error!r}"))
 
     def drive(self, call: Call, patience: int = PATIENCE) -> bool:
@@ -248,6 +257,8 @@ class Runtime:
                     task.times,
                     patience,
                 )
+                if status == DONE and call.job is not None and not call.job.is_sent(patience):
+                    status = WAITING
                 if status == DONE:
                     task.span = (call.begin, time.perf_counter_ns())
                     self.under_way = None
@@ -264,10 +275,10 @@ class Runtime:
                     assert status == WAITING
                     if patience == 0:
                         return False
-                    now, so_far = time.monotonic(), int(task.sent.sum()) + int(task.received.sum())
+                    now, so_far = time.monotonic(), call.count_done()
                     if so_far > call.progress:
                         call.progress, call.deadline = so_far, now + self._timeout
-                    self._look_around(task, tag, now >= call.deadline)
+                    self._look_around(call, tag, now >= call.deadline)
         except CommError as error:
             self.fail(error)
             raise
@@ -275,94 +286,54 @@ class Runtime:
             self._leave(call, error)
             raise
 
-    def _look_around(self, task: Task, tag: int, late: bool) -> None:
+    def _post_failure(self, error: CommError) -> None:
+        self._board.post_failure(error)
+        if self._network is not None:
+            self._network.post_failure(error)
+
+    def _look_around(self, under_way: Call, tag: int, late: bool) -> None:
         """Raise if the call cannot or must not go on."""
+        task = under_way.task
         report = self._peers.reported_failure()
         if report is not None:
             peer, error = report
             self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}")
-            self._board.post_failure(error)  # pass on the first reason, not a chain of them
+            self._post_failure(error)  # pass on the first reason, not a chain of them
             raise self._failure
-        for peer, needed in self._awaited(task):
+        for peer, needed in awaited(under_way):
             call, theirs = self._peers.boards[peer].current_call()
             differs = call > self._call or (call == self._call and theirs != tag)
-            why = self._peers.gone(peer)
+            why = self._peers.gone(peer) or self._cut_off(peer)
             # It may have done its part just before it went on: only what is still missing now is lost.
-            if (differs or why is not None) and not self._arrived_meanwhile(task, peer):
+            if (differs or why is not None) and not arrived_meanwhile(
+                under_way, peer, self._peers.boards, self._program.num_stages
+            ):
                 if differs:
                     raise self._disagreement(peer, tag, call, theirs)
                 raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
-        waits = self._awaited(task) if late else []
+        waits = awaited(under_way) if late else []
         if waits:
+            culprits = suspects(waits, under_way.number, self._peers.boards)
             raise CommTimeoutError(
-                f"{self._place(task)}: waited {self._timeout:g} s in vain: {self._suspects(waits)}. If ranks may"
+                f"{self._place(task)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
                 " be that late, give build_comm_info a longer timeout"
             )
 
     def _place(self, task: Task) -> str:
-        return f"rank {self.rank}, {_VERBS[task.verb]} (call {self._call})"
+        return f"rank {self.rank}, {VERBS[task.verb]} (call {self._call})"
 
-    def _awaited(self, task: Task) -> list[tuple[int, str]]:
-        """The peers that this rank waits for, and for what; the earliest stage first."""
-        schedule = task.schedule
-        waits: list[tuple[int, int, str]] = []
-        for i in np.flatnonzero(task.received == 0):
-            rows, stage = _rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
-            peer = int(schedule.recv_peer[i])
-            waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
-        for i in np.flatnonzero(task.sent == 0):
-            peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
-            if read_word(int(task.lines[0][peer])) < self._call:
-                rows = _rows(schedule.send_count[i].sum())
-                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
-        return [(peer, text) for _, peer, text in sorted(waits)]
-
-    def _suspects(self, waits: list[tuple[int, str]]) -> str:
-        """What is waited for, ranks that have not begun the call before those that may wait themselves."""
-        begun = {peer: self._peers.boards[peer].current_call()[0] >= self._call for peer, _ in waits}
-        waits = sorted(waits, key=lambda wait: begun[wait[0]])
-        known = [
-            f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
-            for peer, needed in waits[:_MOST_WAITS]
-        ]
-        more = len(waits) - len(known)
-        return "; ".join(known) + (f"; and {more} more" if more else "")
-
-    def _arrived_meanwhile(self, task: Task, peer: int) -> bool:
-        """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
-        schedule = task.schedule
-        missing = (task.received == 0) & (schedule.recv_peer == peer)
-        base = self._call * self._program.num_stages + 1
-        done = read_word(int(task.lines[1][peer]))
-        if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
-            return False
-        unsent = (task.sent == 0) & (schedule.send_peer == peer)
-        return not unsent.any() or read_word(int(task.lines[0][peer])) >= self._call
+    def _cut_off(self, peer: int) -> str | None:
+        """Why the network does not reach ``peer`` any more, if that is so."""
+        why = None if self._network is None else self._network.lost.get(peer)
+        return None if why is None else f"has died or its connection broke ({why})"
 
     def _disagreement(self, peer: int, tag: int, call: int, theirs: int) -> DisagreementError:
         if call == self._call and theirs == tag:
             what = "a buffer outside its own memory"
         else:
-            what = f"call {call}: {_unpack_tag(theirs)}"
+            what = f"call {call}: {unpack_tag(theirs)}"
         return DisagreementError(
-            f"ranks make different calls: rank {self.rank} is in call {self._call}: {_unpack_tag(tag)}; "
+            f"ranks make different calls: rank {self.rank} is in call {self._call}: {unpack_tag(tag)}; "
             f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
-
-
-def _pack_tag(verb: int, row_type: RowType) -> int:
-    assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
-    return (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
-
-
-def _unpack_tag(tag: int) -> str:
-    from dgcl.runtime.dtypes import dtype_name
-
-    row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
-    element = dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)
-    return f"{_VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {element}"

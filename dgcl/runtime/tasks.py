@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from dgcl.runtime.board import Board
 from dgcl.runtime.engine import FOLD
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.row_types import RowType
+
+if TYPE_CHECKING:
+    from dgcl.network.job import Job
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,11 @@ class CallRecord:
 
 
 class Task:
-    """A verb's schedule in the form that the engine takes, with scratch that every call reuses."""
+    """A verb's schedule in the form that the engine takes, with scratch that every call reuses.
+
+    Sends to peers that share no memory with this rank (``remote``) are none of the engine's: it is told that they
+    are done, and the network channel does them.
+    """
 
     def __init__(self, verb: int, program: Program, peers: Peers, board: Board) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
@@ -64,6 +72,7 @@ class Task:
         self.own_ready = np.array(
             [board.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
         )
+        self.remote = np.isin(schedule.send_peer, peers.remote)
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)
         self.where = np.zeros(4, np.int64)
@@ -91,6 +100,7 @@ class Call:
         begin: When it began, in nanoseconds.
         progress: Transfers that were done when somebody last looked.
         deadline: When to give up if none has been done since.
+        job: What the network channel does of it.
     """
 
     task: Task
@@ -101,3 +111,14 @@ class Call:
     begin: int = field(default_factory=time.perf_counter_ns)
     progress: int = -1
     deadline: float = 0.0
+    job: Job | None = None
+
+    def unsent(self) -> np.ndarray:
+        """``(S,)`` bool: the sends that are not done."""
+        unsent: np.ndarray = self.task.sent == 0
+        return unsent if self.job is None else unsent | (self.task.remote & (self.job.sent == 0))
+
+    def count_done(self) -> int:
+        """A number that grows whenever something gets done."""
+        slices = 0 if self.job is None else self.job.slices
+        return int(self.task.sent.sum()) + int(self.task.received.sum()) + slices

@@ -1,0 +1,193 @@
+"""The network channel of one rank; :mod:`dgcl.network` says how it works."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from torch import Tensor
+
+from dgcl.errors import CommError
+from dgcl.network.job import Arrivals, Job, post_receives
+from dgcl.network.messages import (
+    CLOSED,
+    FAILED,
+    READY,
+    closed_message,
+    empty_message,
+    error_of,
+    failed_message,
+    ready_message,
+    words_of,
+)
+from dgcl.network.sender import Sender
+from dgcl.network.wire import NEWS, ROWS, Wire
+from dgcl.runtime.board import Board
+from dgcl.runtime.engine import publish_ready, write_word
+from dgcl.runtime.segments import Segment
+from dgcl.runtime.tasks import Call
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+_LAST_WORDS_SECONDS: Final = 1.0
+_JOIN_SECONDS: Final = 2.0
+
+
+class NetworkChannel:
+    """Plays the part of this rank's partners on their stand-ins.
+
+    Args:
+        group: A Gloo group of the same ranks, used for nothing else; given up by :meth:`close`.
+        rank: This rank.
+        stand_ins: The partners' boards in this rank's memory.
+        num_stages: Stages of the plan.
+        bytes_sent: ``(2, P)`` int64, by verb and peer; added to.
+
+    Attributes:
+        lost: Why a partner's connection is gone, by partner.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        rank: int,
+        stand_ins: Mapping[int, Board],
+        num_stages: int,
+        bytes_sent: np.ndarray,
+    ) -> None:
+        self.rank, self._boards, self._num_stages = rank, dict(stand_ins), num_stages
+        self._wire = Wire(group)
+        self.lost: dict[int, str] = {}
+        self._job: Job | None = None
+        self._last_words: list[tuple[Work, Tensor]] = []
+        self._failed = False
+        self._receives: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._sender = Sender(self._wire, num_stages, bytes_sent)
+        receiver = threading.Thread(target=self._receive, name="dgcl receiver", daemon=True)
+        listeners = [
+            threading.Thread(target=self._listen, args=(peer,), name=f"dgcl listener {peer}", daemon=True)
+            for peer in self._boards
+        ]
+        self._threads = [self._sender.thread, receiver, *listeners]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self.close)
+
+    # What the executor calls, in the rank's thread.
+
+    def start(self, call: Call, places: Sequence[tuple[Segment, int]]) -> Job:
+        """Begin a call: post what partners will send, tell them, and send what they are to have."""
+        partners = set(self._boards)
+        job = Job(call, np.zeros(len(call.task.sent), np.uint8), [], {p: threading.Lock() for p in partners})
+        self._job = job
+        message = ready_message(call.number, call.tag)
+        try:
+            job.arrivals = post_receives(
+                call, partners, places, self._num_stages, lambda place, p: self._wire.receive(place, p, ROWS)
+            )
+            job.ready = [(self._wire.send(message, peer, NEWS), message) for peer in partners]
+        except RuntimeError:  # a connection is gone; its listener says so, and the executor hears of it
+            pass
+        self._receives.put(job)
+        self._sender.put(job)
+        return job
+
+    def post_failure(self, error: CommError) -> None:
+        """Stop reading rows, and tell the partners why this rank gave up; the first reason stands."""
+        if self._job is not None:
+            self._job.cancel()
+        if not self._failed:
+            self._failed = True
+            self._tell(failed_message(error))
+
+    def close(self) -> None:
+        """Tell the partners, break the connections and end the threads. Idempotent."""
+        if self._wire.closed:
+            return
+        atexit.unregister(self.close)
+        if self._job is not None:
+            self._job.cancel()
+        if not self._failed:
+            self._tell(closed_message())
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        for work, _ in self._last_words:
+            with suppress(RuntimeError):  # it has not listened, or is gone; a wait in vain breaks the group
+                work.wait(timedelta(seconds=max(until - time.monotonic(), 0.001)))
+        self._receives.put(None)
+        self._sender.put(None)
+        self._wire.close(self._boards)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
+
+    def _tell(self, message: Tensor) -> None:
+        for peer in self._boards:
+            if peer not in self.lost:
+                with suppress(RuntimeError):  # it is gone
+                    self._last_words.append((self._wire.send(message, peer, NEWS), message))
+
+    # The threads.
+
+    def _receive(self) -> None:
+        while (job := self._receives.get()) is not None:
+            for arrivals in job.arrivals:
+                if job.cancelled or not self._settle(job, arrivals):
+                    break
+            del job
+
+    def _settle(self, job: Job, arrivals: Arrivals) -> bool:
+        """Wait for a transfer and say that it is done; whether it came."""
+        with job.locks[arrivals.peer]:  # a second wait for the same message would last for ever
+            if arrivals.settled:
+                return True
+            try:
+                for work, _ in arrivals.works:
+                    self._wire.wait(work)
+                    job.slices += 1
+            except RuntimeError:  # the connection broke; its listener says so
+                return False
+            arrivals.settled = True
+            write_word(arrivals.done, arrivals.value)
+            return True
+
+    def _settle_all(self, peer: int) -> None:
+        """What a partner sent before its last message has arrived before it: say so first, or the executor
+        would think it missing."""
+        job = self._job
+        for arrivals in job.arrivals if job is not None else ():
+            if arrivals.peer == peer and job is not None and not self._settle(job, arrivals):
+                return
+
+    def _listen(self, peer: int) -> None:
+        """Write on a partner's stand-in what it says, until it leaves or the connection breaks."""
+        board = self._boards[peer]
+        lines = np.array([board.ready_address(self.rank)], np.int64)
+        while True:
+            message = empty_message()
+            try:
+                self._wire.wait(self._wire.receive(message, peer, NEWS))
+            except RuntimeError as error:
+                self._settle_all(peer)
+                if not self._wire.closed:
+                    self.lost[peer] = str(error).splitlines()[0].rsplit("] ", 1)[-1]
+                return
+            kind, call, tag = words_of(message)
+            if kind == READY:
+                job = self._job
+                if job is not None and call > job.call.number:
+                    self._settle_all(peer)
+                publish_ready(lines, board.call_address, call, np.array([tag], np.int64))
+            elif kind == FAILED:
+                board.post_failure(error_of(message))
+            elif kind == CLOSED:
+                self._settle_all(peer)
+                board.post_closed()
+                return

@@ -1,0 +1,68 @@
+"""Point-to-point messages on the channel's own process group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+#: Tags of what ranks tell each other, of rows, and of what is never sent.
+NEWS: Final = 1
+ROWS: Final = 2
+_NEVER: Final = 3
+
+# A wait that times out breaks the group, so waits have no deadline that anybody could live to see.
+_FOREVER: Final = timedelta(days=100)
+_AT_ONCE: Final = timedelta(milliseconds=1)
+
+
+class Wire:
+    """Messages of bytes between the ranks of a Gloo group that is used for nothing else.
+
+    Errors of Gloo (a connection that broke) come as RuntimeError, from posting or from waiting.
+    """
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group: Any = group
+        self._closing = threading.Lock()
+        self.closed = False
+
+    def send(self, message: Tensor, peer: int, tag: int) -> Work:
+        """Post a send; the memory is read until :meth:`wait` returns."""
+        work: Work = self._group.send([message], peer, tag)
+        return work
+
+    def receive(self, place: Tensor, peer: int, tag: int) -> Work:
+        """Post a receive into ``place``."""
+        work: Work = self._group.recv([place], peer, tag)
+        return work
+
+    def wait(self, work: Work) -> None:
+        """Wait for a message that was posted, until it is through or its connection breaks."""
+        work.wait(_FOREVER)
+
+    def close(self, peers: Iterable[int]) -> None:
+        """Break all connections, which ends every wait, and give the group up. Idempotent."""
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+        for peer in peers:
+            with suppress(
+                RuntimeError
+            ):  # either this connection is broken already, or this breaks all of them
+                self.receive(torch.empty(1, dtype=torch.uint8), peer, _NEVER).wait(_AT_ONCE)
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            with suppress(RuntimeError, ValueError, AssertionError):  # the user may have destroyed all groups
+                dist.destroy_process_group(self._group)
+        self._group = None
