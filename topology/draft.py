@@ -15,10 +15,12 @@ class Imported:
     Attributes:
         topology: The machine.
         notes: What the source did not say, and what was assumed or left out for that; one sentence each.
+        cards: Network cards whose wire the source does not tell, by the names of their endpoints.
     """
 
     topology: Topology
     notes: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
 
 
 class Draft:
@@ -28,6 +30,7 @@ class Draft:
         self._devices: list[Device] = []
         self._connections: dict[str, Connection] = {}
         self._notes: dict[str, None] = {}
+        self._cards: dict[str, None] = {}
 
     def device(self, name: str, machine: int, socket: int) -> None:
         """Add the device of the next rank."""
@@ -45,6 +48,10 @@ class Draft:
     def note(self, text: str) -> None:
         """Remark on the source; the same remark counts once."""
         self._notes[text] = None
+
+    def card(self, name: str) -> None:
+        """Remember a network card that got no wire to the network."""
+        self._cards[name] = None
 
     def star(self, ends: Iterable[str], centre: str, kind: str, bandwidth: float) -> None:
         """Join endpoints that exchange through something unnamed: two by a wire, more through a centre.
@@ -65,4 +72,4 @@ class Draft:
         apart = len(self._devices) * (len(self._devices) - 1) - len(topology.links)
         if apart:
             self.note(f"{apart} ordered pairs of devices have no link: nothing in the source joins them")
-        return Imported(topology, tuple(self._notes))
+        return Imported(topology, tuple(self._notes), tuple(self._cards))

@@ -136,10 +136,12 @@ class _Model:
         for net in nets:
             if net.bandwidth is None:
                 self._draft.note(f"the speed of network port {net.name} is not told: it has no wire here")
+                self._draft.card(card)
             else:
                 port = self._unique(f"{self._prefix[host]}{net.name}{PORT}")
                 self._draft.wire(card, port, net.kind, net.bandwidth)
         if not nets:
+            self._draft.card(card)
             self._draft.note("network cards have no ports in the source: their wires are left out")
 
     def _join_switches(self) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dgcl.cli.arguments import number
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, step
@@ -20,11 +21,20 @@ def add_parser(actions: Any) -> None:
         "import",
         help="make a topology of what nvidia-smi or NCCL wrote",
         description="Read `nvidia-smi topo -m` text or an NCCL (or RCCL) topology XML file. Anything cut off"
-        " or garbled is refused with its line. With --json: the topology file, with what was assumed.",
+        " or garbled is refused with its line. Several files are machines of one network."
+        " With --json: the topology file, with what was assumed.",
     )
-    parser.add_argument("file", metavar="FILE", help="the text or XML file; told by its content")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="the text or XML file; told by its content; one per machine"
+    )
     parser.add_argument("--p2p", metavar="TABLE", help="p2pBandwidthLatencyTest output for the same GPUs")
     parser.add_argument("--gpu", metavar="MODEL", help="what the GPUs of a matrix are, such as A100")
+    parser.add_argument(
+        "--nic",
+        metavar="GB/s",
+        type=number(0, open_end=True),
+        help="speed each way of network cards whose speed the file does not tell",
+    )
     parser.add_argument("--name", metavar="NAME", help="name of the topology (default: that of the file)")
     parser.add_argument("--out", metavar="T.json", help="write the topology file")
     parser.runs(run)
@@ -32,15 +42,25 @@ def add_parser(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Import, write what was asked for, and print the outcome."""
-    from dgcl.topology.importers import import_topology
+    from dgcl.topology.importers import import_machines, import_topology
     from dgcl.topology.rates import GPU_MODELS
 
     if args.gpu is not None and args.gpu not in GPU_MODELS:
         raise CliError(f"--gpu must be one of {', '.join(GPU_MODELS)} (got {args.gpu!r})")
-    check_output("--out", args.out, {"FILE": args.file, "--p2p": args.p2p})
-    with step(f"reading {args.file}"), reading(args.file, "machine"):
-        imported = import_topology(args.file, p2p=args.p2p, gpu=args.gpu, name=args.name)
-    about: dict[str, Any] = {"source": Path(args.file).name, "notes": list(imported.notes)}
+    for file in args.files:
+        check_output("--out", args.out, {"FILE": file, "--p2p": args.p2p})
+    shown = ", ".join(args.files)
+    with step(f"reading {shown}"), reading(shown, "machine" if len(args.files) == 1 else "machines"):
+        if len(args.files) == 1:
+            imported = import_topology(
+                args.files[0], p2p=args.p2p, gpu=args.gpu, nic=args.nic, name=args.name
+            )
+        elif args.p2p is not None:
+            raise CliError("--p2p: measures one machine; refine each one's file before they are joined")
+        else:
+            imported = import_machines(args.files, gpu=args.gpu, nic=args.nic, name=args.name)
+    source = ", ".join(Path(file).name for file in args.files)
+    about: dict[str, Any] = {"source": source, "notes": list(imported.notes)}
     if args.p2p is not None:
         about["p2p"] = Path(args.p2p).name
     report(imported.topology, about, args)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from dgcl.topology.draft import Imported
-from dgcl.topology.importers.files import import_topology
+from dgcl.topology.importers.files import import_machines, import_topology
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
 from dgcl.topology.importers.p2p_tables import P2pTables, parse_p2p_tables
@@ -19,6 +19,7 @@ __all__ = [
     "Imported",
     "P2pTables",
     "TopoMatrix",
+    "import_machines",
     "import_topology",
     "parse_nccl_xml",
     "parse_p2p_tables",

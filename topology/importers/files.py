@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from dgcl.topology.checks import nearest, shown
 from dgcl.topology.draft import Imported
+from dgcl.topology.importers.foreign import refuse_binary, refuse_foreign
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
 from dgcl.topology.importers.p2p_tables import parse_p2p_tables
+from dgcl.topology.importers.several import join_imported, with_card_speed
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
 from dgcl.topology.machine_topology import machine_topology
@@ -23,6 +26,7 @@ def import_topology(
     *,
     p2p: str | os.PathLike[str] | None = None,
     gpu: str | None = None,
+    nic: float | None = None,
     name: str | None = None,
 ) -> Imported:
     """The topology that a file describes, and what it does not tell.
@@ -31,6 +35,8 @@ def import_topology(
         path: What ``nvidia-smi topo -m`` printed, or a topology file of NCCL or RCCL.
         p2p: What ``p2pBandwidthLatencyTest`` printed on the same GPUs: their bandwidths as measured.
         gpu: The model of the GPUs of a matrix, such as ``"A100"``: it decides how fast their links are.
+        nic: GB/s each way of network cards whose speed the file does not tell; None: they have no wire, and
+            join no machines.
         name: What to call the topology; default: the file's name.
 
     Raises:
@@ -45,6 +51,8 @@ def import_topology(
     data = _read(path)
     try:
         imported = _import(data, name or _name_of(path), gpu)
+        if nic is not None:
+            imported = with_card_speed(imported, nic)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if p2p is None:
@@ -57,14 +65,43 @@ def import_topology(
         raise ValueError(f"{p2p}: {error}") from None
 
 
+def import_machines(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    gpu: str | None = None,
+    nic: float | None = None,
+    name: str | None = None,
+) -> Imported:
+    """Several machines, a file for each, joined by their networks; arguments as of :func:`import_topology`.
+
+    Ranks go through the machines in the order of their files. ``nic`` holds for the cards of those machines
+    whose files do not tell it.
+
+    Raises:
+        ValueError: As :func:`import_topology`, or nothing joins the machines.
+        OSError: A file cannot be read.
+    """
+    machines = [import_topology(path, gpu=gpu) for path in paths]
+    if nic is not None:
+        if not any(machine.cards for machine in machines):
+            raise ValueError("nic must not be given: no file names a network card without a speed")
+        machines = [with_card_speed(machine, nic) if machine.cards else machine for machine in machines]
+    names = list(dict.fromkeys(machine.topology.name for machine in machines))
+    return join_imported(
+        machines, name or (f"{names[0]}x{len(machines)}" if len(names) == 1 else "+".join(names))
+    )
+
+
 def _import(data: bytes, name: str, gpu: str | None) -> Imported:
-    start = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if not start:
+    if not data.strip(b"\xef\xbb\xbf \t\r\n"):
         raise ValueError("is empty")
-    if start == b"<" or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    refuse_binary(data)
+    text = None if _declares_encoding(data) else _text(data)
+    if text is not None:
+        refuse_foreign(text)
+    if text is None or text.lstrip().startswith("<"):
         return machine_topology(parse_nccl_xml(data), name)
-    text = _text(data)
-    if start == b"{":
+    if text.lstrip().startswith("{"):
         raise ValueError("is JSON: a topology file needs no import, and nothing else of JSON can be imported")
     if "P2P=" in text or "P2P Connectivity" in text:
         raise ValueError(
@@ -74,12 +111,20 @@ def _import(data: bytes, name: str, gpu: str | None) -> Imported:
     return topo_matrix_topology(parse_topo_matrix(text), name, GPU_MODELS.get(gpu or ""))
 
 
+def _declares_encoding(data: bytes) -> bool:
+    """Whether it is XML that says itself how its characters are encoded."""
+    start = data[:200].replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n")
+    return start.startswith(b"<?xml") and b"encoding=" in start
+
+
 def _text(data: bytes) -> str:
+    utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's > writes
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-16" if utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ValueError(f"line {line}: is not UTF-8 text (byte {error.start})") from None
+        kind = "UTF-16" if utf16 else "UTF-8"
+        raise ValueError(f"line {line}: is not {kind} text (byte {error.start})") from None
 
 
 def _read(path: str) -> bytes:

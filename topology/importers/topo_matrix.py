@@ -29,12 +29,13 @@ _NVLINKS = re.compile(r"NV([1-9]|[12][0-9]|3[0-6])")  # up to 36: NVLink 6
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:+-]{0,63}")
 _LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]")  # colours, and "erase the rest of the line"
 _LEGEND = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#)\s*=.*")
 _NIC_LEGEND = re.compile(r"\s*(\S+):\s+(\S+)\s*")
 _COMMAND = re.compile(r".*nvidia-smi\s+topo\s.*|```.*|\s*[#$>]\s*")
 _AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
 _MOST_BYTES = 1 << 20
+_MOST_GPUS = 128  # of one machine
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     ended = False
     for number, line in enumerate(lines[start + 1 :], start + 2):
         words = line.split()
+        if _is_header(words):
+            raise ValueError(f"line {number}: a second matrix begins: each machine needs a file of its own")
         if words and words[0] in columns and not ended:
             if words[0] in rows:
                 raise ValueError(
@@ -119,6 +122,11 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
         elif words:
             ended = _read_footer(line, number, columns, nic_names) or ended
     return _assemble(columns, affinity_columns, rows, nic_names, len(lines))
+
+
+def _is_header(words: list[str]) -> bool:
+    """Of two GPUs at least; a row has words for paths behind its name."""
+    return len(words) > 1 and all(_GPU.fullmatch(word) for word in words[:2])
 
 
 def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
@@ -150,6 +158,11 @@ def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
         if name in columns:
             raise ValueError(f"line {number}: column {name!r} twice")
         columns.append(name)
+    if (
+        len(columns) > 2 * _MOST_GPUS
+        or sum(_GPU.fullmatch(name) is not None for name in columns) > _MOST_GPUS
+    ):
+        raise ValueError(f"line {number}: {len(columns)} columns, more than any machine has GPUs and NICs")
     return columns, tuple(affinities)
 
 

@@ -162,6 +162,8 @@ class _Model:
                         self._draft.wire(port, parent, "PCIe", self._pcie)
                     for device in devices:
                         self._draft.wire(self._names[device], port, "PCIe", self._pcie)
+                        if device >= self._num_gpus:
+                            self._draft.card(self._names[device])
         self._draft.star(cpus, "smp", UNKNOWN_BUS.kind, UNKNOWN_BUS.bandwidth)
         self._note_hidden(nodes)
 

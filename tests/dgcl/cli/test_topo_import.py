@@ -50,6 +50,27 @@ def test_measurements_and_models(run: Run, inputs: Path) -> None:
     assert {c.kind: c.bandwidth for c in load_topology(inputs / "t.json").connections}["NV2"] == 45.6
 
 
+def test_several_machines(run: Run, inputs: Path) -> None:
+    outcome = run("topo", "import", "topo.txt", "nccl.xml", "--nic", "10", "--out", "t.json")
+    assert (outcome.status, outcome.err) == (0, "")
+    topology, about = load_topology_and_about(inputs / "t.json")
+    assert [(d.name, d.machine) for d in topology.devices][2:4] == [("m0.gpu2", 0), ("m1.gpu0", 1)]
+    assert len(topology.links) == 30
+    assert about["source"] == "topo.txt, nccl.xml"
+    rates = {c.name: c.bandwidth for c in topology.connections}
+    # The matrix names a card without a speed, the XML file its 100 Gb/s.
+    assert (rates["m0.mlx5_0-net"], rates["m1.mlx5_0-net"]) == (10.0, 12.5)
+    assert load_topology(inputs / "t.json").name == "topo+nccl"
+    run("topo", "import", "nccl.xml", "nccl.xml", "--out", "t.json")
+    assert load_topology(inputs / "t.json").name == "ncclx2"
+
+
+def test_a_card_gets_its_speed(run: Run, inputs: Path) -> None:
+    run("topo", "import", "topo.txt", "--nic", "10", "--out", "t.json")
+    wires = {c.name: c.bandwidth for c in load_topology(inputs / "t.json").connections}
+    assert wires["mlx5_0-mlx5_0.port"] == 10.0
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -64,6 +85,13 @@ def test_measurements_and_models(run: Run, inputs: Path) -> None:
         ("topo import topo.txt --out topo.txt", "--out topo.txt: is also FILE"),
         ("topo import topo.txt --p2p p2p.txt --out p2p.txt", "--out p2p.txt: is also --p2p"),
         ("topo import topo.txt --out no/t.json", "no folder"),
+        ("topo import nccl.xml --nic 10", "nic must not be given: .*no network card without a speed"),
+        ("topo import nccl.xml nccl.xml --nic 10", "nic must not be given: no file names a network card"),
+        ("topo import topo.txt nccl.xml", r"machine 0 .topo. tells of no network .*say the speed"),
+        ("topo import topo.txt nccl.xml --p2p p2p.txt", "--p2p: measures one machine"),
+        ("topo import topo.txt nccl.xml --out nccl.xml", "--out nccl.xml: is also FILE"),
+        ("topo import topo.txt cut.xml --nic 1", "cut.xml: line 14: is not well-formed XML"),
+        ("topo import topo.txt --nic 0", "--nic: must be a number above 0"),
     ],
 )
 def test_bad_input(run: Run, inputs: Path, line: str, message: str) -> None:

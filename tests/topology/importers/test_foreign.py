@@ -1,0 +1,89 @@
+"""What is not for the importers: named for what it is, with a way out."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from dgcl.topology.importers import import_topology, parse_topo_matrix
+from tests.topology.importers.cases import MATRIX, XML
+
+ROCM = """
+
+============================ ROCm System Management Interface ============================
+=============================== Weight between two GPUs ================================
+       GPU0         GPU1
+GPU0   0            15
+GPU1   15           0
+"""
+AMD = "ACCESS TABLE:\n             0000:0c:00.0  0000:22:00.0\n0000:0c:00.0 ENABLED       ENABLED\n"
+SMI = "Fri Nov 20 23:50:00 2026\n+-------+\n| NVIDIA-SMI 525.60.13    Driver Version: 525.60.13 |\n"
+LIST = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)\n"
+P2P = " \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"
+LSTOPO = '<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0"/>\n'
+
+
+def prefixed(prefix: str) -> str:
+    return "\n".join(prefix + line for line in MATRIX.splitlines())
+
+
+CASES = {
+    "rocm-smi": (ROCM, "rocm-smi, of AMD GPUs: import RCCL's topology file"),
+    "amd-smi": (AMD, "amd-smi, of AMD GPUs: import RCCL's topology file"),
+    "nvidia-smi": (SMI, "is the table of nvidia-smi, which tells no links"),
+    "nvidia-smi -L": (LIST, "`nvidia-smi -L`"),
+    "nvlink status": (LIST + "\t Link 0: 25 GB/s\n", "`nvidia-smi nvlink --status`"),
+    "topo -p2p": (P2P, "`nvidia-smi topo -p2p`"),
+    "xml of nvidia-smi": ("<?xml version='1.0'?>\n<nvidia_smi_log>\n", "`nvidia-smi -q -x`"),
+    "lstopo": (LSTOPO, "hwloc"),
+    "mig": ("\tGPU0\tMIG 1g.5gb\nGPU0\t X \tPIX\n", "lists MIG devices"),
+    "no driver": ("NVIDIA-SMI has failed because it couldn't communicate\n", "error message of nvidia-smi"),
+    "no tool": ("bash: nvidia-smi: command not found\n", "error message of nvidia-smi"),
+    "web page": (f"<html><body><pre>{MATRIX}</pre></body></html>", "web page"),
+    "pdsh": (prefixed("node1: "), "every line begins with 'node1:'"),
+    "mpirun": (prefixed("[1,0]<stdout>:"), r"every line begins with '\[1,0\]<stdout>:'"),
+    "mail": (prefixed("> "), "every line begins with '>'"),
+    "gzip": (gzip.compress(MATRIX.encode()), "compressed with gzip: unpack it"),
+    "zip": (b"PK\x03\x04" + bytes(20), "zip archive"),
+    "picture": (b"\x89PNG\r\n\x1a\n" + bytes(20), "is a picture"),
+    "two matrices": (
+        MATRIX + MATRIX,
+        "line 13: a second matrix begins: each machine needs a file of its own",
+    ),
+    "two at once": (MATRIX.split("\n\n", maxsplit=1)[0] + "\n" + MATRIX, "line 6: a second matrix begins"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), CASES.values(), ids=CASES)
+def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=reason):
+        import_topology(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(MATRIX.replace("\n", "\r\n").encode(), id="CRLF"),
+        pytest.param(MATRIX.replace("\n", "\r").encode(), id="CR"),
+        pytest.param(MATRIX.encode("utf-16"), id="UTF-16, as PowerShell writes it"),
+        pytest.param(MATRIX.replace("NV2", "\x1b[32mNV2\x1b[0m\x1b[K").encode(), id="colours"),
+        pytest.param(MATRIX.replace("\t", "\u00a0 ").encode(), id="no-break blanks"),
+        pytest.param(f"```\n{MATRIX}\n```\n".encode(), id="fenced"),
+        pytest.param(XML.encode("utf-16"), id="XML in UTF-16 without a declaration"),
+        pytest.param(XML.replace("\n", "\r\n").encode(), id="XML, CRLF"),
+    ],
+)
+def test_spellings_of_the_same(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(content)
+    assert import_topology(tmp_path / "f").topology.num_devices == 3
+
+
+def test_more_gpus_than_any_machine_has() -> None:
+    names = [f"GPU{n}" for n in range(200)]
+    rows = "\n".join(f"{a}\t" + "\t".join("X" if a == b else "PIX" for b in names) for a in names)
+    with pytest.raises(ValueError, match="line 1: 200 columns, more than any machine has"):
+        parse_topo_matrix("\t" + "\t".join(names) + "\n" + rows)
