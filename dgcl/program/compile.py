@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.plan import Plan
+from dgcl.planner.plan import Plan, Trees
+from dgcl.planner.relation import Relation
+from dgcl.program.carried import carried_trees, relay_edges
 from dgcl.program.model import Program, Schedule
 from dgcl.relation import VertexClasses
 
@@ -47,8 +49,8 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     """
     from dgcl.program.tables import deal_vertices, fill_tables
 
-    trees, world_size = plan.trees, plan.relation.world_size
-    transfers = _find_transfers(plan)
+    trees, world_size = carried_trees(plan), plan.relation.world_size
+    transfers = _find_transfers(plan.relation, trees)
     num_owned = np.bincount(part, minlength=world_size).astype(np.int64)
     num_halo, num_relay = (
         np.bincount(transfers.receiver, weights=transfers.num_rows[:, kind], minlength=world_size).astype(
@@ -91,7 +93,7 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
         num_halo + num_relay,
         sent_base,
     )
-    brings, sends_on = _feeding_pairs(plan, transfers)
+    brings, sends_on = _feeding_pairs(trees, transfers)
 
     def schedule(rank: int, fold: bool) -> Schedule:
         sign = -1 if fold else 1
@@ -150,19 +152,16 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     return programs
 
 
-def _find_transfers(plan: Plan) -> _Transfers:
-    trees, relation = plan.trees, plan.relation
+def _find_transfers(relation: Relation, trees: Trees) -> _Transfers:
     world_size = relation.world_size
     num_stages = int(trees.edge_stage.max(initial=0)) + 1
-    edge_tree = np.repeat(np.arange(len(trees.tree_class)), np.diff(trees.edge_ptr))
     edge_dst = trees.edge_dst.astype(np.int64)
-    words = relation.dests[trees.tree_class[edge_tree], edge_dst // 64]
-    edge_relay = ((words >> (edge_dst % 64).astype(np.uint64)) & np.uint64(1)) == 0
+    edge_relay = relay_edges(relation, trees)
     keys, edge_transfer = np.unique(
         (edge_dst * num_stages + trees.edge_stage) * world_size + trees.edge_src, return_inverse=True
     )
     num_rows = np.zeros((len(keys), 2), np.int64)
-    np.add.at(num_rows, (edge_transfer, edge_relay.astype(np.intp)), trees.tree_count[edge_tree])
+    np.add.at(num_rows, (edge_transfer, edge_relay.astype(np.intp)), trees.edge_count())
     return _Transfers(
         stage=(keys // world_size % num_stages).astype(np.int32),
         sender=(keys % world_size).astype(np.int32),
@@ -199,11 +198,11 @@ def _number_owned(part: np.ndarray, num_owned: np.ndarray) -> tuple[np.ndarray, 
     return index, owned_ids
 
 
-def _feeding_pairs(plan: Plan, transfers: _Transfers) -> tuple[np.ndarray, np.ndarray]:
+def _feeding_pairs(trees: Trees, transfers: _Transfers) -> tuple[np.ndarray, np.ndarray]:
     """Distinct (transfer that brings a row to a rank, transfer that sends the row on from there)."""
     from dgcl.program.tables import parent_edges
 
-    parent = parent_edges(plan.trees.edge_ptr, plan.trees.edge_src, plan.trees.edge_dst)
+    parent = parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst)
     inner = np.flatnonzero(parent >= 0)
     size = max(len(transfers), 1)
     pairs = np.unique(transfers.edge_transfer[parent[inner]] * size + transfers.edge_transfer[inner])

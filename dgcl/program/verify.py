@@ -5,10 +5,15 @@ they were compiled. What is shown:
 
 - every send reads only rows that are there, and waits for exactly the receives that brought them, all of
   earlier stages (so no two sends wait for each other);
-- every place is written exactly once, by the transfer that the receiver expects there;
+- every place is written exactly once, by the transfer that the receiver expects there. Relay rows as well:
+  a second row could take a relay's place only if its writer provably began after the relay had sent on. Ranks
+  wait for rows and for nothing else, and no row comes back to a rank that had it; so from the relay's send the
+  proof would have to go through a third rank, and the place be written in the relay's fourth stage at the
+  earliest, to be sent on in a fifth. Good plans have two to four: there is nothing to reuse;
 - every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
   states;
-- each (stage, sender, receiver) moves as many rows as the plan says;
+- each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
+  (:mod:`dgcl.program.carried`);
 - the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
   all ranks that hold its vertex (a slot added twice, left out, or added to the wrong row escapes with a
   chance of 2**-64).
@@ -18,7 +23,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgcl.planner.plan import Plan
+from dgcl.planner.plan import Plan, Trees
+from dgcl.program.carried import carried_trees
 from dgcl.program.checks import ProgramError, check_form, fail
 from dgcl.program.model import Program, Schedule
 from dgcl.relation import VertexClasses
@@ -32,10 +38,11 @@ def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses,
     Raises:
         ProgramError: Naming rank, stage, peer and what is wrong.
     """
-    check_form(programs, plan.trees.num_stages, part)
+    trees = carried_trees(plan)
+    check_form(programs, trees.num_stages, part)
     _check_matching(programs, "expand")
     _check_matching(programs, "fold")
-    _check_counts(programs, plan)
+    _check_counts(programs, trees)
     _run_expand(programs)
     _check_relation(programs, plan, classes)
     _run_fold(programs)
@@ -63,11 +70,10 @@ def _check_matching(programs: list[Program], verb: str) -> None:
         raise ProgramError(f"{verb}: {num_sends} sends but {num_receives} receives")
 
 
-def _check_counts(programs: list[Program], plan: Plan) -> None:
-    trees = plan.trees
+def _check_counts(programs: list[Program], trees: Trees) -> None:
     planned: dict[tuple[int, int, int], int] = {}
     per_edge = np.repeat(trees.tree_count, np.diff(trees.edge_ptr))
-    world_size = plan.relation.world_size
+    world_size = len(programs)
     keys, place = np.unique(
         (trees.edge_stage.astype(np.int64) * world_size + trees.edge_src) * world_size + trees.edge_dst,
         return_inverse=True,

@@ -27,6 +27,7 @@ SCHEDULES = (  # of sharpness: beta times the time of one row; each starts from 
 )
 PASSES = 8  # price updates at each sharpness
 FEW_TREES = 1500  # up to which every schedule is tried; with more rows a row is worth less
+PACE = 0.1  # beyond, a schedule that takes off less than this share of what is above `enough` is no progress
 
 
 def improve(
@@ -49,7 +50,8 @@ def improve(
         num_stages: stages that may be used.
         enough: stop when the plan takes no longer than this, in rows per GB/s.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes), to bring latencies into that unit.
-        thorough: try every schedule, forwards and backwards, again and again while that helps.
+        thorough: try every schedule, forwards and backwards, again and again while that helps; for many
+            trees, while it helps at a good pace.
         deadline: on the clock of time.perf_counter.
     """
     if trees.num_trees == 0:
@@ -65,10 +67,11 @@ def improve(
     )  # fmt: skip
     best_time = first_time = exchange(*fixed, forest, clock, 1.0 / unit, enough, 0, False)
     best = _compact(forest)
-    number = 2 * len(SCHEDULES) if thorough else len(SCHEDULES) if trees.num_trees <= FEW_TREES else 2
+    few = trees.num_trees <= FEW_TREES
+    number = (2 * len(SCHEDULES) if thorough else len(SCHEDULES)) if few else 6 if thorough else 1
     at = since = 0
-    while since < number and (thorough or at < number):
-        forest = _compact(best)
+    while best_time > enough and since < number and (thorough or at < number):
+        forest, before = _compact(best), best_time
         since += 1
         for sharpness in SCHEDULES[(at // 2 if thorough else at) % len(SCHEDULES)]:
             if best_time <= enough or time.perf_counter() > deadline:
@@ -76,7 +79,9 @@ def improve(
             reached = exchange(*fixed, forest, clock, sharpness / unit, enough, PASSES, at % 2 == 1)
             forest = _compact(forest)
             if reached < best_time * (1.0 - 1e-9):
-                best_time, best, since = reached, _compact(forest), 0
+                best_time, best = reached, _compact(forest)
+        if before - best_time > (0.0 if few else PACE * (before - enough)):
+            since = 0
         at += 1
     return _trees(best, arrays) if best_time < first_time else trees
 

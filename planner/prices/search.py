@@ -29,7 +29,7 @@ from dgcl.planner.prices.dealing import deal, settle
 from dgcl.planner.prices.exact import best_whole_plan, is_small
 from dgcl.planner.prices.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.prices.hierarchy import is_exact, plan_states
-from dgcl.planner.prices.improve import improve
+from dgcl.planner.prices.improve import FEW_TREES, improve
 from dgcl.planner.prices.loop import Routes, latency_factor
 from dgcl.planner.prices.rounding import whole_flows
 
@@ -279,7 +279,7 @@ class StageSearch:
                 progress=0.0 if last else self.effort.progress, deadline=found.deadline,
             )  # fmt: skip
             if not final and self._is_near(program, 2.0 * tolerance):
-                self._offer(program)
+                self._offer(program, coarse=True)
                 if found.is_good():
                     break
         self.staged[program.num_stages] = program.bound
@@ -291,8 +291,11 @@ class StageSearch:
         self._offer(program)
         return True
 
-    def _offer(self, program: StageProgram) -> None:
-        """Make whole trees of the best mixture, polish them where that pays, and offer them."""
+    def _offer(self, program: StageProgram, coarse: bool = False) -> None:
+        """Make whole trees of the best mixture, polish them where that pays, and offer them.
+
+        Many trees of a `coarse` mixture, which a finer one will follow, are polished only a little.
+        """
         found, problem, relation = self.found, program.problem, self.relation
         space, fractional = problem.space, program.result()
         whole = whole_flows(
@@ -313,7 +316,8 @@ class StageSearch:
         if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES:
             polished = improve(
                 trees, problem, relation, self.arrays, program.num_stages,
-                enough=enough, latency_unit=1.0 / self.unit, thorough=self.effort.thorough,
+                enough=enough, latency_unit=1.0 / self.unit,
+                thorough=self.effort.thorough and not (coarse and trees.num_trees > FEW_TREES),
                 deadline=found.deadline,
             )  # fmt: skip
             found.offer(polished, "prices")

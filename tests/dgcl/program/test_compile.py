@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from dgcl.planner.delivery import verify_trees
 from dgcl.program import Program
-from tests.dgcl.support_plans import TREES, World, at_random, make_world, random_world
+from dgcl.program.carried import carried_trees
+from tests.dgcl.support_plans import TREES, Tree, World, at_random, make_world, random_world
 
 Transfer = tuple[int, int, int]  # stage, sender, receiver
 
@@ -215,3 +217,27 @@ def test_more_rows_than_an_index_can_name_is_an_error(monkeypatch: pytest.Monkey
     monkeypatch.setattr("dgcl.program.compile._MAX_ROWS", 20)
     with pytest.raises(ValueError, match="part: a rank would hold more than 20 rows; use more ranks"):
         random_world(0, 2)
+
+
+def with_idle_relays(source: int, dests: list[int], count: int, world_size: int) -> list[tuple[Tree, int]]:
+    """Peer to peer, and on from the last destination through all others, of which nobody needs the row."""
+    others = [rank for rank in range(world_size) if rank != source and rank not in dests]
+    chain = itertools.pairwise([dests[-1], *others])
+    return [
+        ([*((source, dest, 0) for dest in dests), *((a, b, 1 + k) for k, (a, b) in enumerate(chain))], count)
+    ]
+
+
+def test_relays_that_serve_nobody_are_left_out_of_the_programs() -> None:
+    """The plan is one (formats.md forbids nothing in it); its programs are those of the plan without them."""
+    graph = np.random.default_rng(2).integers(0, 30, (2, 60))
+    part = np.arange(30) % 5
+    idle, plain = (make_world(graph.T, part, 5, trees) for trees in (with_idle_relays, "direct"))
+    verify_trees(idle.plan.relation, idle.plan.trees, idle.plan.topology)
+    assert idle.plan.trees.rows_moved() > plain.plan.trees.rows_moved()
+    for mine, theirs in zip(idle.programs, plain.programs, strict=True):
+        assert mine.num_relay == 0
+        assert mine.num_stages == theirs.num_stages == 1
+        assert (mine.send_rows == theirs.send_rows).all()
+        assert (mine.halo_ids == theirs.halo_ids).all()
+    assert carried_trees(plain.plan) is plain.plan.trees

@@ -11,7 +11,6 @@ from dgcl.program import Program, Schedule
 from dgcl.program.verify import ProgramError, verify_programs
 from tests.dgcl.support_plans import (
     TREES,
-    Tree,
     World,
     make_world,
     random_world,
@@ -151,14 +150,3 @@ def test_waiting_for_a_later_stage_is_rejected() -> None:
         ProgramError, match="expand: stage 0: does not wait for what it sends rank 1, or waits"
     ):
         verify(world, replaced(world, 0, expand=waits))
-
-
-def test_a_relay_that_feeds_nobody_is_rejected() -> None:
-    """Its rank would have nothing to send back in the fold."""
-
-    def detour(source: int, dests: list[int], count: int, world_size: int) -> list[tuple[Tree, int]]:
-        unneeded = next(rank for rank in range(world_size) if rank != source and rank not in dests)
-        return [([(source, unneeded, 0), *((source, dest, 0) for dest in dests)], count)]
-
-    with pytest.raises(ProgramError, match="fold: a relay row has no arrival"):
-        make_world([(0, 1)], [0, 1, 2], 3, detour)
