@@ -38,8 +38,8 @@ DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3
 EXPAND: Final = 0
 FOLD: Final = 1
 
-_SPINS: Final = 50
-_YIELDS: Final = 50
+_SPINS: Final = 20
+_YIELDS: Final = 200
 _SLEEPS: Final = 200
 _SLEEP_MICROSECONDS: Final = 20
 

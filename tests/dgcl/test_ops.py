@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import dgcl
@@ -13,7 +15,7 @@ from dgcl import ops
 from dgcl.communicator import Communicator
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
+from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, same_bits
 
 LINE = random_world(21, 3, "line", num_nodes=12, num_edges=40)
 RANDOM = random_world(22, 4, "random-1", num_nodes=14, num_edges=60)
@@ -177,6 +179,38 @@ def test_the_graph_keeps_its_communicator() -> None:
     dgcl.launch(run, 3)
 
 
+@worlds
+def test_operators_and_the_short_way_are_the_same(world: Any) -> None:
+    """What a dispatch mode watches goes through the operators; values and gradients are those of the short way,
+    also of rows that are views, and a result may be changed in place."""
+
+    class Watch(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def run(comm: Communicator) -> None:
+        base = torch.randn(2, comm.num_owned, dtype=torch.float64, requires_grad=True)
+        found = []
+        for watch in (nullcontext(), Watch()):
+            base.grad = None
+            with watch:
+                rows = comm.expand(base.t())
+                rows.relu_()
+                (comm.fold(rows) ** 3).sum().backward()
+            found.append((rows.detach(), base.grad))
+            names = getattr(watch, "seen", ["dgcl.expand.default", "dgcl.fold.default"])
+            assert {"dgcl.expand.default", "dgcl.fold.default"} <= set(names)
+        for short, watched in zip(*found, strict=True):
+            assert same_bits(short, watched)
+
+    on_threads(world, run)
+
+
 def test_a_number_of_no_communicator_is_an_error() -> None:
     with pytest.raises(ValueError, match="communicator -1 no longer exists; keep a reference to it"):
         ops.expand(torch.zeros(3), -1)
@@ -195,7 +229,10 @@ def test_the_operators_keep_the_rules_of_torch() -> None:
 
     def run(comm: Communicator) -> None:
         number = comm._number
-        for operator, num_rows in ((ops.expand, comm.num_owned), (ops.fold, comm.num_local)):
+        for operator, num_rows in (
+            (ops.expand_operator, comm.num_owned),
+            (ops.fold_operator, comm.num_local),
+        ):
             for x in (torch.randn(num_rows, 3), torch.randn(num_rows, 2, 2, requires_grad=True)):
                 torch.library.opcheck(operator, (x, number), test_utils=OPCHECKS)
 
