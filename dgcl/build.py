@@ -21,7 +21,7 @@ from dgcl.cache import PlanCache, cache_key
 from dgcl.control import Control
 from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
-from dgcl.machines import find_topology, host_of_ranks, place_of_this_rank, several_machines
+from dgcl.machines import find_topology, host_of_ranks, places_of_ranks, several_machines
 from dgcl.partition import partition_graph
 from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
@@ -246,7 +246,7 @@ def _several_machines(control: Control, topology: str | Topology) -> str | Topol
 
     Collective: every rank says where it runs, and what topology is asked for is rank 0's word.
     """
-    places = control.exchange(place_of_this_rank())
+    places = places_of_ranks(control)
     if several_machines(places) and control.broadcast(isinstance(topology, str) and topology == "auto"):
         return find_topology(control, places).topology
     return topology

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dgcl.control import Control
+from dgcl.network.reach import ranks_that_share_memory
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.detect import Nvml, NvmlUnavailable, Sysfs, gpu_machine, visible_gpus
 from dgcl.topology.detect.gpu_machine import fastest_port
@@ -58,6 +59,16 @@ def place_of_this_rank(gpu: str = "", sysfs: Sysfs | None = None) -> RankPlace:
     return RankPlace((sysfs or Sysfs()).machine_id() or host, host, gpu)
 
 
+def places_of_ranks(control: Control, gpu: str = "") -> list[RankPlace]:
+    """Where every rank runs. Collective. Ranks are on one machine if they share memory, whatever it is called."""
+    places = control.exchange(place_of_this_rank(gpu))
+    lowest = ranks_that_share_memory(control)
+    return [
+        replace(place, machine=f"machine of rank {first}")
+        for place, first in zip(places, lowest, strict=True)
+    ]
+
+
 def several_machines(places: Sequence[RankPlace]) -> bool:
     """Whether ranks run on more than one machine."""
     return len({place.machine for place in places}) > 1
@@ -75,7 +86,7 @@ def find_topology(
 
     Args:
         control: The control plane.
-        places: Where each rank runs: ``control.exchange(place_of_this_rank(...))``.
+        places: Where each rank runs: :func:`places_of_ranks`.
         sysfs: The kernel; None: that of this machine.
         source: The driver; None: NVML.
         seconds: How long a host's copies are measured.

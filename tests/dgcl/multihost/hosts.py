@@ -1,0 +1,190 @@
+"""Hosts for tests: namespaces with a network, mounts, a host name, shared memory and processes of their own.
+
+Each host is a network namespace (``ip netns``) with an address on a bridge that lives in one more namespace, so
+nothing of the real machine's network is touched. What runs on a host runs in mount, UTS, IPC and PID namespaces of
+its own: without the last, ranks would open each other's memory through /proc, and share it unnoticed. ``tc``
+limits what a host sends and what it is sent. Files are those of the real machine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).resolve().parents[3]
+PORT = 29533
+DEADLINE = 150.0
+
+
+def missing() -> str | None:
+    """Why hosts cannot be made here; None if they can."""
+    for tool in ("ip", "tc", "unshare", "mount", "hostname"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool}"
+    if os.getuid() != 0:
+        return "not root"
+    try:
+        with Hosts(2, megabytes=50) as hosts:
+            hosts.check(hosts.command(0, ["hostname"]))
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        return f"hosts cannot be made: {error}"
+    return None
+
+
+class Hosts:
+    """``count`` hosts on one bridge; a context manager that removes all that it made.
+
+    Args:
+        count: How many.
+        megabytes: MB/s that each may send, and be sent; None: no limit.
+    """
+
+    def __init__(self, count: int, megabytes: float | None = None) -> None:
+        self.count = count
+        self._name = f"dgcl{secrets.token_hex(3)}"
+        self._megabytes = megabytes
+        self._running: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()  # unshare --kill-child takes what runs on the host with it
+            process.wait()
+        for name in [*(self.namespace(host) for host in range(self.count)), f"{self._name}-switch"]:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def namespace(self, host: int) -> str:
+        """The name of a host's network namespace."""
+        return f"{self._name}-{host}"
+
+    def address(self, host: int) -> str:
+        """Its address on the bridge."""
+        return f"10.77.0.{host + 1}"
+
+    def check(self, command: Sequence[str]) -> str:
+        """What a command says.
+
+        Raises:
+            RuntimeError: It fails.
+        """
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+        return done.stdout
+
+    def command(self, host: int, command: Sequence[str]) -> list[str]:
+        """A command as it runs on a host."""
+        names = "".join(f"{self.address(other)} host{other}\\n" for other in range(self.count))
+        script = (
+            'hostname "$1" && shift && mount -t tmpfs -o size=16m tmpfs /dev/shm'
+            f" && printf '127.0.0.1 localhost\\n{names}' > /dev/shm/hosts"
+            ' && mount --bind /dev/shm/hosts /etc/hosts && exec "$@"'
+        )
+        return [
+            *("ip", "netns", "exec", self.namespace(host)),
+            *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
+            *("sh", "-c", script, "sh", f"host{host}", *command),
+        ]
+
+    def torchrun(self, ranks: Sequence[int], module: str, *args: str, timeout: float = DEADLINE) -> None:
+        """Run a module under torchrun, with ``ranks[h]`` ranks on host h, to its end.
+
+        Raises:
+            AssertionError: A rank fails, or it takes too long; with what was said.
+        """
+        self.start(ranks, module, *args)
+        self.finish(timeout)
+
+    def start(self, ranks: Sequence[int], module: str, *args: str) -> None:
+        """Start that, and return at once."""
+        for host, count in enumerate(ranks):
+            run = [
+                *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(ranks)}"),
+                *(f"--nproc-per-node={count}", "--rdzv-backend=c10d", "--rdzv-id=test"),
+                *(f"--rdzv-endpoint={self.address(0)}:{PORT}", f"--local-addr={self.address(host)}"),
+                *("-m", module, *args),
+            ]
+            self._running.append(
+                subprocess.Popen(
+                    self.command(host, run),
+                    cwd=ROOT,
+                    env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+
+    def finish(self, timeout: float = DEADLINE) -> None:
+        """Wait for what was started."""
+        until = time.monotonic() + timeout
+        said = []
+        for host, process in enumerate(self._running):
+            try:
+                text, _ = process.communicate(timeout=max(until - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                for other in self._running:
+                    other.kill()
+                text, _ = process.communicate()
+                text += f"\nnot over after {timeout:g} s"
+            said.append(f"--- host {host}, exit code {process.returncode}\n{text[-6000:]}")
+        failed = any(process.returncode for process in self._running)
+        self._running = []
+        assert not failed, "\n".join(said)
+
+    def cut_off(self, host: int) -> None:
+        """Take a host's link down, with nothing said to anybody."""
+        self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}", "down"])
+
+    def restore(self, host: int) -> None:
+        """And up again."""
+        self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}", "up"])
+
+    def limit(self, host: int, megabytes: float) -> None:
+        """Limit what a host sends, and what it is sent, to ``megabytes`` MB/s."""
+        for namespace, port in ((self.namespace(host), "eth0"), (f"{self._name}-switch", f"port{host}")):
+            rate = f"{megabytes * 8e6:.0f}bit"
+            shape = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "200ms"]
+            self.check(["tc", "-n", namespace, "qdisc", "replace", "dev", port, *shape])
+
+    def _make(self) -> None:
+        switch = f"{self._name}-switch"
+        self.check(["ip", "netns", "add", switch])
+        self.check(["ip", "-n", switch, "link", "add", "bridge", "type", "bridge"])
+        self.check(["ip", "-n", switch, "link", "set", "bridge", "up"])
+        for host in range(self.count):
+            name, port = self.namespace(host), f"port{host}"
+            self.check(["ip", "netns", "add", name])
+            ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch]
+            self.check(["ip", "link", "add", *ends])
+            self.check(["ip", "-n", switch, "link", "set", port, "master", "bridge", "up"])
+            self.check(["ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0"])
+            for device in ("lo", "eth0"):
+                self.check(["ip", "-n", name, "link", "set", device, "up"])
+            if self._megabytes is not None:
+                self.limit(host, self._megabytes)
+
+
+def read_counter(name: str = "tx_bytes") -> int:
+    """What this host has sent so far, or ``rx_bytes``: been sent; called by what runs on the host."""
+    with suppress(OSError):
+        return int(Path(f"/sys/class/net/eth0/statistics/{name}").read_text())
+    raise RuntimeError("there is no eth0 here")

@@ -1,0 +1,154 @@
+"""What a rank under torchrun runs on a test host: ``python -m ... FOLDER CHECK ...``; answers go to ``FOLDER/RANK``.
+
+Checks that compare raise where they find a difference, which fails the rank, torchrun, and the test.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import dgcl
+from dgcl.context import context
+from dgcl.errors import CommError
+from dgcl.topology.host import CopyRates
+from dgcl.topology.hosts import Host, hosts_topology
+from dgcl.topology.machine import Net
+from tests.dgcl.equivalence import assert_equal_runs, on_rank, reference
+from tests.dgcl.multihost.hosts import read_counter
+
+MEGABYTES = 40.0  # per second, each way, where links are limited
+WIDTH = 128
+NUM_VERTICES = 24_000
+RUNS = [
+    ("torch-gcn", "directed", "uniform", "float64"),
+    ("torch-sage", "multi-edges", "chain", "float64"),
+    ("torch-gin", "self-loops", "chain", "float64"),
+    ("torch-gat", "directed", "chain", "float64"),
+    ("torch-gcn", "multi-edges", "uniform", "float32"),
+]
+
+
+def everybody_needs_everything(world_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A graph in which every rank reads every vertex, and whose vertices are where."""
+    part = np.arange(NUM_VERTICES) % world_size
+    heads = np.arange(world_size)  # one vertex of each rank reads all
+    tails = np.repeat(np.arange(NUM_VERTICES), world_size)
+    return np.stack([tails, np.tile(heads, NUM_VERTICES)]), part
+
+
+def machines() -> list[int]:
+    """The host of each rank, counted from 0."""
+    places = [place.machine for place in dgcl.machines.places_of_ranks(context.require_control())]
+    return [sorted(set(places)).index(place) for place in places]
+
+
+def limited_topology(host_of_rank: list[int]) -> dgcl.Topology:
+    """What the test made: hosts whose ports carry ``MEGABYTES``."""
+    host = Host(CopyRates(4.0, 6.0), Net("nic", MEGABYTES / 1e3, "Eth"))
+    return hosts_topology([host] * (max(host_of_rank) + 1), host_of_rank)
+
+
+def describe() -> Any:
+    """Which ranks share a host, and what ``comm.describe`` says of each pair."""
+    comm = dgcl.build_comm_info(torch.tensor([[0, 1], [1, 0]]), "auto")
+    said = {"hosts": machines(), "channels": comm.describe().splitlines()[1:], "plan": comm.plan.method}
+    comm.close()
+    return said
+
+
+def equivalence() -> Any:
+    """Models trained as on one device."""
+    world_size = dist.get_world_size()
+    for architecture, case, shape, precision in RUNS:
+        run = on_rank(architecture, case, world_size, shape, precision)
+        assert_equal_runs(
+            run, reference(architecture, case, precision), 1e-10 if precision == "float64" else 1e-4
+        )
+    return len(RUNS)
+
+
+def traffic() -> Any:
+    """Seconds and bytes of planned and of direct exchanges over the limited links."""
+    edges, part = everybody_needs_everything(dist.get_world_size())
+    control, hosts = context.require_control(), machines()
+    found = {}
+    for method in ("direct", "auto"):
+        comm = dgcl.build_comm_info(
+            torch.from_numpy(edges), limited_topology(hosts), part=part, method=method, row_bytes=4 * WIDTH
+        )
+        rows = torch.randn(comm.num_owned, WIDTH)
+        comm.fold(comm.expand(rows))
+        control.barrier()
+        sent, seconds, counter = comm.bytes_sent["expand"].clone(), [], read_counter()
+        for _ in range(5):
+            control.barrier()
+            begin = time.perf_counter()
+            comm.expand(rows)
+            control.barrier()
+            seconds.append(time.perf_counter() - begin)
+        counted = read_counter() - counter
+        control.barrier()
+        moved = (comm.bytes_sent["expand"] - sent).tolist()
+        crossing = sum(bytes_ for peer, bytes_ in enumerate(moved) if hosts[peer] != hosts[comm.rank])
+        found[method] = {
+            "predicted": comm.plan.predicted_seconds,
+            "seconds": min(seconds),
+            "crossing": crossing,
+            "counted": counted,
+            "calls": len(seconds),
+        }
+        comm.close()
+    return {"hosts": hosts, **found}
+
+
+def until_it_fails(timeout: str) -> Any:
+    """Calls until one fails; tells when it is under way, and how and when it ended."""
+    edges, part = everybody_needs_everything(dist.get_world_size())
+    hosts = machines()
+    comm = dgcl.build_comm_info(
+        torch.from_numpy(edges), limited_topology(hosts), part=part, timeout=float(timeout)
+    )
+    rows, calls = torch.randn(comm.num_owned, WIDTH), 0
+    begun = time.monotonic()
+    try:
+        while time.monotonic() < begun + 40:
+            comm.expand(rows)
+            calls += 1
+            if calls == 2:
+                (FOLDER / f"underway{comm.rank}").touch()
+    except CommError as error:
+        return {"hosts": hosts, "kind": type(error).__name__, "text": str(error), "when": time.time()}
+    return {"hosts": hosts, "kind": "none", "text": "", "when": time.time(), "calls": calls}
+
+
+CHECKS: dict[str, Callable[..., Any]] = {
+    check.__name__: check for check in (describe, equivalence, traffic, until_it_fails)
+}
+FOLDER = Path(sys.argv[1]) if __name__ == "__main__" else Path()
+
+
+def main() -> None:
+    """All checks that were asked for, in order; a word after a colon is given to a check."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    dgcl.init()
+    answers = {}
+    for name in sys.argv[2:]:
+        check, *arguments = name.split(":")
+        answers[check] = CHECKS[check](*arguments)
+    place = FOLDER / f"{dist.get_rank()}"
+    place.with_suffix(".new").write_text(json.dumps(answers))
+    place.with_suffix(".new").rename(place)
+
+
+if __name__ == "__main__":
+    main()
