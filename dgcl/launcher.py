@@ -29,6 +29,7 @@ def launch(
     *args: Any,
     ranks: Literal["threads", "processes"] = "threads",
     timeout: float = _SETUP_TIMEOUT,
+    threads_per_rank: int | None = None,
 ) -> list[Any]:
     """Run ``function(*args)`` on ``num_ranks`` ranks and return their results in rank order.
 
@@ -43,6 +44,8 @@ def launch(
         ranks: "threads" of this process (quick to start, good for tests and notebooks; Python code of ranks
             takes turns), or "processes" (freshly spawned, joined by a Gloo group).
         timeout: Seconds that ranks wait for each other during set-up.
+        threads_per_rank: Threads that torch uses in each rank; None for the rank's share of this host's cores,
+            at least 1 and not more than torch uses here.
 
     Raises:
         Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told
@@ -50,11 +53,17 @@ def launch(
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
-    if ranks == "threads":
-        return _launch_threads(function, num_ranks, args, timeout)
+    from dgcl.threads import fair_threads, threads_restored
+
+    if ranks not in ("threads", "processes"):
+        raise ValueError(f'ranks must be "threads" or "processes" (got {ranks!r})')
+    if threads_per_rank is not None and threads_per_rank < 1:
+        raise ValueError(f"threads_per_rank must be at least 1 (got {threads_per_rank})")
+    num_threads = fair_threads(num_ranks) if threads_per_rank is None else threads_per_rank
     if ranks == "processes":
-        return _launch_processes(function, num_ranks, args, timeout)
-    raise ValueError(f'ranks must be "threads" or "processes" (got {ranks!r})')
+        return _launch_processes(function, num_ranks, args, timeout, num_threads)
+    with threads_restored():
+        return _launch_threads(function, num_ranks, args, timeout, num_threads)
 
 
 def _run_rank(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -73,8 +82,10 @@ def _run_rank(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 def _launch_threads(
-    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float
+    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float, num_threads: int
 ) -> list[Any]:
+    import torch
+
     meeting = ThreadMeeting(num_ranks, timeout)
     results: list[Any] = [None] * num_ranks
     errors: list[tuple[int, BaseException]] = []
@@ -84,6 +95,7 @@ def _launch_threads(
     def run(rank: int) -> None:
         context.control = ThreadControl(meeting, rank) if num_ranks > 1 else SingleControl()
         opened[rank] = context.opened
+        torch.set_num_threads(num_threads)  # of this thread, and of those that it will start
         try:
             results[rank] = _run_rank(function, args)
             meeting.leave(rank, "has returned")
@@ -115,7 +127,7 @@ def _launch_threads(
 
 
 def _launch_processes(
-    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float
+    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float, num_threads: int
 ) -> list[Any]:
     # Pickled here, not by multiprocessing, which would have all ranks share the memory of one tensor.
     try:
@@ -137,7 +149,7 @@ def _launch_processes(
                 receiver, sender = spawn.Pipe(duplex=False)
                 process = spawn.Process(
                     target=_process_main,
-                    args=(task, rank, num_ranks, store, timeout, sender),
+                    args=(task, rank, num_ranks, store, timeout, num_threads, sender),
                     name=f"dgcl rank {rank}",
                     daemon=True,
                 )
@@ -178,11 +190,14 @@ def _process_main(
     num_ranks: int,
     store: str,
     timeout: float,
+    num_threads: int,
     sender: Connection,
 ) -> None:
+    import torch
     import torch.distributed as dist
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(num_threads)
     try:
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks

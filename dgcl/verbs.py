@@ -13,6 +13,7 @@ from dgcl.communicator import Communicator
 from dgcl.context import context
 from dgcl.control import GroupControl, SingleControl
 from dgcl.halo import PendingRows
+from dgcl.threads import report_crowding
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -44,6 +45,8 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
             return
         dist.init_process_group("gloo")
         atexit.register(_destroy_default_group)
+        if os.environ["RANK"] == "0":
+            report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     context.control = GroupControl(group, timeout)
 
 

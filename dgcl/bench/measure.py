@@ -28,7 +28,7 @@ from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
 from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.context import context
-from dgcl.control import Control, GroupControl
+from dgcl.control import Control
 from dgcl.planner.bounds import best_bound
 from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import METHODS as PLANNERS
@@ -81,8 +81,6 @@ def measure(
         CommError: A rank is gone or late.
     """
     control = context.require_control()
-    if isinstance(control, GroupControl):  # a process of its own, for which this may be set
-        torch.set_num_threads(max(1, available_cores() // control.world_size))
     meeting = Flags(control, settings.timeout)
     ranks: list[RankInfo] = []
     lines: list[Line] = []
@@ -119,11 +117,6 @@ def split_method(method: str, fold: str) -> tuple[str, str]:
     """``"auto+atomic"`` as ``("auto", "atomic")``; without a fold of its own a method has the given one."""
     mover, _, own = method.partition("+")
     return mover, own or fold
-
-
-def available_cores() -> int:
-    """Cores that this process may run on. More threads than that, over all ranks, wait for each other."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _describe(comm: Communicator) -> RankInfo:

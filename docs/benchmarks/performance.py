@@ -25,13 +25,14 @@ import torch
 
 import dgcl
 import dgcl.nn
-from dgcl.bench.measure import available_cores, measure
+from dgcl.bench.measure import measure
 from dgcl.bench.problems import Problem, from_pattern, load_problem, save_problem, take_fraction
 from dgcl.bench.records import Case, Line, Settings, Timing
 from dgcl.bench.report import fits, total_wrong
 from dgcl.cli.info import describe_machine
 from dgcl.graph.files import read_graph
 from dgcl.partition import partition_graph
+from dgcl.threads import available_cores
 from dgcl.topology import Topology, resolve_topology
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,6 +16,7 @@ import torch
 import dgcl
 from dgcl.context import context
 from dgcl.errors import CommError, PeerLostError
+from dgcl.threads import available_cores, report_crowding, threads_restored
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import join, local_ids
 
@@ -56,13 +57,46 @@ def test_init_in_a_rank_changes_nothing() -> None:
     assert dgcl.launch(run, 2) == [True, True]
 
 
+def test_ranks_share_the_cores() -> None:
+    """torch has as many threads in each rank as are asked for, or the rank's share; here they stay as they
+    were."""
+    with threads_restored():
+        torch.set_num_threads(5)
+        assert dgcl.launch(torch.get_num_threads, 2, threads_per_rank=3) == [3, 3]
+        assert dgcl.launch(torch.get_num_threads, 2) == [max(1, min(5, available_cores() // 2))] * 2
+        assert dgcl.launch(torch.get_num_threads, 70) == [1] * 70
+        assert torch.get_num_threads() == 5
+        torch.set_num_threads(1)  # the user's choice is not exceeded
+        assert dgcl.launch(torch.get_num_threads, 1) == [1]
+
+
+@pytest.mark.slow
+def test_processes_share_the_cores() -> None:
+    assert dgcl.launch(torch.get_num_threads, 2, ranks="processes", threads_per_rank=3) == [3, 3]
+
+
+@pytest.mark.parametrize(("threads", "ranks", "crowded"), [(64, 64, True), (1, 64, False), (64, 1, False)])
+def test_more_threads_than_cores_are_reported(
+    threads: int, ranks: int, crowded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with threads_restored(), caplog.at_level("INFO", "dgcl"):
+        torch.set_num_threads(threads)
+        report_crowding(ranks)
+    assert ("set OMP_NUM_THREADS=1" in caplog.text) == crowded
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
         ({"num_ranks": 0}, ValueError, r"num_ranks must be at least 1 \(got 0\)"),
+        (
+            {"num_ranks": 2, "threads_per_rank": 0},
+            ValueError,
+            r"threads_per_rank must be at least 1 \(got 0\)",
+        ),
         ({"num_ranks": 2, "ranks": "fibers"}, ValueError, r'ranks must be "threads" or "processes" \(got'),
     ],
-    ids=["no ranks", "no such ranks"],
+    ids=["no ranks", "no threads", "no such ranks"],
 )
 def test_mistakes(options: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
