@@ -23,6 +23,7 @@ _HOST_REGISTER_PORTABLE_MAPPED = 3
 _NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
 _EVENT_WITHOUT_TIME = 2
 _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 600, 704
+_RELAXED = 2  # a mode of capture
 _UUID_BYTES = 16
 
 IPC_HANDLE_BYTES: Final = 64
@@ -163,6 +164,12 @@ class Driver:
         status = c_int()
         self.call("cuStreamIsCapturing", c_void_p(stream), byref(status))
         return status.value != 0
+
+    def allow_during_captures(self) -> None:
+        """Let the calling thread do anything while other threads capture; its calls would end their capture
+        otherwise."""
+        mode = c_int(_RELAXED)
+        self.call("cuThreadExchangeStreamCaptureMode", byref(mode))
 
     def create_event(self) -> int:
         """A mark for streams, without a time."""

@@ -173,14 +173,14 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
         address = int64(0)
         maps, num_maps = load_word(flag + FLAG_MAPS), load_word(flag + FLAG_NUM_MAPS)
         while size > 0 and address == 0 and fault == 0:
-            for m in range(num_maps):
-                found = load_acquire(maps + MAP_BYTES * m + MAP_ADDRESS)
-                if (
-                    found != 0
-                    and load_word(maps + MAP_BYTES * m) == base
-                    and load_word(maps + MAP_BYTES * m + MAP_SIZE) == size
-                ):
-                    address = found + offset
+            m = int64(0)
+            while m < num_maps and address == 0:
+                known = maps + MAP_BYTES * m
+                if load_word(known) == base:
+                    found = load_acquire(known + MAP_ADDRESS)
+                    if found != 0 and load_word(known + MAP_SIZE) == size:
+                        address = found + offset
+                m += 1
             if address == 0:
                 if load_acquire(load_word(state + ABORT)) != 0:
                     fault = UNMAPPED

@@ -2,6 +2,7 @@
 
 A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
 
+    enter                          where this call's buffers are (not part of the list here)
     announce                       this call may be written, here are the buffers
     for every stage:
         wait, resolve              the receivers have announced; where do they want their rows?
@@ -10,6 +11,7 @@ A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` 
         signal                     the receivers' done flags
     wait                           everything that comes here has come
     sum (fold)                     the owned rows' own sums
+    signal                         the host, that the call is over
 
 Order is that of :mod:`dgcl.runtime.engine`, but by stage instead of by transfer: what a stage sends starts when all
 of the stage's receivers are ready. Within a stage the thread blocks are dealt to the receivers, so a slow
@@ -35,10 +37,11 @@ from dgcl.runtime.engine import EXPAND, FOLD
 __all__ = ["EXPAND", "FOLD", "Launch", "Wires", "lay_out", "peer_slot"]
 
 #: Slots of the address table: this rank's rows (the result of an expand, the gradient of a fold); its relay
-#: rows, or arrivals; the result of a fold. Two slots for each peer follow.
+#: rows, or arrivals; the result of a fold; rows on their way to the host's memory. Two slots for each peer follow.
 LOCAL: Final = 0
 SECOND: Final = 1
 RESULT: Final = 2
+STAGING: Final = 3
 _PEERS: Final = 4
 
 # Bytes of a copy kernel's task that are worth a thread block.
@@ -68,6 +71,8 @@ class Wires:
         done: ``(P,)`` each peer's done flag for this rank.
         raised: ``(P,)`` this rank's done flag for each peer.
         maps: ``(P, 2)`` address and number of the MAP records of each peer.
+        begun, finished: Where the host reads the number of the last call that the device has begun (a line,
+            with what the announcement says), and of the last that it has finished; 0 for nowhere.
     """
 
     state: int
@@ -79,6 +84,8 @@ class Wires:
     done: np.ndarray
     raised: np.ndarray
     maps: np.ndarray
+    begun: int = 0
+    finished: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,8 +147,9 @@ def lay_out(
             yield Launch(stage, name, blocks, width, (*prefix, *table, *more))
 
     def launches() -> Iterator[Launch]:
-        announced = wires.lines[np.unique(schedule.recv_peer)]
-        parameters = upload(announced.astype(np.int64)), len(announced), wires.words, wires.num_words
+        # Everyone hears of every call, so that ranks that make different calls notice it.
+        announced = np.append(np.delete(wires.lines, program.rank), wires.begun or []).astype(np.int64)
+        parameters = upload(announced), len(announced), wires.words, wires.num_words
         yield Launch(-1, "announce", 1, _FLAG_THREADS, (wires.state, *parameters))
         for stage in np.unique(schedule.send_stage).tolist():
             sends = np.flatnonzero(schedule.send_stage == stage).tolist()
@@ -159,6 +167,8 @@ def lay_out(
         if verb == FOLD:
             kept = {"source": LOCAL, "second": SECOND, "target": RESULT, "count": program.num_owned}
             yield from move(last, [kept])
+        if wires.finished:
+            yield from flags(last, "signal", [{"address": wires.finished, "multiplier": 1}])
 
     return list(launches())
 

@@ -228,3 +228,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void *source, size_t num_by
 CUresult cuMemcpyDtoHAsync(void *target, CUdeviceptr source, size_t num_bytes, CUstream stream) {
   NOTED(17, target, (long long)source + (long long)stream, num_bytes);
 }
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  NOTED(18, *mode == CU_STREAM_CAPTURE_MODE_RELAXED, 0, 0);
+}

@@ -1,0 +1,231 @@
+"""Connect ranks' devices: exchange where memory is, open it, and prove every way with a real transfer.
+
+Whether one device can write into another's memory is never assumed: what a driver says about it and what a
+machine does have differed before (virtual machines, IOMMUs, containers). So at set-up every rank writes a
+pattern into each peer by the copy engine, and a word by a kernel, and the peers say what they found.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgcl.control import Control
+from dgcl.device.directory import MOST_ENTRIES, Card, Directory, PeerMemory
+from dgcl.device.gpu import CudaError, Device
+from dgcl.device.plan import Tables
+from dgcl.device.program import Wires, num_slots
+from dgcl.device.words import PROOF, DeviceWords, HostPage, first_state
+from dgcl.errors import CommError
+from dgcl.kernels.cuda_launch import Prepared
+from dgcl.kernels.cuda_tables import FLAG, MAP, MAP_ADDRESS, STATE_BYTES, records
+from dgcl.runtime.pool import Block
+from dgcl.runtime.segments import Segment
+
+_log = logging.getLogger("dgcl")
+
+_ENTERED_WORDS = 7
+#: The words' place in a directory; the pool's allocations count from 0.
+_WORDS_BASE = -1
+
+
+@dataclass(eq=False)
+class Connections:
+    """One rank's memory that peers see, and theirs as it sees it.
+
+    Attributes:
+        device, rank, world_size: Whose it is.
+        tables: Tables of this rank.
+        words, page, directory: What peers and host see.
+        cards: What every rank said of itself.
+        peers: Memory of each peer; None for this rank.
+        wires: For laying out programs.
+    """
+
+    device: Device
+    rank: int
+    world_size: int
+    tables: Tables
+    words: DeviceWords
+    page: HostPage
+    directory: Directory
+    cards: list[Card]
+    peers: list[PeerMemory | None]
+    wires: Wires
+
+    def map_new(self) -> str:
+        """Open what peers have allocated since, and tell the kernels; why not, if that failed."""
+        driver, side = self.device.driver, self.device.side
+        for rank, peer in enumerate(self.peers):
+            if peer is None:
+                continue
+            first = peer.num_known - 1  # the words are no buffer
+            new = peer.look()
+            if len(new):
+                at = int(self.wires.maps[rank, 0]) + first * MAP.itemsize
+                # Addresses last: a kernel takes a record for whole that has one.
+                blank = new.copy()
+                blank["address"] = 0
+                driver.copy_to_device(at, blank.ctypes.data, blank.nbytes, side)
+                for place in range(len(new)):
+                    address = np.array([new["address"][place]], np.int64)
+                    target = at + place * MAP.itemsize + MAP_ADDRESS
+                    driver.copy_to_device(target, address.ctypes.data, 8, side)
+            if peer.broken:
+                return f"rank {self.rank} cannot open new device memory of rank {rank}: {peer.broken}"
+        return ""
+
+    def close(self) -> None:
+        """Give this rank's own memory back; nobody may use it any more."""
+        self.tables.free()
+        self.device.driver.free(self.words.address)
+        self.page.close()
+        self.directory.close()
+
+    def shares_device_with(self, process: int, *, same: bool) -> list[int]:
+        """Other ranks on this rank's device that are threads of ``process`` (``same``), or are not."""
+        mine = self.cards[self.rank].uuid
+        return [
+            rank
+            for rank, card in enumerate(self.cards)
+            if rank != self.rank and card.uuid == mine and (card.process == process) == same
+        ]
+
+
+def entered(
+    tag: int, local: int, second: int, result: int, buffer: Block, relay: Block | None
+) -> tuple[int, ...]:
+    """What the kernel ``enter`` is told of a call.
+
+    Args:
+        tag: What kind of call.
+        local, second, result: Addresses for the first slots of the address table.
+        buffer, relay: Where peers may write.
+    """
+    places = [0] * 6
+    for i, block in enumerate((buffer, relay)):
+        if block is not None:
+            places[3 * i : 3 * i + 3] = block.segment.base, block.segment.size, block.offset
+    return local, second, result, 0, tag, *places
+
+
+def connect(device: Device, control: Control) -> Connections:
+    """Connect this rank's device with those of the others. Collective; may wait for the device.
+
+    Raises:
+        CommError: Some rank's device cannot write into some other's; on every rank, naming the first pair.
+    """
+    rank, world_size = control.rank, control.world_size
+    driver, side = device.driver, device.side
+    tables = Tables(device)
+    page = HostPage(device, world_size)
+    directory = Directory(device)
+    size = -(-DeviceWords.num_bytes(world_size) // (2 << 20)) * (2 << 20)
+    words = DeviceWords(driver.allocate(size), world_size)
+    driver.clear(words.address, size, side)
+    state = first_state(page)
+    driver.copy_to_device(words.address, state.ctypes.data, STATE_BYTES, side)
+    unreachable = ""
+    try:
+        directory.add(Segment(_WORDS_BASE, size, np.zeros(0, np.uint8), words.address))
+    except CudaError as error:
+        unreachable = f"its device memory cannot be shared: {error}"
+    maps = [(tables.allocate(MOST_ENTRIES * MAP.itemsize), MOST_ENTRIES) for _ in range(world_size)]
+    addresses = tables.allocate(8 * num_slots(world_size))
+    announced = tables.allocate(8 * _ENTERED_WORDS)
+    driver.synchronize_stream(side)
+
+    cards = control.exchange(directory.card(unreachable))
+    peers: list[PeerMemory | None] = [None] * world_size
+    lines: list[DeviceWords | None] = [words if other == rank else None for other in range(world_size)]
+    problems: dict[int, str] = {}
+    for other, card in enumerate(cards):
+        if other == rank:
+            continue
+        try:
+            peers[other], lines[other] = _open(device, card, world_size)
+        except (CudaError, OSError, CommError) as error:
+            problems[other] = str(error)
+    _prove(device, tables, rank, words, lines)
+    control.barrier()
+    page.start_look(words)
+    driver.synchronize_stream(side)
+    look = page.look()
+    assert look is not None
+    for other in range(world_size):
+        if other != rank and not np.array_equal(look.proof(other), _pattern(other, rank)):
+            problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
+    _judge(control.exchange(problems))
+    control.barrier()
+
+    known = [each.address if each is not None else 0 for each in lines]
+    theirs = [DeviceWords(address, world_size) for address in known]
+    wires = Wires(
+        state=words.address,
+        addresses=addresses,
+        lines=np.array([each.ready(rank) for each in theirs], np.int64),
+        words=announced,
+        num_words=_ENTERED_WORDS,
+        ready=np.array([words.ready(other) for other in range(world_size)], np.int64),
+        done=np.array([words.done(other) for other in range(world_size)], np.int64),
+        raised=np.array([each.done(rank) for each in theirs], np.int64),
+        maps=np.array(maps, np.int64),
+        begun=page.begun_line,
+        finished=page.finished_word,
+    )
+    if rank == 0:
+        ways = "raw addresses" if all(card.process == cards[0].process for card in cards) else "CUDA IPC"
+        _log.info(
+            "%d ranks on %d device(s) write into each other's memory by %s",
+            world_size,
+            len({card.uuid for card in cards}),
+            ways,
+        )
+    return Connections(device, rank, world_size, tables, words, page, directory, cards, peers, wires)
+
+
+def _open(device: Device, card: Card, world_size: int) -> tuple[PeerMemory, DeviceWords]:
+    if card.unreachable:
+        raise CommError(card.unreachable)
+    peer = PeerMemory(device, card)
+    records_ = peer.look()
+    if peer.broken or not len(records_):
+        raise CommError(peer.broken or "it has no device memory")
+    return peer, DeviceWords(int(records_["address"][0]), world_size)
+
+
+def _pattern(writer: int, reader: int) -> np.ndarray:
+    """What ``writer`` writes at ``reader``: half of it by the copy engine, the first word by a kernel."""
+    words = np.arange(PROOF // 8, dtype=np.int64) * 1_000_003 + writer * 65_537 + reader + 1
+    words[1 : PROOF // 16] = 0
+    return words
+
+
+def _prove(
+    device: Device, tables: Tables, rank: int, words: DeviceWords, lines: list[DeviceWords | None]
+) -> None:
+    """Write this rank's pattern into every peer that could be opened; waits for the device."""
+    prepared = Prepared(device.driver)
+    for other, theirs in enumerate(lines):
+        if theirs is None or other == rank:
+            continue
+        pattern, half = _pattern(rank, other), PROOF // 2
+        flag = {"address": theirs.proof(rank), "offset": int(pattern[0])}
+        prepared.launch(
+            device.kernels["signal"], 1, 32, words.address, tables.upload(records(FLAG, [flag])), 1
+        )
+        prepared.copy(theirs.proof(rank) + half, tables.upload(pattern) + half, half)
+    prepared.enqueue([device.side])
+    device.driver.synchronize_stream(device.side)
+
+
+def _judge(reports: list[dict[int, str]]) -> None:
+    """Raise if some pair of ranks cannot reach each other."""
+    for rank, problems in enumerate(reports):
+        for other, why in problems.items():
+            raise CommError(
+                f"the device of rank {rank} and that of rank {other} cannot reach each other: {why}. "
+                "Ranks need GPUs with peer access (see docs/gpu.md); exchange rows of CPU tensors instead"
+            )

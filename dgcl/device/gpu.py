@@ -1,0 +1,144 @@
+"""One device as the runtime sees it: the driver, its kernels, a stream of its own, and torch's tensors.
+
+Everything goes through two doors: :class:`~dgcl.kernels.cuda_driver.Driver`, which takes any object with the
+driver's functions, and :class:`Tensors`, the little that torch does. Tests open both to a device made of host
+memory; the rest of the runtime is the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dgcl.kernels.cuda_catalogue import Kernel
+from dgcl.kernels.cuda_driver import CudaError, Driver, open_driver
+from dgcl.kernels.cuda_launch import Kernels
+from dgcl.kernels.cuda_ptx import ptx_of
+from dgcl.kernels.cuda_shapes import THREADS
+
+#: Handles that mean "the default stream" of a context: legacy (two spellings), and one per thread.
+DEFAULT_STREAMS = (0, 1, 2)
+
+
+class Tensors(Protocol):
+    """What the runtime needs of torch."""
+
+    device: torch.device
+
+    def current_stream(self) -> int:
+        """The handle of the stream that the calling thread's operations go to."""
+
+    def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
+        """A uint8 tensor over device memory (at least a byte), whose storage keeps ``owner`` alive."""
+
+    def keep(self, tensor: Tensor, stream: int) -> None:
+        """A stream is about to be given work that reads this tensor: its memory must not change until that
+        is done."""
+
+
+class _Exposed:
+    """Device memory as torch takes it; torch keeps this object as long as the storage lives."""
+
+    def __init__(self, owner: Any, address: int, num_bytes: int) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class CudaTensors:
+    """torch on a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def current_stream(self) -> int:
+        """The handle of torch's current stream."""
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
+        """A tensor over memory that torch did not allocate."""
+        return torch.as_tensor(_Exposed(owner, address, num_bytes), device=self.device)
+
+    def keep(self, tensor: Tensor, stream: int) -> None:
+        """Nothing to do: torch gives freed memory out again in the order of the stream."""
+
+
+class Device:
+    """One device, in the context that is current when this is made.
+
+    Args:
+        driver: The driver.
+        index: The device's number for the driver.
+        tensors: torch on it.
+        ptx: Where kernels come from.
+
+    Attributes:
+        context: Its context, for other threads.
+        side: A stream for what runs beside calls: tables on their way, looks at flags, stops.
+        uuid: Which device it is, whatever its number.
+        waits_in_streams: Whether its streams can wait for words by themselves.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        index: int,
+        tensors: Tensors,
+        ptx: Callable[[Kernel, tuple[int, int]], str] = ptx_of,
+    ) -> None:
+        self.driver, self.index, self.tensors = driver, index, tensors
+        self.context = driver.current_context()
+        self.kernels = Kernels(driver, index, ptx)
+        self.side = driver.create_stream()
+        self.uuid = driver.uuid(index)
+        self.waits_in_streams = driver.can_wait_in_streams(index)
+
+    def blocks_at_once(self, kernel: str) -> int:
+        """How many thread blocks of a kernel the device holds at once."""
+        return self.kernels.blocks_at_once(self.kernels[kernel], THREADS)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the device's context current in this thread, which may be any: finalisers run anywhere."""
+        before = self.driver.current_context()
+        if before == self.context:
+            yield
+            return
+        self.driver.use_context(self.context)
+        try:
+            yield
+        finally:
+            self.driver.use_context(before)
+
+
+def open_device(device: torch.device) -> Device:
+    """A CUDA device, and all flag kernels loaded onto it.
+
+    Raises:
+        ValueError: There is no such device, or it is too old.
+        CudaError: The driver refuses.
+    """
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or "none"
+        raise ValueError(
+            f"device: {device} was asked for, but torch {torch.__version__} (built for CUDA: {built}) sees no "
+            "CUDA device; use device='cpu'"
+        )
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"device: {device} was asked for, torch sees {torch.cuda.device_count()} devices")
+    torch.cuda.init()
+    with torch.cuda.device(index):
+        torch.cuda.synchronize()  # torch has made its context, and it is current
+        return Device(open_driver(), index, CudaTensors(torch.device("cuda", index)))
+
+
+__all__ = ["DEFAULT_STREAMS", "CudaError", "CudaTensors", "Device", "Tensors", "open_device"]

@@ -1,0 +1,103 @@
+"""What a rank's flags say, in words: whom it waits for, and who makes another call.
+
+The messages are those of :mod:`dgcl.runtime.executor`, from a copy of the flags on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dgcl.device.words import Look
+from dgcl.errors import DisagreementError
+from dgcl.kernels.cuda_tables import CALL
+from dgcl.program.model import Program
+from dgcl.runtime.row_types import RowType
+
+_VERBS = ("expand", "fold")
+_ROW_BYTES_BITS = 48
+_MOST_WAITS = 5  # in a message
+
+#: (stage, peer, what is needed of it)
+Wait = tuple[int, int, str]
+
+
+def pack_tag(verb: int, row_type: RowType) -> int:
+    """What all ranks must agree on in a call, as one number that is not 0."""
+    assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
+    return ((verb + 1) << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
+
+
+def verb_of(tag: int) -> int:
+    """EXPAND or FOLD."""
+    return (tag >> 56) - 1
+
+
+def describe_tag(tag: int) -> str:
+    """A tag for people."""
+    from dgcl.runtime.dtypes import dtype_name
+
+    row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
+    return (
+        f"{_VERBS[verb_of(tag)]} of rows of {row_bytes} bytes, {dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)}"
+    )
+
+
+def place(program: Program, call: int, tag: int) -> str:
+    """Where a rank is, as messages begin."""
+    return f"rank {program.rank}, {_VERBS[verb_of(tag)]} (call {call})"
+
+
+def awaited(program: Program, look: Look, tag: int) -> list[Wait]:
+    """What this rank's current call still needs of its peers; the earliest stage first."""
+    call = look.state(CALL)
+    schedule = (program.expand, program.fold)[verb_of(tag)]
+    waits: list[Wait] = []
+    for peer, stage, count in zip(
+        schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
+    ):
+        if look.done(peer) < call * program.num_stages + stage + 1:
+            waits.append((stage, peer, f"stage {stage}: {_rows(count)} missing from rank {peer}"))
+    for peer, stage, count in zip(
+        schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
+    ):
+        if look.ready(peer)[0] < call:
+            waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {_rows(count)}"))
+    return sorted(waits)
+
+
+def suspects(waits: list[Wait], look: Look) -> str:
+    """What is waited for, ranks that have not begun the call before those that may wait themselves."""
+    call = look.state(CALL)
+    begun = {peer: look.ready(peer)[0] >= call for _, peer, _ in waits}
+    waits = sorted(waits, key=lambda wait: begun[wait[1]])
+    known = [
+        f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
+        for _, peer, needed in waits[:_MOST_WAITS]
+    ]
+    more = len(waits) - len(known)
+    return "; ".join(known) + (f"; and {more} more" if more else "")
+
+
+def differing(program: Program, look: Look, tag: int, peers: Iterable[int]) -> DisagreementError | None:
+    """Which of some peers, whom this rank's call needs, makes another call; None: nobody."""
+    call = look.state(CALL)
+    for peer in peers:
+        theirs, their_tag = look.ready(peer)
+        if theirs > call or (theirs == call and their_tag != tag):
+            what = f"rank {peer} is in call {theirs}: {describe_tag(their_tag)}"
+            return disagreement(program, call, tag, what)
+    return None
+
+
+def disagreement(program: Program, call: int, tag: int, others: str) -> DisagreementError:
+    """The error; ``others`` says who does what instead."""
+    return DisagreementError(
+        f"ranks make different calls: rank {program.rank} is in call {call}: {describe_tag(tag)}; {others}. "
+        "Every rank must make the same calls with the same row shape and dtype, in the same order"
+    )
+
+
+def _rows(count: int | np.integer) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
