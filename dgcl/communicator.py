@@ -16,7 +16,6 @@ from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
 from dgcl.errors import CommError
 from dgcl.halo import PendingRows, fold_halo
-from dgcl.kernels.copies import write_bytes
 from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.program import Program
@@ -337,11 +336,11 @@ class Communicator:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         block = self._runtime.expand_buffer(kind)
         result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
-        if rows.is_contiguous():  # torch would wake its threads for this, also where ranks have all the cores
-            write_bytes(block.address, rows.data_ptr(), self.num_owned * kind.row_bytes)
-        else:
+        own = rows.data_ptr()
+        if not rows.is_contiguous():
             result[: self.num_owned].copy_(rows)
-        self._runtime.expand(block, kind)
+            own = 0
+        self._runtime.expand(block, kind, own)
         return result
 
     def _fold_now(self, rows: Tensor) -> Tensor:

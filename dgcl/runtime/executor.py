@@ -21,6 +21,7 @@ import numpy as np
 
 from dgcl.control import Control
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.kernels.copies import write_bytes
 from dgcl.kernels.rows import sum_rows
 from dgcl.program.model import Program
 from dgcl.runtime.agreement import check_agreement
@@ -92,13 +93,14 @@ class Runtime:
         self.check_usable()
         return self.allocate(self._program.num_local * row_type.row_bytes)
 
-    def expand(self, rows: Block, row_type: RowType) -> None:
-        """Fill the halo rows of a block whose first rows are the owned ones."""
+    def expand(self, rows: Block, row_type: RowType, own: int = 0) -> None:
+        """Fill the halo rows of a block whose first rows are the owned ones, or will be: those at address
+        ``own`` are copied there once the peers know where to write."""
         program = self._program
         relay = self.allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
         passing = relay or rows  # without relay rows nobody asks where they would go
         buffers = (rows.address, program.num_local, passing.address)
-        self._run(self.tasks[EXPAND], row_type, rows, passing, buffers)
+        self._run(self.tasks[EXPAND], row_type, rows, passing, buffers, own)
         if relay is not None:
             self.pool.release(relay)
         if self._recorder is not None:
@@ -196,11 +198,27 @@ class Runtime:
             )
 
     def _run(
-        self, task: Task, row_type: RowType, buffer: Block, relay: Block, buffers: tuple[int, int, int]
+        self,
+        task: Task,
+        row_type: RowType,
+        buffer: Block,
+        relay: Block,
+        buffers: tuple[int, int, int],
+        own: int = 0,
     ) -> None:
         """One call of one verb, from ready to done."""
         places = [(block.segment, block.offset) for block in (buffer, relay)]
-        self.drive(self.start(task, row_type, places, buffers))
+        own_bytes = self._program.num_owned * row_type.row_bytes if own else 0
+        if self._network is not None:  # which reads rows as soon as a call has begun
+            write_bytes(buffer.address, own, own_bytes)
+            own_bytes = 0
+        call = self.start(task, row_type, places, buffers)
+        try:
+            write_bytes(buffer.address, own, own_bytes)
+        except BaseException as error:
+            self._leave(call, error)
+            raise
+        self.drive(call)
 
     def start(
         self,
