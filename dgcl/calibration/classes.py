@@ -141,23 +141,29 @@ class ClassModel:
     def topology_of(self, parameters: NDArray[np.float64]) -> Topology:
         """The topology with these parameters.
 
-        A class that decided nothing was not seen at its limit: it keeps its figure, or is as fast as the
-        fastest class that was, so that it limits nothing that was not measured.
+        A class that decided nothing was not seen at its limit: it keeps its figure, or gets the least at
+        which it decides nothing that was measured.
         """
         count = len(self._keys)
         _, deciding = self._decisive(parameters)
         fitted = 1 / parameters[count:]
-        fastest = fitted[np.unique(deciding)].max()
+        unseen = self._unlimiting(parameters)
         used = set(np.flatnonzero(self._loads.sum(axis=0)).tolist())
         connections: list[Connection] = []
         for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
             bandwidth, latency = connection.bandwidth, connection.latency
             if index in used:
                 decided = bool((deciding == index).any())
-                bandwidth = fitted[index] if decided else max(bandwidth, fastest)
+                bandwidth = fitted[index] if decided else max(bandwidth, 1.001 * unseen[index])
                 latency = parameters[index] if self._bearing[index] else 0.0
             connections.append(replace(connection, bandwidth=_rounded(bandwidth), latency=_rounded(latency)))
         return replace(self._topology, connections=tuple(connections))
+
+    def _unlimiting(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each class the GB/s from which on no transfer waits for it."""
+        waits = (self._loads * parameters[len(self._keys) :]).max(axis=1)
+        rates: NDArray[np.float64] = (self._loads / waits[:, None]).max(axis=0)
+        return rates
 
     def describe(self, parameters: NDArray[np.float64], fitted: Topology) -> tuple[FittedClass, ...]:
         """The classes, as they stand in the fitted topology."""

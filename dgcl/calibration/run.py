@@ -11,6 +11,8 @@ from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.check import Checked, check_calibration, median_error
 from dgcl.calibration.timing import Effort
 from dgcl.context import context
+from dgcl.control import Control
+from dgcl.machines import place_of_this_rank, several_machines
 from dgcl.topology import Topology
 from dgcl.topology.host import CopyRates, host_topology
 
@@ -47,8 +49,13 @@ def run_rank(
         num_checks: Plans to predict and time; 0: none.
         effort: How long to measure.
         progress: Told on rank 0 what is being done.
+
+    Raises:
+        ValueError: Ranks of several hosts, no links, another number of devices than ranks; on every rank.
+        CommError: A rank is gone or late.
     """
     control = context.require_control()
+    _check_one_host(control)
     base = topology or host_structure(control.world_size)
     mine = base if control.rank == 0 else None
     calibration = calibrate(control, mine, row_bytes=row_bytes, effort=effort, progress=progress)
@@ -57,6 +64,17 @@ def run_rank(
     if num_checks:
         checked = check_calibration(control, fitted, num_checks, effort=effort, progress=progress)
     return None if calibration is None else Outcome(calibration, tuple(checked or ()))
+
+
+def _check_one_host(control: Control) -> None:
+    """A call is timed from the first rank's begin to the last rank's end, by one clock."""
+    places = control.exchange(place_of_this_rank())
+    if several_machines(places):
+        hosts = ", ".join(dict.fromkeys(place.host for place in places))
+        raise ValueError(
+            f"ranks run on several hosts ({hosts}), whose clocks differ: calibrate the ranks of one host, and "
+            f"write the network into the file by hand"
+        )
 
 
 def run_on_host(

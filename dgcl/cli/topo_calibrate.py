@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 _MOST_RANKS = 64
+_WIDEST_ROW = 1 << 20  # bytes
 
 
 def add_parser(actions: Any, topology_help: str) -> None:
@@ -55,12 +56,19 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate, write what was asked for, and print the outcome."""
     from dgcl.calibration.check import MOST_CHECKS
     from dgcl.calibration.run import outcome_json
+    from dgcl.errors import CommError
     from dgcl.topology import save_topology
 
     check_output("--out", args.out, {"--topology": args.topology})
     if args.check > MOST_CHECKS:
         raise CliError(f"--check: there are {MOST_CHECKS} plans to check with (got {args.check})")
-    outcome = _in_job(args) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else _started(args)
+    if args.row_bytes > _WIDEST_ROW:
+        raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
+    in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    try:
+        outcome = _in_job(args) if in_job else _started(args)
+    except CommError as error:
+        raise CliError(str(error), status=1) from error
     if outcome is None:
         return 0  # another rank than 0
     told = outcome_json(outcome)

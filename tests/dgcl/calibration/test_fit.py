@@ -46,6 +46,18 @@ def test_figures_are_found(
             assert one.latency == pytest.approx(latencies[one.kind], rel=0.05)
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_a_limit_that_was_not_reached_limits_nothing(num_ranks: int) -> None:
+    declared = host_structure(num_ranks)
+    observations = observe(altered(declared, {"core": 9.0, "memory": 1000.0}, {"core": 2e-5}))
+    fit = fit_topology(declared, observations)
+    seconds = [observation.seconds for observation in observations]
+    np.testing.assert_allclose(fit.predicted, seconds, rtol=0.01)
+    # Each sender got its full rate, however many there were: so much was seen, and no more is claimed.
+    memory = next(one for one in fit.classes if one.kind == "memory (both ways)")
+    assert memory.bandwidth == pytest.approx(9.0 * num_ranks, rel=0.02)
+
+
 def test_noise_and_outliers() -> None:
     declared = host_structure(4)
     truth = altered(declared, {"core": 8.0, "memory": 15.0}, {"core": 30e-6})
