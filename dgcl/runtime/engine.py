@@ -32,8 +32,11 @@ from dgcl.kernels.rows import gather_rows, sum_rows
 COMPILED_FROM: Final = "c067d355b6eec759"
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
-#: made another call.
-DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3
+#: made another call; a send can run now (with LOOK); the chosen send is done.
+DONE, WAITING, UNMAPPED, DISAGREES, FOUND, SENT = 0, 1, 2, 3, 4, 5
+
+#: Which sends :func:`advance` carries out: all, or none (a number from 0 on: that one alone).
+ALL, LOOK = -1, -2
 
 EXPAND: Final = 0
 FOLD: Final = 1
@@ -113,6 +116,7 @@ def advance(
     where: np.ndarray,
     times: np.ndarray,
     patience: int,
+    chosen: int,
 ) -> int:
     """Carry the call on.
 
@@ -139,6 +143,7 @@ def advance(
             the first column); ``(0, 2)`` where nobody wants to know.
         patience: How often to look in vain before WAITING is returned: :data:`PATIENCE`, or 0 for what can be
             done at once.
+        chosen: Which sends to carry out: ALL, LOOK, or the number of one.
     """
     send_peer, send_stage, send_count, send_from, send_to, dep_ptr, deps, first_arrival = sends
     recv_peer, recv_stage = receives
@@ -201,6 +206,10 @@ def advance(
                     return UNMAPPED
                 if targets[portion] < 0:
                     return DISAGREES
+            if chosen == LOOK:
+                return FOUND
+            if chosen != ALL and chosen != i:
+                continue
             if timed:
                 times[i, 0] = monotonic_nanoseconds(scratch)
             for portion in range(2):
@@ -232,6 +241,8 @@ def advance(
             sent[i] = 1
             if timed:
                 times[i, 1] = monotonic_nanoseconds(scratch)
+            if chosen == i:
+                return SENT
             blocked[peer] = 0
             pending -= 1
             progressed = True

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
+from torch.profiler import record_function
 
 from dgcl.control import Control
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
@@ -27,11 +29,15 @@ from dgcl.program.model import Program
 from dgcl.runtime.agreement import check_agreement
 from dgcl.runtime.board import Board
 from dgcl.runtime.engine import (
+    ALL,
     DISAGREES,
     DONE,
     EXPAND,
     FOLD,
+    FOUND,
+    LOOK,
     PATIENCE,
+    SENT,
     UNMAPPED,
     WAITING,
     advance,
@@ -40,6 +46,7 @@ from dgcl.runtime.engine import (
 )
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.pool import Block, BufferPool
+from dgcl.runtime.ranges import send_label, wait_label
 from dgcl.runtime.remote import open_network
 from dgcl.runtime.row_types import RowType
 from dgcl.runtime.segments import Segment, SegmentFile
@@ -65,14 +72,20 @@ class Runtime:
     """
 
     def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
-        check_agreement(control, program)
         self._program, self._timeout = program, timeout
         self.rank = program.rank
         self._process = os.getpid()
-        self._file = SegmentFile()
-        self._board = Board.create(self._file, program.world_size)
-        self.pool = BufferPool(self._file)
-        self._peers = Peers(control, self._file, self._board, channel)
+        check_agreement(control, program)
+        try:
+            self._file = SegmentFile()
+            self._board = Board.create(self._file, program.world_size)
+            self.pool = BufferPool(self._file)
+            self._peers = Peers(control, self._file, self._board, channel)
+        except (CommError, ValueError):  # all ranks raise it
+            raise
+        except BaseException as error:  # the others would wait for this one at their next meeting
+            control.leave(f"was stopped by {type(error).__name__}: {error}")
+            raise
         self.tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
         self._call = 0
         self._failure: CommError | None = None
@@ -252,29 +265,11 @@ class Runtime:
     def drive(self, call: Call, patience: int = PATIENCE) -> bool:
         """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
         whether that was all."""
-        task, row_type, tag = call.task, call.row_type, call.tag
+        task, tag = call.task, call.tag
+        carry_on = self._advance_in_ranges if torch.autograd._profiler_enabled() else self._advance
         try:
             while True:
-                status = advance(
-                    task.verb,
-                    call.number,
-                    self._program.num_stages,
-                    tag,
-                    row_type.row_bytes,
-                    row_type.sum_code,
-                    call.buffers,
-                    task.sends,
-                    task.receives,
-                    task.tables,
-                    task.lines,
-                    self._peers.maps,
-                    task.sent,
-                    task.received,
-                    self.bytes_sent[task.verb],
-                    task.where,
-                    task.times,
-                    patience,
-                )
+                status = carry_on(call, patience)
                 if status == DONE and call.job is not None and not call.job.is_sent(patience):
                     status = WAITING
                 if status == DONE:
@@ -309,13 +304,54 @@ class Runtime:
         if self._network is not None:
             self._network.post_failure(error)
 
+    def _advance(self, call: Call, patience: int, chosen: int = ALL) -> int:
+        """Let the engine run."""
+        task, row_type = call.task, call.row_type
+        status: int = advance(
+            task.verb,
+            call.number,
+            self._program.num_stages,
+            call.tag,
+            row_type.row_bytes,
+            row_type.sum_code,
+            call.buffers,
+            task.sends,
+            task.receives,
+            task.tables,
+            task.lines,
+            self._peers.maps,
+            task.sent,
+            task.received,
+            self.bytes_sent[task.verb],
+            task.where,
+            task.times,
+            patience,
+            chosen,
+        )
+        return status
+
+    def _advance_in_ranges(self, call: Call, patience: int) -> int:
+        """As :meth:`_advance`, one send at a time, with a range of the profiler around each and each wait."""
+        while True:
+            with record_function(wait_label(self.rank, call.task)):
+                status = self._advance(call, patience, LOOK)
+            if status != FOUND:
+                return status
+            send = int(call.task.where[0])
+            with record_function(send_label(self.rank, call.task, send, call.row_type.row_bytes)):
+                status = self._advance(call, patience, send)
+            if status != SENT:
+                return status
+
     def _look_around(self, under_way: Call, tag: int, late: bool) -> None:
         """Raise if the call cannot or must not go on."""
         task = under_way.task
         report = self._peers.reported_failure()
         if report is not None:
             peer, error = report
-            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}")
+            waits = self._awaited(under_way)
+            mine = f" (rank {self.rank} waited in {_VERBS[task.verb]} {self._call} for {waits[0][1]})" if waits else ""
+            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
             self._post_failure(error)  # pass on the first reason, not a chain of them
             raise self._failure
         for peer, needed in awaited(under_way):
