@@ -20,6 +20,7 @@ from dgcl.topology.model import Topology
 
 ROW = 1.25
 HEIGHT = 0.44  # of a box
+CURVE = 0.45  # of a wire over other boxes, above these
 _SOCKET_GAP, _MACHINE_GAP = 0.45, 1.1
 _MARGIN = 0.16  # between boxes of a row
 _BAR = 5  # neighbours that make a switch a bar
@@ -284,9 +285,23 @@ class _Placing:
                 min(box.left for box in mine) - 0.2,
                 max(box.right for box in mine) + 0.2,
                 min(min(box.y for box in mine) - HEIGHT, -HEIGHT / 2 - depth.get(machine, 0.0) - 0.1),
-                max(box.y for box in mine) + HEIGHT,
+                max(max(box.y for box in mine) + HEIGHT, self._highest_curve(machine)),
             )
         return frames
+
+    def _highest_curve(self, machine: int) -> float:
+        """Of the wires that pass over other boxes of their row."""
+        highest = 0.0
+        for connection in self._topology.connections:
+            ends = [self._boxes.get(end) for end in (connection.a, connection.b)]
+            if self._machine.get(connection.a) != machine or None in ends:
+                continue
+            a, b = sorted((box for box in ends if box is not None), key=lambda box: box.x)
+            if a.y == b.y > 0 and any(
+                box.y == a.y and a.right < box.x < b.left for box in self._boxes.values()
+            ):
+                highest = max(highest, a.y + HEIGHT / 2 + CURVE + 0.1)
+        return highest
 
 
 def spread(wanted: list[float], widths: list[float]) -> list[float]:

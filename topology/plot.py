@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dgcl.topology.combine import PORT
-from dgcl.topology.layout import HEIGHT, Box, Layout, layout_topology, machines_of
+from dgcl.topology.layout import CURVE, HEIGHT, Box, Layout, layout_topology, machines_of
 from dgcl.topology.model import Connection, Topology
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -177,7 +177,17 @@ class _Drawing:
                     zorder=0,
                 )
             )
-            self._axes.text(left, top + 0.06, f"machine {machine}", fontsize=8, color="#888a85", zorder=1)
+            # Along the side: wires to the network leave at the top, those to shared NVSwitches below.
+            self._axes.text(
+                left - 0.08,
+                (top + bottom) / 2,
+                f"machine {machine}",
+                fontsize=8,
+                color="#888a85",
+                rotation="vertical",
+                ha="right",
+                va="center",
+            )
 
     def _box(self, box: Box) -> None:
         from matplotlib.patches import FancyBboxPatch
@@ -243,7 +253,7 @@ class _Drawing:
         if not between:
             self._axes.plot([a.right, b.left], [a.y + shift / 2, b.y + shift / 2], **style)
             return
-        self._curve((a.x, a.y + HEIGHT / 2), (b.x, b.y + HEIGHT / 2), 0.45 + shift, style)
+        self._curve((a.x, a.y + HEIGHT / 2), (b.x, b.y + HEIGHT / 2), CURVE + shift, style)
 
     def _around(self, a: Box, b: Box, style: dict[str, Any]) -> None:
         """Between a bar below the devices and something above: round their right end."""
