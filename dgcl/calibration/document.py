@@ -3,8 +3,8 @@
     python -m dgcl.calibration.document docs/calibration.md
 
 The text between the two marks of the page is replaced by tables for 2, 4 and 8 CPU ranks: what was fitted,
-what senders get that share the memory, and ten plans that the fit has not seen. Takes some minutes; the host
-should have nothing else to do.
+what senders get that share the memory, and ten plans that the fit has not seen. Takes two to three minutes; the
+host should have nothing else to do.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("page", type=Path)
     parser.add_argument("--ranks", default="2,4,8", help="numbers of ranks, separated by commas")
     parser.add_argument("--check", type=int, default=10, help="plans that the fit has not seen")
+    parser.add_argument("--seconds", type=float, default=0.4, help="for each measurement (default: 0.4)")
     args = parser.parse_args(argv)
     page = args.page.read_text(encoding="utf-8")
     if BEGIN not in page or END not in page:
         parser.error(f"{args.page} has no {BEGIN!r} ... {END!r}")
-    outcomes = [measure(int(number), args.check) for number in args.ranks.split(",")]
+    outcomes = [measure(int(number), args.check, args.seconds) for number in args.ranks.split(",")]
     args.page.write_text(rewritten(page, outcomes), encoding="utf-8")
     return 0
 
 
-def measure(num_ranks: int, num_checks: int) -> dict[str, Any]:
+def measure(num_ranks: int, num_checks: int, seconds: float) -> dict[str, Any]:
     """Calibrate ranks on this host; the outcome as JSON values."""
     from dgcl.calibration.run import outcome_json, run_on_host
     from dgcl.calibration.timing import Effort
 
-    return outcome_json(run_on_host(None, num_ranks, 512, num_checks, Effort()))
+    effort = Effort(seconds=seconds / Effort().rounds)
+    return outcome_json(run_on_host(None, num_ranks, 512, num_checks, effort))
 
 
 def rewritten(page: str, outcomes: Sequence[dict[str, Any]]) -> str:
