@@ -36,7 +36,9 @@ class LocalGraph:
         halo_ids: (num_halo,) int64, global ids of the halo rows in the order in which they are delivered.
         indptr: (n + 1,) int64; the in-edges of owned vertex i are ``indptr[i]:indptr[i + 1]``.
         indices: (E,) int32, the local id in [0, L) of each edge's source.
-        edge_ids: (E,) int64, the position of each edge in the user's edge order.
+        edge_first: (n,) int64, the place in the whole CSR of each owned vertex's first in-edge.
+        edge_order: (E,) int64, the position of each edge in the user's edge order; None: it is the order of
+            the whole CSR. See ``edge_ids``.
         in_degrees: (L,) int64, in-degree in the whole graph of each local row.
         out_degrees: (L,) int64, out-degree in the whole graph of each local row.
         num_nodes_global: vertices of the whole graph.
@@ -46,7 +48,8 @@ class LocalGraph:
     halo_ids: NDArray[np.int64]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
-    edge_ids: NDArray[np.int64]
+    edge_first: NDArray[np.int64]
+    edge_order: NDArray[np.int64] | None
     in_degrees: NDArray[np.int64]
     out_degrees: NDArray[np.int64]
     num_nodes_global: int
@@ -77,6 +80,13 @@ class LocalGraph:
         return np.concatenate([self.owned_ids, self.halo_ids])
 
     @cached_property
+    def edge_ids(self) -> NDArray[np.int64]:
+        """(E,) int64: the position of each edge in the user's edge order; made when first asked for."""
+        if self.edge_order is not None:
+            return self.edge_order
+        return _places(self.edge_first, self.indptr)
+
+    @cached_property
     def heads(self) -> NDArray[np.int32]:
         """(E,) int32: the local id in [0, n) of each edge's head; with ``indices``, the edges as pairs."""
         return np.repeat(np.arange(self.num_owned, dtype=np.int32), np.diff(self.indptr))
@@ -105,6 +115,8 @@ def build_local_graphs(
     What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can
     be sent away before the next is built. See :func:`build_local_graph`.
     """
+    from dgcl.local_graph_kernels import take_rows
+
     in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
     local_of = np.full(graph.num_nodes, -1, np.int32)  # vertex -> local row; -1 again between ranks
     for given_owned, given_halo in rows:
@@ -112,16 +124,20 @@ def build_local_graphs(
         halo_ids = _check_ids(given_halo, "halo_ids", graph.num_nodes)
         local_ids = np.concatenate([owned_ids, halo_ids])
         _number_rows(local_of, owned_ids, local_ids)
-        edges, indptr = _edges_of(graph, owned_ids)
-        indices = local_of[graph.indices[edges]]
-        _check_sources(indices, edges, graph)
+        first = graph.indptr[owned_ids]
+        indptr = np.zeros(len(owned_ids) + 1, np.int64)
+        np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
+        indices = np.empty(indptr[-1], np.int32)
+        if take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices) >= 0:
+            raise _missing(indices, _places(first, indptr), graph)
         local_of[local_ids] = -1
         yield LocalGraph(
             owned_ids=owned_ids,
             halo_ids=halo_ids,
             indptr=indptr,
             indices=indices,
-            edge_ids=edges if graph.edge_ids is None else graph.edge_ids[edges],
+            edge_first=first,
+            edge_order=None if graph.edge_ids is None else graph.edge_ids[_places(first, indptr)],
             in_degrees=in_degrees[local_ids],
             out_degrees=out_degrees[local_ids],
             num_nodes_global=graph.num_nodes,
@@ -164,22 +180,17 @@ def _number_rows(
         )
 
 
-def _edges_of(graph: Graph, owned_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions in the whole CSR of the in-edges of ``owned_ids``, row by row, and their own ``indptr``."""
-    first = graph.indptr[owned_ids]
-    indptr = np.zeros(len(owned_ids) + 1, np.int64)
-    np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
-    edges = np.arange(indptr[-1], dtype=np.int64)
-    edges += np.repeat(first - indptr[:-1], np.diff(indptr))
-    return edges, indptr
+def _places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(E,) places in the whole CSR of the edges of rows that begin there at ``first``, row by row."""
+    places = np.arange(indptr[-1], dtype=np.int64)
+    places += np.repeat(first - indptr[:-1], np.diff(indptr))
+    return places
 
 
-def _check_sources(indices: NDArray[np.int32], edges: NDArray[np.int64], graph: Graph) -> None:
-    """Every edge's source has a local row."""
-    unknown = np.flatnonzero(indices < 0)
-    if len(unknown):
-        missing = np.unique(graph.indices[edges[unknown]])
-        raise ValueError(
-            f"halo_ids must hold every source of the owned vertices' in-edges: vertex {missing[0]} is missing"
-            f" ({len(missing)} in all); was the plan made for another graph or partition?"
-        )
+def _missing(indices: NDArray[np.int32], edges: NDArray[np.int64], graph: Graph) -> ValueError:
+    """The error about edges whose source has no local row."""
+    missing = np.unique(graph.indices[edges[indices < 0]])
+    return ValueError(
+        f"halo_ids must hold every source of the owned vertices' in-edges: vertex {missing[0]} is missing"
+        f" ({len(missing)} in all); was the plan made for another graph or partition?"
+    )
