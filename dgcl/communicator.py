@@ -14,12 +14,15 @@ from torch.profiler import record_function
 
 from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
+from dgcl.descriptions import describe_channels, label_exchange
+from dgcl.device import connect_device
 from dgcl.errors import CommError
 from dgcl.halo import PendingRows, fold_halo
 from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.program import Program
 from dgcl.program.memory_report import MemoryReport, predict_memory
+from dgcl.row_checks import check_rows
 from dgcl.row_exchange import agree, collect_rows, dispatch_rows
 from dgcl.runtime import Runtime
 from dgcl.runtime.dtypes import numpy_dtype, row_type
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from dgcl.bench.exchange import Exchange
+    from dgcl.device.gpu import Device
     from dgcl.frameworks.split import SplitGraph
 
 
@@ -45,6 +49,7 @@ class Communicator:
         local: This rank's edges and degrees (:class:`~dgcl.local_graph.LocalGraph`).
         control: The control plane.
         timeout: Seconds that a rank waits for another inside a call.
+        device: Where the rows are that it moves.
     """
 
     def __init__(
@@ -56,13 +61,16 @@ class Communicator:
         control: Control,
         timeout: float,
         channel: str = "auto",
+        device: Device | None = None,
     ) -> None:
         self.rank, self.world_size = program.rank, program.world_size
         self.num_nodes, self.num_edges = sizes
         self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
         self._program = program
         self._runtime = Runtime(program, control, timeout, channel)
-        self._exchange: Exchange | None = None
+        self._on_device = connect_device(program, control, timeout, device)
+        self.device = torch.device("cpu") if device is None else device.tensors.device
+        self._exchange: Exchange | None = self._on_device
         self._dropout_calls = 0
         self._number = ops.register_communicator(self)
 
@@ -187,6 +195,7 @@ class Communicator:
         """
         ids = self._program.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
+        rows = rows.to(self.device)
         return self._expand_now(rows) if halo else rows
 
     def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
@@ -249,19 +258,12 @@ class Communicator:
 
     def describe(self) -> str:
         """How rows travel between this rank and each other rank, and why; one line for each."""
-        schedule = self._program.expand
-        lines = [f"rank {self.rank} of {self.world_size}"]
-        for peer, reason in enumerate(self._runtime.reasons):
-            if peer != self.rank:
-                sent = int(schedule.send_count[schedule.send_peer == peer].sum())
-                received = int(schedule.recv_count[schedule.recv_peer == peer].sum())
-                lines.append(f"  rank {peer}: {reason}; sends {sent} rows, receives {received}")
-        return "\n".join(lines)
+        return describe_channels(self._program, self._runtime.reasons)
 
     @property
     def bytes_sent(self) -> dict[str, Tensor]:
         """Bytes written to each peer so far, ``(world_size,)`` int64 each, for "expand" and "fold"."""
-        counts = torch.from_numpy(self._runtime.bytes_sent.copy())
+        counts = torch.from_numpy((self._on_device or self._runtime).bytes_sent.copy())
         return {"expand": counts[0], "fold": counts[1]}
 
     def memory(
@@ -297,22 +299,39 @@ class Communicator:
 
         This is how baselines train models (:mod:`dgcl.bench`).
         """
-        self._exchange = exchange
+        self._exchange = self._on_device if exchange is None else exchange
+
+    def synchronize(self) -> None:
+        """Wait until the current stream's work is done, and raise what went wrong between ranks in it.
+
+        On a device calls return before they are carried out; a CommError is raised by the next one, or here. On
+        the CPU there is nothing to wait for."""
+        if self._on_device is not None:
+            self._on_device.synchronize()
+
+    def record_stream(self, rows: Tensor, stream: torch.cuda.Stream) -> None:
+        """Tell that a result is read on another stream than that of the calls, where it may die before that is
+        done; what ``torch.Tensor.record_stream`` does for torch's own memory."""
+        if self._on_device is not None:
+            self._on_device.use_on(rows, stream.cuda_stream)
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
-        if self._exchange is not None:
-            self._exchange.close()
-        self._runtime.close()
+        for side in (self._exchange, self._on_device, self._runtime):
+            if side is not None:
+                side.close()
 
     def fail(self, reason: str) -> None:
         """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
-        self._runtime.fail(CommError(f"rank {self.rank}: {reason}"))
+        for side in (self._on_device, self._runtime):
+            if side is not None:
+                side.fail(CommError(f"rank {self.rank}: {reason}"))
 
     def __del__(self) -> None:
-        runtime = self.__dict__.get("_runtime")
-        if runtime is not None and not sys.is_finalizing():  # a dying interpreter's memory goes anyway
-            runtime.close()
+        for name in ("_on_device", "_runtime"):
+            side = self.__dict__.get(name)
+            if side is not None and not sys.is_finalizing():  # a dying interpreter's memory goes anyway
+                side.close()
 
     def __repr__(self) -> str:
         return (
@@ -328,11 +347,13 @@ class Communicator:
 
     def _expand_planned(self, rows: Tensor) -> Tensor:
         if torch.autograd._profiler_enabled():
-            with record_function(self._label("expand", rows)):
+            with record_function(label_exchange(self._program, "expand", rows)):
                 return self._expand_rows(rows)
         return self._expand_rows(rows)
 
     def _expand_rows(self, rows: Tensor) -> Tensor:
+        if self._on_device is not None:
+            return self._on_device.expand(rows)
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         block = self._runtime.expand_buffer(kind)
         result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
@@ -352,19 +373,13 @@ class Communicator:
 
     def _fold_planned(self, rows: Tensor) -> Tensor:
         if torch.autograd._profiler_enabled():
-            with record_function(self._label("fold", rows)):
+            with record_function(label_exchange(self._program, "fold", rows)):
                 return self._fold_rows(rows)
         return self._fold_rows(rows)
 
-    def _label(self, verb: str, rows: Tensor) -> str:
-        """What a profiler calls the exchange of these rows: who, how much, in how many stages."""
-        schedule = self._program.expand if verb == "expand" else self._program.fold
-        sent = schedule.rows_sent * math.prod(rows.shape[1:]) * rows.dtype.itemsize
-        peers = len(set(schedule.send_peer.tolist()))
-        stages = self._program.num_stages
-        return f"dgcl.{verb} rank {self.rank}: {sent} bytes to {peers} peer(s) in {stages} stage(s)"
-
     def _fold_rows(self, rows: Tensor) -> Tensor:
+        if self._on_device is not None:
+            return self._on_device.fold(rows)
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         rows = rows.contiguous()
         block = self._runtime.fold(rows.data_ptr(), kind)
@@ -382,17 +397,4 @@ class Communicator:
         return torch.from_numpy(memory).view(dtype).view(shape)
 
     def _check(self, rows: Tensor, expected: int, words: str, any_device: bool = False) -> None:
-        if not isinstance(rows, Tensor):
-            raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
-        if rows.dim() == 0 or rows.shape[0] != expected:
-            raise ValueError(
-                f"rows must have {words} = {expected} rows on rank {self.rank} (got shape "
-                f"{tuple(rows.shape)})"
-            )
-        if rows.layout != torch.strided:
-            raise ValueError(f"rows must be a dense tensor (got {rows.layout}); call .to_dense()")
-        if rows.device.type != "cpu" and not any_device:
-            raise ValueError(
-                f"rows must be on the CPU, where this communicator's ranks exchange rows (got "
-                f"{rows.device}); move them"
-            )
+        check_rows(rows, expected, words, self.rank, self.device, any_device=any_device)

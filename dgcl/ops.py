@@ -45,13 +45,13 @@ def _find(number: int) -> Communicator:
     return comm
 
 
-@torch.library.custom_op("dgcl::expand", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("dgcl::expand", mutates_args=(), device_types=("cpu", "cuda"))
 def expand_operator(rows: Tensor, comm: int) -> Tensor:
     """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows."""
     return _find(comm)._expand_now(rows)
 
 
-@torch.library.custom_op("dgcl::fold", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("dgcl::fold", mutates_args=(), device_types=("cpu", "cuda"))
 def fold_operator(rows: Tensor, comm: int) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks that hold them."""
     return _find(comm)._fold_now(rows)

@@ -13,3 +13,24 @@ module                       what
 :mod:`dgcl.device.exchange`  expand and fold of tensors
 ===========================  ===========================================================================
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dgcl.control import Control
+    from dgcl.device.exchange import DeviceExchange
+    from dgcl.device.gpu import Device
+    from dgcl.program.model import Program
+
+
+def connect_device(
+    program: Program, control: Control, timeout: float, device: Device | None
+) -> DeviceExchange | None:
+    """The exchange of a device's tensors; None where there is no device. Collective."""
+    if device is None:
+        return None
+    from dgcl.device.exchange import DeviceExchange
+
+    return DeviceExchange(program, control, timeout, device)

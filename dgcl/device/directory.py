@@ -140,7 +140,8 @@ class PeerMemory:
         return int(read_word(self._segment.address + 8)) != 0
 
     def close(self) -> None:
-        """Close what was opened; whether the peer has let go can still be seen. No kernel of this rank may use it any more."""
+        """Close what was opened, when no kernel of this rank uses it any more. Whether the peer has let go can still
+        be seen."""
         while self._opened:
             self._device.driver.close_memory(self._opened.pop())
         self._file.close()  # what is mapped of it stays

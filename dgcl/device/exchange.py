@@ -69,7 +69,7 @@ class DeviceExchange:
         self._process = os.getpid()
         self._file = SegmentFile()
         board = Board.create(self._file, program.world_size)
-        peers = Peers(control, self._file, board)
+        peers = Peers(control, self._file, board, "memory")
         with device.current():
             self._connections = connect(device, control)
         self.pool = DevicePool(device, self._connections.directory.add)

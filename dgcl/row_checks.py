@@ -1,0 +1,39 @@
+"""What rows must be for a call, apart from what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_rows(
+    rows: Any, expected: int, words: str, rank: int, device: torch.device, *, any_device: bool = False
+) -> None:
+    """Raise unless ``rows`` is a dense tensor of ``expected`` rows on ``device``.
+
+    Args:
+        rows: What the caller gave.
+        expected, words: How many rows it must have, and what that number is called.
+        rank: Whose call it is.
+        device: Where the communicator's ranks exchange rows.
+        any_device: It may be anywhere.
+
+    Raises:
+        TypeError, ValueError: Otherwise.
+    """
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
+    if rows.dim() == 0 or rows.shape[0] != expected:
+        raise ValueError(
+            f"rows must have {words} = {expected} rows on rank {rank} (got shape {tuple(rows.shape)})"
+        )
+    if rows.layout != torch.strided:
+        raise ValueError(f"rows must be a dense tensor (got {rows.layout}); call .to_dense()")
+    if rows.device != device and not any_device:
+        where = "the CPU" if device.type == "cpu" else str(device)
+        raise ValueError(
+            f"rows must be on {where}, where this communicator's ranks exchange rows (got {rows.device}); move "
+            "them, or give build_comm_info another device"
+        )
