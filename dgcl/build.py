@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.cache import PlanCache, cache_key
 from dgcl.control import Control
+from dgcl.device import open_devices
 from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
 from dgcl.machines import find_topology, host_of_ranks, places_of_ranks, several_machines
@@ -33,7 +35,10 @@ from dgcl.relation import VertexClasses, build_classes
 from dgcl.topology import Topology, resolve_topology
 
 if TYPE_CHECKING:
+    import torch
+
     from dgcl.communicator import Communicator
+    from dgcl.device.gpu import Device
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
@@ -182,6 +187,7 @@ def build_comm_info(
     place: bool = False,
     cache: str | os.PathLike[str] | None = None,
     channel: str = "auto",
+    device: str | torch.device = "cpu",
 ) -> Communicator:
     """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init`
     first.
@@ -205,6 +211,8 @@ def build_comm_info(
             (:mod:`dgcl.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
         channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
             the network), "memory" or "network" for all; see ``comm.describe()``.
+        device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
+            one) or "cuda:1"; all ranks on GPUs of one machine, or none (:mod:`dgcl.device`).
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -220,7 +228,8 @@ def build_comm_info(
     world_size = control.world_size
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
-    topology = _several_machines(control, topology)
+    opened = open_devices(control, device)
+    topology = _several_machines(control, topology, opened)
 
     def shares() -> list[Share]:
         if graph is None:
@@ -238,22 +247,34 @@ def build_comm_info(
             cache=cache,
         )
 
-    return connect(shares, Communicator, timeout, channel)
+    return connect(shares, Communicator, timeout, channel, opened)
 
 
-def _several_machines(control: Control, topology: str | Topology) -> str | Topology:
-    """What "auto" means where ranks run on more than one machine; otherwise the topology as it is.
+def _several_machines(
+    control: Control, topology: str | Topology, device: Device | None = None
+) -> str | Topology:
+    """What "auto" means where ranks run on more than one machine, or on GPUs; otherwise the topology as it is.
 
     Collective: every rank says where it runs, and what topology is asked for is rank 0's word.
     """
-    places = places_of_ranks(control)
-    if several_machines(places) and control.broadcast(isinstance(topology, str) and topology == "auto"):
+    places = places_of_ranks(control, "" if device is None else f"GPU-{UUID(device.uuid)}")
+    if (several_machines(places) or places[0].gpu) and control.broadcast(
+        isinstance(topology, str) and topology == "auto"
+    ):
+        gpus = [place.gpu for place in places]
+        if gpus[0] and len(set(gpus)) < len(gpus):
+            _log.info("ranks share a GPU: all links count as equally fast")
+            return f"uniform:{control.world_size}"
         return find_topology(control, places).topology
     return topology
 
 
 def connect(
-    shares: Callable[[], Sequence[Share]], kind: type[AnyCommunicator], timeout: float, channel: str = "auto"
+    shares: Callable[[], Sequence[Share]],
+    kind: type[AnyCommunicator],
+    timeout: float,
+    channel: str = "auto",
+    device: Device | None = None,
 ) -> AnyCommunicator:
     """Let rank 0 make every rank's share, hand them out, and connect the ranks. Collective.
 
@@ -261,6 +282,7 @@ def connect(
         shares: Called on rank 0 alone; what it raises is raised on every rank.
         kind: The class of communicator to make.
         timeout, channel: As in :func:`build_comm_info`.
+        device: This rank's, opened.
 
     Returns:
         This rank's communicator, the current one from now on.
@@ -278,7 +300,7 @@ def connect(
     share = control.scatter(answers)
     if isinstance(share, Exception):
         raise share
-    comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout, channel)
+    comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout, channel, device)
     context.communicator = comm
     context.opened.add(comm)
     return comm

@@ -19,6 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from dgcl.control import Control
     from dgcl.device.exchange import DeviceExchange
     from dgcl.device.gpu import Device
@@ -34,3 +36,34 @@ def connect_device(
     from dgcl.device.exchange import DeviceExchange
 
     return DeviceExchange(program, control, timeout, device)
+
+
+def open_devices(control: Control, device: str | torch.device) -> Device | None:
+    """This rank's device, opened; None where ranks compute on the CPU. Collective.
+
+    Raises:
+        ValueError: There is no such device, on some rank, or some ranks compute on the CPU; on every rank.
+    """
+    import torch
+
+    from dgcl.device.gpu import CudaError, open_device
+
+    opened, problem = None, ""
+    kind = ""
+    try:
+        wanted = torch.device(device)
+        kind = wanted.type
+        if kind not in ("cpu", "cuda"):
+            problem = f"device: expected 'cpu' or a CUDA device, got {wanted}"
+        elif kind == "cuda":
+            opened = open_device(wanted)
+    except (ValueError, RuntimeError, CudaError) as error:
+        problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
+    told = control.exchange((kind, problem))
+    for rank, (_, theirs) in enumerate(told):
+        if theirs:
+            raise ValueError(f"{theirs} (on rank {rank})")
+    if len({kind for kind, _ in told}) > 1:
+        which = ", ".join(f"rank {rank}: {kind}" for rank, (kind, _) in enumerate(told))
+        raise ValueError(f"device: expected GPUs on all ranks or on none, got {which}")
+    return opened
