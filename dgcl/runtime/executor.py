@@ -51,7 +51,7 @@ from dgcl.runtime.remote import open_network
 from dgcl.runtime.row_types import RowType
 from dgcl.runtime.segments import Segment, SegmentFile
 from dgcl.runtime.tasks import Call, CallRecord, Task
-from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, pack_tag, suspects, unpack_tag
+from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, pack_tag, progress, suspects, unpack_tag
 
 
 class Runtime:
@@ -260,7 +260,7 @@ class Runtime:
     def _leave(self, call: Call, error: BaseException) -> None:
         """Tell the peers that this rank goes on without finishing the call."""
         verb = VERBS[call.task.verb]
-        self.fail(CommError(f"rank {self.rank} left {verb} {call.number}: {error!r}"))
+        self.fail(CommError(f"rank {self.rank} left {verb} {call.number} at {progress(call)}: {error!r}"))
 
     def drive(self, call: Call, patience: int = PATIENCE) -> bool:
         """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
@@ -349,8 +349,7 @@ class Runtime:
         report = self._peers.reported_failure()
         if report is not None:
             peer, error = report
-            waits = self._awaited(under_way)
-            mine = f" (rank {self.rank} waited in {_VERBS[task.verb]} {self._call} for {waits[0][1]})" if waits else ""
+            mine = f" ({self._place(task)} was at {progress(under_way)})"
             self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
             self._post_failure(error)  # pass on the first reason, not a chain of them
             raise self._failure
@@ -367,7 +366,8 @@ class Runtime:
                 raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
         waits = awaited(under_way) if late else []
         if waits:
-            culprits = suspects(waits, under_way.number, self._peers.boards)
+            stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
+            culprits = suspects(waits, under_way.number, self._peers.boards, stopped)
             raise CommTimeoutError(
                 f"{self._place(task)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
                 " be that late, give build_comm_info a longer timeout"
