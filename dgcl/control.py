@@ -41,6 +41,10 @@ class Control(Protocol):
     def barrier(self) -> None:
         """Return when every rank has called."""
 
+    def leave(self, why: str) -> None:
+        """Take part no more: ranks that wait for this one raise at once. Not collective; ``why`` completes a
+        sentence about this rank."""
+
 
 def can_use_network(control: Control) -> bool:
     """Whether ranks can send rows through ``torch.distributed``: they are processes of a group."""
@@ -90,6 +94,9 @@ class SingleControl:
 
     def barrier(self) -> None:
         """Nothing to wait for."""
+
+    def leave(self, why: str) -> None:
+        """Nobody to tell."""
 
 
 class ThreadMeeting:
@@ -151,6 +158,10 @@ class ThreadControl:
         """Wait for all threads."""
         self.exchange(None)
 
+    def leave(self, why: str) -> None:
+        """Take part no more."""
+        self._meeting.leave(self.rank, why)
+
     def exchange(self, value: Any) -> list[Any]:
         """Every thread's value.
 
@@ -187,6 +198,8 @@ class GroupControl:
     def __init__(self, group: ProcessGroup | None, timeout: float) -> None:
         import torch.distributed as dist
 
+        from dgcl.group_messages import GroupMessages
+
         ranks = dist.get_process_group_ranks(group) if group is not None else None
         self.rank = dist.get_rank(group)
         if self.rank < 0:
@@ -195,7 +208,7 @@ class GroupControl:
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
         self._is_part = group is not None
-        self._group = self.new_group()
+        self._messages = GroupMessages(self.new_group(), self._ranks, self.rank)
 
     def new_group(self) -> ProcessGroup:
         """Another Gloo group of the same ranks, in the same order. Collective over them, and only them."""
@@ -209,56 +222,43 @@ class GroupControl:
         )
         return made
 
-    def _guarded(self, verb: str, run: Any) -> None:
-        try:
-            run()
-        except RuntimeError as error:
-            raise CommError(
-                f"rank {self.rank}: {verb} over the control group failed, a rank is gone or late: {error}"
-            ) from error
-
     def exchange(self, value: Any) -> list[Any]:
-        """Every rank's value."""
-        import torch.distributed as dist
+        """Every rank's value.
 
-        values: list[Any] = [None] * self.world_size
-        self._guarded("exchange", lambda: dist.all_gather_object(values, value, group=self._group))
-        return values
+        Raises:
+            PeerLostError, CommTimeoutError: As of all methods: a rank is gone, or late; by its name.
+        """
+        others = [peer for peer in range(self.world_size) if peer != self.rank]
+        got = self._messages.swap("exchange", dict.fromkeys(others, value), others)
+        return [value if peer == self.rank else got[peer] for peer in range(self.world_size)]
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """The value of rank ``src``."""
-        import torch.distributed as dist
-
-        box = [value]
-        self._guarded(
-            "broadcast", lambda: dist.broadcast_object_list(box, src=self._ranks[src], group=self._group)
-        )
-        return box[0]
+        return self.scatter([value] * self.world_size, src)
 
     def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
         """This rank's entry of the list that rank ``src`` gives."""
-        import torch.distributed as dist
-
-        box: list[Any] = [None]
-        given = values if self.rank == src else None
-        self._guarded(
-            "scatter",
-            lambda: dist.scatter_object_list(box, given, src=self._ranks[src], group=self._group),
-        )
-        return box[0]
+        if self.rank != src:
+            return self._messages.swap("scatter", {}, [src])[src]
+        if values is None or len(values) != self.world_size:
+            raise ValueError(f"values: rank {src} must give one entry per rank")
+        outgoing = {peer: given for peer, given in enumerate(values) if peer != src}
+        self._messages.swap("scatter", outgoing, [])
+        return values[src]
 
     def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
-        """Every rank's value, on rank ``dst``."""
-        import torch.distributed as dist
-
-        values: list[Any] | None = [None] * self.world_size if self.rank == dst else None
-        self._guarded(
-            "gather", lambda: dist.gather_object(value, values, dst=self._ranks[dst], group=self._group)
-        )
-        return values
+        """Every rank's value, in rank order, on rank ``dst``."""
+        if self.rank != dst:
+            self._messages.swap("gather", {dst: value}, [])
+            return None
+        others = [peer for peer in range(self.world_size) if peer != dst]
+        got = self._messages.swap("gather", {}, others)
+        return [value if peer == dst else got[peer] for peer in range(self.world_size)]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        import torch.distributed as dist
+        self.exchange(None)
 
-        self._guarded("barrier", lambda: dist.barrier(group=self._group))
+    def leave(self, why: str) -> None:
+        """Take part no more; ranks that wait for this one hear of it at once."""
+        self._messages.close(why)

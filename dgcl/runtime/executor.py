@@ -93,7 +93,7 @@ class Runtime:
         self._recorder: Callable[[CallRecord], None] | None = None
         self.under_way: Call | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
-        self._network = open_network(control, self._peers, program, self.bytes_sent)
+        self._network = open_network(control, self._peers, program, timeout, self.bytes_sent)
 
     @property
     def reasons(self) -> list[str]:

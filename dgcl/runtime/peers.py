@@ -124,7 +124,8 @@ class Peers:
             elif forced:
                 self.reasons.append("network: asked for")
             elif failure is not None:
-                self.reasons.append(f"network: {failure.split(' (', 1)[-1].split(')', 1)[0]}")
+                why = failure.split(" (", 1)[-1].split("). ", 1)[0]
+                self.reasons.append(f"network: they share no memory ({why})")
             else:
                 self.reasons.append("shared memory: each maps the other's")
             if peer != self.rank and (forced or failure is not None):
@@ -183,6 +184,18 @@ class Peers:
             if poll.poll(0):
                 return "has died"
         return None
+
+    def is_stopped(self, peer: int) -> bool:
+        """Whether the process of ``peer`` is on this host and stopped, by a signal or a debugger."""
+        if peer >= len(self._watch) or self._watch[peer] < 0:
+            return False
+        try:
+            with open(f"/proc/self/fdinfo/{self._watch[peer]}") as about:
+                process = next(line.split()[1] for line in about if line.startswith("Pid:"))
+            with open(f"/proc/{process}/stat") as status:
+                return status.read().rpartition(")")[2].split()[0] in "tT"
+        except (OSError, StopIteration):
+            return False
 
     def close(self) -> None:
         """Close the files; mapped segments stay as long as something refers to them."""

@@ -36,16 +36,27 @@ def awaited(call: Call) -> list[tuple[int, str]]:
     return [(peer, text) for _, peer, text in sorted(waits)]
 
 
-def suspects(waits: list[tuple[int, str]], number: int, boards: Sequence[Board]) -> str:
-    """What is waited for, ranks that have not begun call ``number`` before those that may wait themselves."""
+def progress(call: Call) -> str:
+    """The stage that a call has got to."""
+    schedule = call.task.schedule
+    undone = [*schedule.recv_stage[call.task.received == 0], *schedule.send_stage[call.unsent()]]
+    return f"stage {min(undone)}" if undone else "its end"
+
+
+def suspects(
+    waits: list[tuple[int, str]], number: int, boards: Sequence[Board], stopped: Sequence[int] = ()
+) -> str:
+    """What is waited for: first ranks that are ``stopped``, then those that have not begun call ``number``,
+    then those that may wait themselves."""
     begun = {peer: boards[peer].current_call()[0] >= number for peer, _ in waits}
-    waits = sorted(waits, key=lambda wait: begun[wait[0]])
+    waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, begun[wait[0]]))
     known = [
         f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
         for peer, needed in waits[:_MOST_WAITS]
     ]
-    more = len(waits) - len(known)
-    return "; ".join(known) + (f"; and {more} more" if more else "")
+    known += [f"and {len(waits) - _MOST_WAITS} more"] if len(waits) > _MOST_WAITS else []
+    known += [f"the process of rank {rank} is stopped" for rank in stopped]
+    return "; ".join(known)
 
 
 def arrived_meanwhile(call: Call, peer: int, boards: Sequence[Board], num_stages: int) -> bool:

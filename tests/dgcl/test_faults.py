@@ -160,8 +160,8 @@ def die_in_the_set_up(channel: Connection, shares: list[Any]) -> None:
 def test_a_rank_that_dies_before_the_first_call() -> None:
     with Ranks(2, die_in_the_set_up, PAIR.shares()) as ranks:
         kind, text, _ = ranks.told([0])[0]
-        assert kind == "CommError"
-        assert "rank 0: exchange over the control group failed, a rank is gone or late" in text
+        assert kind == "PeerLostError"
+        assert "rank 0: exchange over the control group failed: rank 1 has died or left" in text
 
 
 @pytest.mark.slow
