@@ -1,0 +1,120 @@
+"""`dgcl topo calibrate`: a topology file with what was measured in it, whatever the figures are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dgcl
+from dgcl.calibration import timing
+from dgcl.calibration.timing import Effort
+from dgcl.cli import topo_calibrate
+from dgcl.topology import load_topology
+from dgcl.topology.json_io import load_topology_and_about
+from tests.dgcl.cli.support import Run
+
+COMMAND = "topo calibrate --threads"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for each measurement."""
+    monkeypatch.setattr(topo_calibrate, "_effort", lambda args: Effort(0.0, least=1, most=1, rounds=1))
+    monkeypatch.setattr(timing, "_FLUSH", 1 << 20)
+
+
+@pytest.mark.usefixtures("quick", "folder")
+def test_text_and_file(run: Run) -> None:
+    outcome = run(*COMMAND.split(), "--check", "1", "--out", "t.json")
+    assert outcome.status == 0
+    assert outcome.out.startswith("host2, rows of 512 bytes; the fit is within ")
+    for wanted in ("senders", "plan that the fit has not seen", "median error", "written to t.json"):
+        assert wanted in outcome.out
+    topology, about = load_topology_and_about("t.json")
+    assert [device.name for device in topology.devices] == ["rank0", "rank1"]
+    told = about["calibration"]
+    assert (told["ranks"], told["row_bytes"], len(told["checked"])) == (2, 512, 1)
+    assert all(one["seconds"] > 0 for one in told["measured"])
+    # A calibrated file is a topology like any other.
+    assert run("topo", "show", "t.json").out.startswith("host2: 2 devices")
+    again = run(*COMMAND.split(), "--topology", "t.json", "--json").json
+    assert [c["name"] for c in again["connections"]] == [c.name for c in topology.connections]
+
+
+@pytest.mark.usefixtures("quick", "folder")
+def test_json_is_the_file(run: Run) -> None:
+    outcome = run(*COMMAND.split(), "--ranks", "3", "--row-bytes", "64", "--out", "t.json", "--json")
+    assert outcome.json["about"]["calibration"]["ranks"] == 3
+    assert outcome.json == json.loads(Path("t.json").read_text(encoding="utf-8"))
+    assert {row["senders"] for row in outcome.json["about"]["calibration"]["contention"]} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--ranks 1", "--ranks: must be a whole number of at least 2 .got '1'"),
+        ("--ranks 65", "--ranks: at most 64 .got 65"),
+        ("--check -1", "--check: must be a whole number of at least 0"),
+        ("--check 17", "--check: there are 16 plans to check with .got 17"),
+        ("--row-bytes 0", "--row-bytes: must be a whole number of at least 1"),
+        ("--row-bytes 99999999999", "--row-bytes: at most 1048576 .got 99999999999"),
+        ("--seconds 0", "--seconds: must be a number above 0"),
+        ("--topology nowhere", "nowhere"),
+        ("--topology dgx1 --ranks 9", "8 devices, too few for 9"),
+        ("--topology line.json --ranks 3 --out line.json", "--out line.json: is also --topology"),
+        ("--topology cut.json", "no links to calibrate"),
+        ("--out no/t.json", "no folder"),
+    ],
+)
+def test_bad_input(run: Run, folder: Path, options: str, message: str) -> None:
+    if "cut.json" in options:  # two devices that nothing joins
+        cut = json.loads((folder / "cut.json").read_text())
+        (folder / "cut.json").write_text(json.dumps({**cut, "links": []}))
+    outcome = run(*COMMAND.split(), *options.split(), "--json")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert re.fullmatch(rf"dgcl topo calibrate: .*{message}.*\n", outcome.err), outcome.err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_lost_rank_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*args: object) -> None:
+        raise dgcl.CommError("rank 1 died (exit code -9)")
+
+    monkeypatch.setattr(topo_calibrate, "_started", lost)
+    outcome = run(*COMMAND.split(), "--out", "t.json")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == "dgcl topo calibrate: rank 1 died (exit code -9)\n"
+    assert not Path("t.json").exists()
+
+
+def test_the_job_has_its_ranks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    outcome = run("topo", "calibrate", "--ranks", "2")
+    assert outcome.status == 2
+    assert "the job has 4 ranks already" in outcome.err
+
+
+@pytest.mark.slow
+def test_in_a_job(tmp_path: Path) -> None:
+    """Two ranks of torchrun; only rank 0 writes."""
+    out = tmp_path / "t.json"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "dgcl", "topo", "calibrate", "--seconds", "0.01", "--check", "1", "--out", str(out)]
+    done = subprocess.run(
+        [*torchrun, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("median error") == 1
+    assert load_topology(out).num_devices == 2

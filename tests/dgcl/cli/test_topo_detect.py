@@ -1,0 +1,83 @@
+"""`dgcl topo detect`: the machine as it is found, and a clear line where something cannot be found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dgcl.topology import Topology
+from dgcl.topology import detect as detect_package
+from dgcl.topology.detect import NvmlUnavailable
+from dgcl.topology.draft import Imported
+from dgcl.topology.host import CopyRates, host_topology
+from dgcl.topology.json_io import load_topology_and_about
+from tests.dgcl.cli.support import Run
+
+GPUS = Topology.from_json(
+    {
+        "schema": "dgcl-topology/1",
+        "name": "node",
+        "devices": [{"name": "gpu0"}, {"name": "gpu1"}],
+        "connections": [{"name": "nv", "kind": "NV4", "a": "gpu0", "b": "gpu1", "bandwidth": 48.0}],
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU, and copies that take no time to measure."""
+
+    def none(name: str) -> Imported:
+        raise NvmlUnavailable("libnvidia-ml.so.1 is not here")
+
+    monkeypatch.setattr(detect_package, "detect_gpus", none)
+    monkeypatch.setattr(
+        "dgcl.topology.measure_host", lambda ranks: host_topology(ranks, CopyRates(10.0, 12.0))
+    )
+
+
+def test_without_gpus_the_host_is_described(run: Run, folder: Path) -> None:
+    outcome = run("topo", "detect", "--ranks", "3", "--name", "here", "--out", "t.json")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.startswith("here: 3 devices")
+    assert "note: libnvidia-ml.so.1 is not here; ranks run on CPUs" in outcome.out
+    assert re.search(r"^this host: \d+ sockets?, \d+ processors?, ", outcome.out, re.MULTILINE)
+    topology, about = load_topology_and_about(folder / "t.json")
+    assert topology.name == "here"
+    assert about["source"].startswith("detected: ")
+    assert about["notes"] == ["libnvidia-ml.so.1 is not here; ranks run on CPUs"]
+
+
+def test_gpus_are_described_unless_the_cpu_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect_package, "detect_gpus", lambda name: Imported(GPUS, ("one remark",)))
+    shown = run("topo", "detect", "--json").json
+    assert [device["name"] for device in shown["devices"]] == ["gpu0", "gpu1"]
+    assert shown["about"]["notes"] == ["one remark"]
+    assert run("topo", "detect", "--cpu", "--ranks", "2", "--json").json["devices"][0]["name"] == "rank0"
+
+
+def test_parts_of_gpus_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mig(name: str) -> Imported:
+        raise ValueError("CUDA_VISIBLE_DEVICES names MIG-1, a part of a GPU")
+
+    monkeypatch.setattr(detect_package, "detect_gpus", mig)
+    outcome = run("topo", "detect")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err == "dgcl topo detect: CUDA_VISIBLE_DEVICES names MIG-1, a part of a GPU\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--ranks 0", "--ranks: must be a whole number of at least 1"),
+        ("--ranks 1.5", "--ranks: must be a whole number"),
+        ("--out no/t.json", "no folder"),
+        ("--gpu A100", "unrecognized arguments"),
+    ],
+)
+def test_bad_input(run: Run, folder: Path, options: str, message: str) -> None:
+    outcome = run("topo", "detect", *options.split())
+    assert (outcome.status, outcome.out) == (2, "")
+    assert re.fullmatch(rf"dgcl.*: .*{message}.*\n", outcome.err), outcome.err
