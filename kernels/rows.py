@@ -25,6 +25,9 @@ COMPILED_FROM: Final = "386f9dd802997392"
 #: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
 SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
 
+_STAGED: Final = (
+    16 << 10
+)  # the longest row in bytes that is summed in the first-level cache before it is streamed
 _BLOCK: Final = 512  # columns of 16-bit floats that are added in float32 at a time
 
 
@@ -127,6 +130,8 @@ def _sum_exact(
     width = row_bytes // itemsize
     last = arrival_rows.shape[0]
     streamed = (end - begin) * row_bytes >= STREAMED
+    staged = streamed and row_bytes <= _STAGED
+    stage = np.empty(row_bytes if staged else 0, np.uint8)
     p = first
     row = begin
     while row < end:
@@ -139,7 +144,8 @@ def _sum_exact(
                 copy_bytes(target, own + row * row_bytes, num_bytes)
             row = stop
             continue
-        target = destination + (row - begin) * row_bytes
+        place = destination + (row - begin) * row_bytes
+        target = stage.ctypes.data if staged else place
         if own != 0:
             so_far = own + row * row_bytes
         else:
@@ -157,6 +163,8 @@ def _sum_exact(
                 _add_exact(zero, target, so_far, arrived, width)
             so_far = target
             p += 1
+        if staged:
+            stream_bytes(place, target, row_bytes)
         row += 1
     if streamed:
         write_fence()

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from dgcl.bench.patterns import POISON
 from dgcl.halo import StartedExpand, fold_halo
+from dgcl.runtime.dtypes import row_type
+from dgcl.runtime.pool import Block
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -47,6 +49,39 @@ class PlannedExchange:
     def fold(self, rows: Tensor) -> Tensor:
         """Back along the plan's trees."""
         return self._comm._fold_planned(rows)
+
+    def poison(self) -> None:
+        """All free blocks of the communicator's pool."""
+        poison_pool(self._comm)
+
+    def close(self) -> None:
+        """Nothing of its own."""
+
+
+class ExecutorExchange:
+    """The executor alone: rows in, a block of the pool out. What :class:`PlannedExchange` takes longer is what
+    tensors cost; they are made by :meth:`finish`, which is not timed."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def expand(self, rows: Tensor) -> tuple[Block, tuple[int, ...], torch.dtype]:
+        """A block with owned and halo rows."""
+        comm, runtime = self._comm, self._comm._runtime
+        kind = row_type(rows.dtype, rows.shape[1])
+        block = runtime.expand_buffer(kind)
+        runtime.expand(block, kind, rows.data_ptr())
+        return block, (comm.num_local, rows.shape[1]), rows.dtype
+
+    def fold(self, rows: Tensor) -> tuple[Block, tuple[int, ...], torch.dtype]:
+        """A block with the sums."""
+        comm = self._comm
+        block = comm._runtime.fold(rows.data_ptr(), row_type(rows.dtype, rows.shape[1]))
+        return block, (comm.num_owned, rows.shape[1]), rows.dtype
+
+    def finish(self, result: tuple[Block, tuple[int, ...], torch.dtype]) -> Tensor:
+        """What the others return."""
+        return self._comm._as_tensor(*result)
 
     def poison(self) -> None:
         """All free blocks of the communicator's pool."""

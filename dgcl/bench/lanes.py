@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dgcl.bench import patterns
 from dgcl.bench.copies import Copies
-from dgcl.bench.exchange import Exchange
+from dgcl.bench.exchange import Exchange, ExecutorExchange
 from dgcl.bench.flags import Flags
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Lane(Protocol):
 class ExchangeLane:
     """Calls of an exchange, with rows that tell the vertex, the column and the iteration."""
 
-    def __init__(self, comm: Communicator, exchange: Exchange, meeting: Flags) -> None:
+    def __init__(self, comm: Communicator, exchange: Exchange | ExecutorExchange, meeting: Flags) -> None:
         self._comm, self._exchange, self._meeting = comm, exchange, meeting
         self._owned = comm.owned_ids.numpy()
         self._local = np.concatenate([self._owned, comm.halo_ids.numpy()])
@@ -82,14 +82,15 @@ class ExchangeLane:
                 patterns.fill_fold(inputs[k], self._local, first + k, rank, world)
         exchange.poison()
         call = exchange.expand if verb == EXPAND else exchange.fold
-        results = []
+        results: list[Any] = []
         self._meeting.barrier()
         begin = time.perf_counter_ns()
         for k in range(calls):
             results.append(call(inputs[k]))  # noqa: PERF401 (a list that is complete is not what is timed)
         end = time.perf_counter_ns()
         wrong = 0
-        for k, found in enumerate(results):
+        for k, result in enumerate(results):
+            found = exchange.finish(result) if isinstance(exchange, ExecutorExchange) else result
             if verb == EXPAND:
                 wrong += patterns.wrong_expand(found, self._returned, first + k)
             else:

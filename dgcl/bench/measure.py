@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dgcl.bench.baselines import GlooHaloExchange
-from dgcl.bench.exchange import Exchange, HaloExchange, OperatorExchange
+from dgcl.bench.exchange import Exchange, ExecutorExchange, HaloExchange, OperatorExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
 from dgcl.bench.methods import build_comm_info, exchange_of
@@ -41,10 +41,11 @@ LAP_BYTES = 64 << 20  # of results that are alive at once, on each rank
 MAX_LAP = 100  # calls
 MIN_LAPS = 5  # so that a median means something
 
-#: Ways to call "auto", or gloo, that are measured beside the methods that build_comm_info knows: as models call
-#: it; and halo rows alone.
-CALLS: Mapping[str, tuple[str, Callable[[Communicator], Exchange]]] = MappingProxyType(
+#: Ways to call "auto", or gloo, that are measured beside the methods that build_comm_info knows: without tensors;
+#: as models call it; and halo rows alone.
+CALLS: Mapping[str, tuple[str, Callable[[Communicator], Exchange | ExecutorExchange]]] = MappingProxyType(
     {
+        "executor": ("auto", ExecutorExchange),
         "operator": ("auto", OperatorExchange),
         "halo": ("auto", HaloExchange),
         "gloo-halo": ("direct", GlooHaloExchange),

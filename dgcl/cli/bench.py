@@ -158,7 +158,7 @@ def _check(args: argparse.Namespace) -> None:
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    if args.trace is not None and not {*movers} & {"operator", "halo", *PLANNERS}:
+    if args.trace is not None and not {*movers} & {"executor", "operator", "halo", *PLANNERS}:
         raise CliError("--trace goes with a planned method")
 
 

@@ -66,6 +66,15 @@ def test_every_type(dtype: str) -> None:
     assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0, 0]
 
 
+def test_calls_without_tensors_and_through_autograd_are_measured_and_verified() -> None:
+    case = Case(functools.partial(from_pattern, "allgather", 3, 7), (3,))
+    executor, operator = run(3, case, ("executor", "operator")).lines
+    for line in (executor, operator):
+        assert line.forward.wrong == line.backward.wrong == 0
+        assert line.moved == line.local_rows * 12
+        assert line.model_seconds == executor.model_seconds is not None
+
+
 def test_halo_rows_alone_are_measured_and_verified() -> None:
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
     halo, whole = run(3, case, ("halo", "auto")).lines
