@@ -11,6 +11,7 @@ Units are those of the picture: devices are 1 apart, rows :data:`ROW` apart.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,12 +66,14 @@ class Layout:
         boxes: By endpoint; the far ends of NICs have none, only their wire is drawn.
         frames: For each machine of several: left, right, bottom, top.
         arcs: For each direct wire, by connection name, where its arc starts and ends and how deep it goes.
+        arc_gap: How far apart arcs leave a device, where they are closest.
         size: Width and height of everything.
     """
 
     boxes: dict[str, Box]
     frames: dict[int, tuple[float, float, float, float]]
     arcs: dict[str, Arc]
+    arc_gap: float
     left: float
     right: float
     bottom: float
@@ -110,6 +113,10 @@ class _Placing:
             for a, b in ((connection.a, connection.b), (connection.b, connection.a)):
                 if not b.endswith(PORT):
                     self._neighbours.setdefault(a, []).append(b)
+        devices = set(self._devices)
+        self._num_arcs = Counter(
+            end for c in topology.connections if {c.a, c.b} <= devices for end in (c.a, c.b)
+        )
         self._several = len({device.machine for device in topology.devices}) > 1
         self._machine = machines_of(topology)
         self._boxes: dict[str, Box] = {}
@@ -134,7 +141,8 @@ class _Placing:
         bottom = self._place_below(below, depth)
         boxes = self._boxes.values()
         left, right = min(b.left for b in boxes), max(b.right for b in boxes)
-        return Layout(self._boxes, self._frames(arcs), arcs, left, right, bottom, top)
+        gaps = (self._boxes[name].width / (number + 1) for name, number in self._num_arcs.items())
+        return Layout(self._boxes, self._frames(arcs), arcs, min(gaps, default=1.0), left, right, bottom, top)
 
     def _label(self, name: str) -> str:
         machine = self._machine.get(name)
@@ -143,7 +151,7 @@ class _Placing:
         return name.removeprefix("pci-")
 
     def _width(self, name: str) -> float:
-        return max(0.62, 0.095 * len(self._label(name)) + 0.2)
+        return max(0.62, 0.095 * len(self._label(name)) + 0.2, min(0.11 * self._num_arcs[name], 0.84))
 
     def _spread_devices(self) -> None:
         wanted = [self._boxes[name].x for name in self._devices]

@@ -120,6 +120,10 @@ class _Drawing:
         self._axes, self._topology, self._layout, self._busy = axes, topology, layout, busy
         self._widest = max((c.bandwidth for c in topology.connections), default=1.0)
         self._wires: dict[frozenset[str], int] = {}
+        # Arcs that leave a device side by side must not run together; all lines keep their proportions.
+        arcs = [c.bandwidth for c in topology.connections if c.name in layout.arcs]
+        widest_arc = self._points(max(arcs, default=self._widest))
+        self._scale = min(1.0, 0.62 * layout.arc_gap * _INCH * 72 / widest_arc)
 
     def draw(self) -> None:
         self._frames()
@@ -233,6 +237,9 @@ class _Drawing:
             self._straight(a, b, style, shift)
 
     def _line(self, bandwidth: float) -> float:
+        return self._scale * self._points(bandwidth)
+
+    def _points(self, bandwidth: float) -> float:
         return 0.9 + 5.6 * (bandwidth / self._widest) ** 0.5
 
     def _stub(self, box: Box, style: dict[str, Any]) -> None:

@@ -29,10 +29,11 @@ _NVLINKS = re.compile(r"NV([1-9]|[12][0-9]|3[0-6])")  # up to 36: NVLink 6
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:+-]{0,63}")
 _LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]")  # colours, and "erase the rest of the line"
+# Colours, and "erase the rest of the line"; underlining also as it is left where the escape character is lost.
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]|\[[04]m")
 _LEGEND = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#)\s*=.*")
 _NIC_LEGEND = re.compile(r"\s*(\S+):\s+(\S+)\s*")
-_COMMAND = re.compile(r".*nvidia-smi\s+topo\s.*|```.*|\s*[#$>]\s*")
+_COMMAND = re.compile(r".*nvidia-smi\s+topo\s.*|```.*|\s*[#$>]\s*|\s*\[?[\w.-]+@[\w.-]+[^@]*[#$%>]\s*")
 _AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
 _MOST_BYTES = 1 << 20
 _MOST_GPUS = 128  # of one machine

@@ -73,6 +73,8 @@ def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path: Pat
         pytest.param(MATRIX.replace("NV2", "\x1b[32mNV2\x1b[0m\x1b[K").encode(), id="colours"),
         pytest.param(MATRIX.replace("\t", "\u00a0 ").encode(), id="no-break blanks"),
         pytest.param(f"```\n{MATRIX}\n```\n".encode(), id="fenced"),
+        pytest.param(f"[me@node ~]$ nvidia-smi topo -m\n{MATRIX}\n[me@node ~]$ \n".encode(), id="prompts"),
+        pytest.param(MATRIX.replace("\tGPU0", "\t[4mGPU0", 1).encode(), id="escape characters lost"),
         pytest.param(XML.encode("utf-16"), id="XML in UTF-16 without a declaration"),
         pytest.param(XML.replace("\n", "\r\n").encode(), id="XML, CRLF"),
     ],
