@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
 _LAST_WORDS_SECONDS: Final = 1.0
-_JOIN_SECONDS: Final = 2.0
+_JOIN_SECONDS: Final = 0.5
+_SETTLE_SECONDS: Final = 1.0
 
 
 class NetworkChannel:
@@ -49,6 +50,7 @@ class NetworkChannel:
         rank: This rank.
         stand_ins: The partners' boards in this rank's memory.
         num_stages: Stages of the plan.
+        timeout: Seconds after which the executor gives up a call in which nothing happens.
         bytes_sent: ``(2, P)`` int64, by verb and peer; added to.
 
     Attributes:
@@ -61,10 +63,11 @@ class NetworkChannel:
         rank: int,
         stand_ins: Mapping[int, Board],
         num_stages: int,
+        timeout: float,
         bytes_sent: np.ndarray,
     ) -> None:
         self.rank, self._boards, self._num_stages = rank, dict(stand_ins), num_stages
-        self._wire = Wire(group)
+        self._wire = Wire(group, timeout)
         self.lost: dict[int, str] = {}
         self._job: Job | None = None
         self._last_words: list[tuple[Work, Tensor]] = []
@@ -124,9 +127,10 @@ class NetworkChannel:
         self._receives.put(None)
         self._sender.put(None)
         self._wire.close(self._boards)
+        until = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(_JOIN_SECONDS)
+                thread.join(max(until - time.monotonic(), 0.0))
 
     def _tell(self, message: Tensor) -> None:
         for peer in self._boards:
@@ -166,6 +170,13 @@ class NetworkChannel:
             if arrivals.peer == peer and job is not None and not self._settle(job, arrivals):
                 return
 
+    def _settle_soon(self, peer: int) -> None:
+        """As :meth:`_settle_all`, of a partner that may have gone in the middle of a message: Gloo does not end
+        the wait for that."""
+        settling = threading.Thread(target=self._settle_all, args=(peer,), daemon=True)
+        settling.start()
+        settling.join(_SETTLE_SECONDS)
+
     def _listen(self, peer: int) -> None:
         """Write on a partner's stand-in what it says, until it leaves or the connection breaks."""
         board = self._boards[peer]
@@ -173,11 +184,11 @@ class NetworkChannel:
         while True:
             message = empty_message()
             try:
-                self._wire.wait(self._wire.receive(message, peer, NEWS))
+                self._wire.wait_for_news(self._wire.receive(message, peer, NEWS))
             except RuntimeError as error:
-                self._settle_all(peer)
+                self._settle_soon(peer)
                 if not self._wire.closed:
-                    self.lost[peer] = str(error).splitlines()[0].rsplit("] ", 1)[-1]
+                    self.lost[peer] = _first_sentence(error)
                 return
             kind, call, tag = words_of(message)
             if kind == READY:
@@ -188,6 +199,11 @@ class NetworkChannel:
             elif kind == FAILED:
                 board.post_failure(error_of(message))
             elif kind == CLOSED:
-                self._settle_all(peer)
+                self._settle_soon(peer)
                 board.post_closed()
                 return
+
+
+def _first_sentence(error: RuntimeError) -> str:
+    """What Gloo says of a connection, without where in its source, and what that may be due to."""
+    return str(error).splitlines()[0].split(".cc:", 1)[-1].split("] ", 1)[-1].split(". ", 1)[0]

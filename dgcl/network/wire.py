@@ -19,8 +19,10 @@ NEWS: Final = 1
 ROWS: Final = 2
 _NEVER: Final = 3
 
-# A wait that times out breaks the group, so waits have no deadline that anybody could live to see.
+# A wait that times out breaks the group, so waits for what a partner may have to say have no deadline that anybody
+# could live to see. Rows come within some deadlines of the executor's or not at all.
 _FOREVER: Final = timedelta(days=100)
+_DEADLINES: Final = 10
 _AT_ONCE: Final = timedelta(milliseconds=1)
 
 
@@ -28,10 +30,15 @@ class Wire:
     """Messages of bytes between the ranks of a Gloo group that is used for nothing else.
 
     Errors of Gloo (a connection that broke) come as RuntimeError, from posting or from waiting.
+
+    Args:
+        group: The group.
+        timeout: Seconds after which a rank gives up a call in which nothing happens.
     """
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: ProcessGroup, timeout: float) -> None:
         self._group: Any = group
+        self._rows = timedelta(seconds=min(_DEADLINES * timeout, 1e6))
         self._closing = threading.Lock()
         self.closed = False
 
@@ -47,10 +54,18 @@ class Wire:
 
     def wait(self, work: Work) -> None:
         """Wait for a message that was posted, until it is through or its connection breaks."""
+        work.wait(self._rows)
+
+    def wait_for_news(self, work: Work) -> None:
+        """Wait for a message that may never come."""
         work.wait(_FOREVER)
 
     def close(self, peers: Iterable[int]) -> None:
-        """Break all connections, which ends every wait, and give the group up. Idempotent."""
+        """Break all connections, and give the group up. Idempotent.
+
+        This ends the waits for messages that have not begun to travel. Gloo forgets who waits for those that
+        were cut off on their way; such a wait ends by its own deadline.
+        """
         with self._closing:
             if self.closed:
                 return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_network(
-    control: Control, peers: Peers, program: Program, bytes_sent: np.ndarray
+    control: Control, peers: Peers, program: Program, timeout: float, bytes_sent: np.ndarray
 ) -> NetworkChannel | None:
     """This rank's network channel; None where it exchanges no rows with a rank out of reach.
 
@@ -33,4 +33,4 @@ def open_network(
         for peer in np.concatenate((schedule.send_peer, schedule.recv_peer))
     }
     stand_ins = {peer: peers.boards[peer] for peer in peers.remote.tolist() if peer in partners}
-    return NetworkChannel(group, peers.rank, stand_ins, program.num_stages, bytes_sent)
+    return NetworkChannel(group, peers.rank, stand_ins, program.num_stages, timeout, bytes_sent)

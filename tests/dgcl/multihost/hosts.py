@@ -133,6 +133,11 @@ class Hosts:
                 )
             )
 
+    def check_running(self) -> None:
+        """Fail with what they said if any has ended."""
+        if any(process.poll() for process in self._running):
+            self.finish(0.5)
+
     def finish(self, timeout: float = DEADLINE) -> None:
         """Wait for what was started."""
         until = time.monotonic() + timeout
@@ -149,6 +154,10 @@ class Hosts:
         failed = any(process.returncode for process in self._running)
         self._running = []
         assert not failed, "\n".join(said)
+
+    def process(self, host: int) -> int:
+        """The process whose end takes all with it that was started on a host."""
+        return self._running[host].pid
 
     def cut_off(self, host: int) -> None:
         """Take a host's link down, with nothing said to anybody."""
