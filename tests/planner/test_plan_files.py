@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan_io import plan_arrays
 from dgcl.planner.verify import check_plan_file, verify_plan
-from dgcl.topology import Topology
+from dgcl.topology import Topology, preset
 from tests.planner.machines import line
 from tests.planner.strategies import instances
 
@@ -195,3 +196,16 @@ def test_a_flipped_byte_is_refused_or_harmless(plan: Plan, tmp_path: Path, seed:
         except ValueError:
             continue
         assert found == plan.fingerprint
+
+
+def test_text_is_deflated_and_numbers_are_not(tmp_path: Path) -> None:
+    plan = make_plan(Relation.from_classes(8, [(0, {1}, 5)]), preset("dgx1"))
+    plan.save(tmp_path / "plan.npz")
+    with zipfile.ZipFile(tmp_path / "plan.npz") as archive:
+        packed = {info.filename: info.compress_type == zipfile.ZIP_DEFLATED for info in archive.infolist()}
+    assert [name for name, deflated in packed.items() if deflated] == ["meta.npy"]
+    with np.load(tmp_path / "plan.npz", allow_pickle=False) as file:
+        assert json.loads(str(file["meta"])) == plan.meta
+    first = (tmp_path / "plan.npz").read_bytes()
+    plan.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == first

@@ -116,14 +116,21 @@ def test_faults_in_later_chunks_are_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 TREE_ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")
-UNTOUCHED = {"topology", "stage_seconds", "planning_seconds", "version"}
+UNTOUCHED = {
+    "topology",
+    "stage_seconds",
+    "planning_seconds",
+    "version",
+}  # changed in ways of their own, or unsigned
 
 
 def mutate(draw: st.DrawFn, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     """Change one thing in place."""
     what = draw(
         st.sampled_from(
-            ["value", "value", "value", "swap", "drop edge", "repeat edge", "move", "meta", "bandwidth"]
+            ["value"] * 3
+            + ["swap", "drop edge", "repeat edge", "move", "meta", "key", "stage seconds"]
+            + ["topology"] * 2
         )
     )
     if what == "value":
@@ -147,14 +154,35 @@ def mutate(draw: st.DrawFn, arrays: dict[str, np.ndarray], meta: dict[str, Any])
         e = draw(st.integers(0, arrays["edge_src"].size - 1))
         arrays["edge_stage"][e] = draw(st.integers(0, 4))
     elif what == "meta":
-        key = draw(
-            st.sampled_from(sorted(set(meta) - {"topology", "stage_seconds", "planning_seconds", "version"}))
-        )
+        key = draw(st.sampled_from(sorted(set(meta) - UNTOUCHED)))
         value = meta[key]
         meta[key] = value + "x" if isinstance(value, str) else 1 if value is None else value * 2 + 1
+    elif what == "key":
+        del meta[draw(st.sampled_from(sorted(set(meta) - {"version"})))]
+    elif what == "stage seconds":
+        stages = meta["stage_seconds"]
+        if draw(st.booleans()):
+            stages.append(stages[-1])
+        else:
+            stages[draw(st.integers(0, len(stages) - 1))] *= 1.5
     else:
-        connection = draw(st.sampled_from(meta["topology"]["connections"]))
-        connection["bandwidth"] *= 2
+        mutate_topology(draw, meta["topology"])
+
+
+def mutate_topology(draw: st.DrawFn, topology: dict[str, Any]) -> None:
+    """Change one thing about the machine in place."""
+    connection = draw(st.sampled_from(topology["connections"]))
+    links = topology["links"]
+    changes = {
+        "bandwidth": lambda: connection.update(bandwidth=connection["bandwidth"] * 2),
+        "latency": lambda: connection.update(latency=connection["latency"] + 1e-6),
+        "duplex": lambda: connection.update(duplex={"full": "half", "half": "full"}[connection["duplex"]]),
+        "name": lambda: topology.update(name=topology["name"] + "x"),
+        "machine": lambda: topology["devices"][-1].update(machine=topology["devices"][-1]["machine"] + 1),
+        "no link": lambda: links.pop(draw(st.integers(0, len(links) - 1))),
+        "no device": lambda: topology["devices"].pop(),
+    }
+    changes[draw(st.sampled_from(sorted(changes)))]()
 
 
 @st.composite
