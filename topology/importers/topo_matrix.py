@@ -195,6 +195,9 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
                 f"line {number}: an affinity of {name} must be a list of numbers such as 0-15,32-47, or N/A "
                 f"(got {shown(cell)})"
             )
+    # In a container that owns none of a GPU's processors, its CPU affinity is blank.
+    if len(affinities) == 3 and len(rest) == 2 and re.fullmatch(r"[0-9]{1,6}", rest[0]) and rest[1] == "N/A":
+        rest = ("", *rest)
     return _Row(number, dict(zip(columns, cells, strict=False)), rest)
 
 

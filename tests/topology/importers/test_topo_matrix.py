@@ -177,3 +177,14 @@ def test_some_nics_without_rows_are_refused() -> None:
     text = "\tGPU0\tNIC0\tNIC1\nGPU0\t X \tPIX\tPIX\nNIC0\tPIX\t X \tPIX\n"
     with pytest.raises(ValueError, match="without a row for NIC1, though other NICs have theirs"):
         parse_topo_matrix(text)
+
+
+def test_a_gpu_none_of_whose_processors_may_be_used() -> None:
+    """Its CPU affinity is blank; its NUMA node and what is behind it are there."""
+    blank = MATRIX.replace("\t0-15,32-47\t0\t\tN/A", "\t\t0\t\tN/A")
+    assert parse_topo_matrix(blank).affinity == (
+        ("", "0", "N/A"),
+        ("", "0", "N/A"),
+        ("16-31,48-63", "1", "N/A"),
+    )
+    assert [parse_topo_matrix(blank).numa(gpu) for gpu in range(3)] == [0, 0, 1]
