@@ -75,13 +75,7 @@ class Watchdog:
 
     def fail(self, error: CommError) -> None:
         """Poison the communicator, tell the peers why, and let the device stop."""
-        with self._lock:
-            if self.failure is not None:
-                return
-            self.failure = error
-        self._board.post_failure(error)
-        self._stop_device()
-        self._failed.set()
+        self._fail(error, posted=error)
 
     def leave(self, after: Callable[[], None]) -> None:
         """Stop looking; the thread ends when this rank's memory has been given back, after which it calls
@@ -124,6 +118,8 @@ class Watchdog:
             if self.unfinished:
                 self._stop_device()  # a peer may have counted over the last stop
             return
+        if self._heard_of_failure():
+            return
         if not self.unfinished:
             self._last, self._since = None, now
             return
@@ -131,6 +127,16 @@ class Watchdog:
         if look is not None and not look.same_as(self._last):
             self._last, self._since = look, now
         self._judge(look, late=time.monotonic() - self._since >= self._timeout)
+
+    def _heard_of_failure(self) -> bool:
+        """Fail if a peer has."""
+        report = self._peers.reported_failure()
+        if report is not None:
+            peer, error = report
+            # The first reason is passed on, not a chain of them.
+            mine = type(error)(f"rank {self._program.rank} stops because rank {peer} reports: {error}")
+            self._fail(mine, posted=error)
+        return report is not None
 
     def _look(self) -> Look | None:
         """The rank's flags; None if the device does not even copy."""
@@ -143,13 +149,6 @@ class Watchdog:
 
     def _judge(self, look: Look | None, late: bool) -> None:
         """Fail if the call cannot or must not go on."""
-        rank = self._program.rank
-        report = self._peers.reported_failure()
-        if report is not None:
-            peer, error = report
-            # The first reason is passed on, not a chain of them.
-            self._fail_with(type(error)(f"rank {rank} stops because rank {peer} reports: {error}"), error)
-            return
         call, tag = self._connections.page.begun()
         if look is None or look.state(CALL) != call:  # the next call has begun since
             if late:
@@ -190,7 +189,7 @@ class Watchdog:
                 )
             )
 
-    def _fail_with(self, mine: CommError, posted: CommError) -> None:
+    def _fail(self, mine: CommError, posted: CommError) -> None:
         with self._lock:
             if self.failure is not None:
                 return

@@ -137,15 +137,17 @@ class FakeCuda:
             except BaseException as error:  # the test looks at them
                 self.errors.append(error)
             stream.work.popleft()
-            if not stream.work:
-                self._drop(stream)
+            self._drop(stream)
             return True
         return False
 
     def _drop(self, stream: Stream) -> None:
         # The newest stays: what reads it may not all have been put into the stream yet.
-        while len(stream.kept) > 1:
-            self.memory.remove(stream.kept.popleft().data_ptr())
+        count = len(stream.kept) - 1
+        if not stream.work:  # asked after that, for others may be added meanwhile
+            for _ in range(count):
+                tensor = stream.kept.popleft()  # lives until its place is forgotten
+                self.memory.remove(tensor.data_ptr())
 
     def stop(self) -> None:
         self._stopped.set()
