@@ -93,13 +93,13 @@ class Communicator:
 
     @property
     def owned_ids(self) -> Tensor:
-        """``(num_owned,)`` int64 global ids, ascending."""
-        return torch.from_numpy(self._program.owned_ids)
+        """``(num_owned,)`` int64 global ids, ascending; a copy."""
+        return torch.from_numpy(self._program.owned_ids).clone()
 
     @property
     def halo_ids(self) -> Tensor:
-        """``(num_halo,)`` int64 global ids, in the order of the halo rows."""
-        return torch.from_numpy(self._program.halo_ids)
+        """``(num_halo,)`` int64 global ids, in the order of the halo rows; a copy."""
+        return torch.from_numpy(self._program.halo_ids).clone()
 
     # Moving rows.
 

@@ -51,6 +51,7 @@ from dgcl.runtime.remote import open_network
 from dgcl.runtime.row_types import RowType
 from dgcl.runtime.segments import Segment, SegmentFile
 from dgcl.runtime.tasks import Call, CallRecord, Task
+from dgcl.runtime.turn import Turn
 from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, pack_tag, progress, suspects, unpack_tag
 
 
@@ -73,7 +74,7 @@ class Runtime:
 
     def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
         self._program, self._timeout = program, timeout
-        self.rank = program.rank
+        self.rank, self._turn = program.rank, Turn(program.rank)
         self._process = os.getpid()
         check_agreement(control, program)
         try:
@@ -209,6 +210,7 @@ class Runtime:
                 f"rank {self.rank}: {VERBS[self.under_way.task.verb]} {self.under_way.number} was started and"
                 " is not finished; call wait() on its result first"
             )
+        self._turn.take()
 
     def _run(
         self,
@@ -265,6 +267,7 @@ class Runtime:
     def drive(self, call: Call, patience: int = PATIENCE) -> bool:
         """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
         whether that was all."""
+        self._turn.take()
         task, tag = call.task, call.tag
         carry_on = self._advance_in_ranges if torch.autograd._profiler_enabled() else self._advance
         try:
@@ -298,6 +301,8 @@ class Runtime:
         except BaseException as error:
             self._leave(call, error)
             raise
+        finally:
+            self._turn.give_back()
 
     def _post_failure(self, error: CommError) -> None:
         self._board.post_failure(error)

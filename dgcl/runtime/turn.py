@@ -1,0 +1,33 @@
+"""Whose turn it is: a communicator carries out one call at a time, from one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Turn:
+    """Held by the thread that makes a call, from its check to the call's end.
+
+    The thread that holds it may take it again: a call that failed before it began leaves it behind.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._holder: dict[str, int] = {}  # setdefault is one step: of two threads one sees the other
+
+    def take(self) -> None:
+        """Begin, or go on.
+
+        Raises:
+            ValueError: Another thread is in a call.
+        """
+        me = threading.get_ident()
+        if self._holder.setdefault("thread", me) != me:
+            raise ValueError(
+                f"rank {self._rank}: another thread is in a call on this communicator; make its calls one after"
+                " the other (peers must see them in one order), or build a communicator for each thread"
+            )
+
+    def give_back(self) -> None:
+        """The call is over, or waits to be taken up again."""
+        self._holder.clear()
