@@ -108,8 +108,12 @@ def _excerpt(topology: Topology) -> tuple[Topology, list[int]]:
     gone = {end for end, place in machine.items() if place is not None and place not in machines}
     kept = [i for i in every if not {topology.connections[i].a, topology.connections[i].b} & gone]
     devices = tuple(device for device in topology.devices if device.machine in machines)
+    if len(devices) > 2 * _MOST_DEVICES:  # even one machine is too wide
+        devices = devices[:_MOST_DEVICES]
     if len(devices) == topology.num_devices:
         return topology, every
+    gone |= {device.name for device in topology.devices} - {device.name for device in devices}
+    kept = [i for i in kept if not {topology.connections[i].a, topology.connections[i].b} & gone]
     # Links are not drawn.
     part = Topology(topology.name, devices, tuple(topology.connections[i] for i in kept), ())
     return part, kept

@@ -82,6 +82,15 @@ def test_of_many_machines_the_first_are_drawn(tmp_path: Path) -> None:
     assert any("72 devices (the first 24 are shown)" in text for text in found)
 
 
+def test_of_a_machine_too_wide_the_first_devices_are_drawn(tmp_path: Path) -> None:
+    topology = preset("uniform:60")
+    plot_topology(topology, tmp_path / "t.svg", seconds=np.arange(topology.arrays().num_directions))
+    found = texts(tmp_path / "t.svg")
+    assert {"device23", "switch"} <= found
+    assert "device24" not in found
+    assert any("60 devices (the first 24 are shown)" in text for text in found)
+
+
 def test_many_kinds_are_drawn_together_in_the_legend(tmp_path: Path) -> None:
     wires = tuple(Connection(f"w{i}", "PCIe", f"d{i}", "s", 1.0 + i) for i in range(14))
     topology = Topology("many", tuple(Device(f"d{i}") for i in range(14)), wires)
