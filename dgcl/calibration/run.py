@@ -99,6 +99,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     fit = calibration.fit
     told: dict[str, Any] = {
         "ranks": fit.topology.num_devices,
+        "device": "cpu",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "row_bytes": calibration.row_bytes,
         "median_residual": fit.residual,

@@ -130,7 +130,7 @@ def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
 def _print(outcome: Outcome, told: dict[str, Any], out: str | None) -> None:
     fit = outcome.calibration.fit
     print(
-        f"{fit.topology.name}, rows of {told['row_bytes']} bytes; the fit is within "
+        f"{fit.topology.name}, CPU ranks, rows of {told['row_bytes']} bytes; the fit is within "
         f"{fit.residual:.1%} of the median measurement\n"
     )
     print_table(

@@ -33,13 +33,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_and_file(run: Run) -> None:
     outcome = run(*COMMAND.split(), "--check", "1", "--out", "t.json")
     assert outcome.status == 0
-    assert outcome.out.startswith("host2, rows of 512 bytes; the fit is within ")
+    assert outcome.out.startswith("host2, CPU ranks, rows of 512 bytes; the fit is within ")
     for wanted in ("senders", "plan that the fit has not seen", "median error", "written to t.json"):
         assert wanted in outcome.out
     topology, about = load_topology_and_about("t.json")
     assert [device.name for device in topology.devices] == ["rank0", "rank1"]
     told = about["calibration"]
-    assert (told["ranks"], told["row_bytes"], len(told["checked"])) == (2, 512, 1)
+    assert (told["ranks"], told["device"], told["row_bytes"], len(told["checked"])) == (2, "cpu", 512, 1)
     assert all(one["seconds"] > 0 for one in told["measured"])
     # A calibrated file is a topology like any other.
     assert run("topo", "show", "t.json").out.startswith("host2: 2 devices")
