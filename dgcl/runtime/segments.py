@@ -53,6 +53,8 @@ def _map(descriptor: int, base: int, size: int) -> Segment:
 class SegmentFile:
     """The owner's side: one anonymous file of this process, growing by segments."""
 
+    _descriptor = -1
+
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("dgcl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.fchmod(self._descriptor, 0o600)
@@ -101,6 +103,9 @@ class SegmentFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()  # of a set-up that failed halfway
+
 
 class PeerFile:
     """A peer's side: the file of another rank, opened by its handle.
@@ -108,6 +113,8 @@ class PeerFile:
     Raises:
         OSError: The file cannot be opened: another host, another PID namespace, or another user.
     """
+
+    _descriptor = -1
 
     def __init__(self, handle: tuple[int, int]) -> None:
         process, descriptor = handle
@@ -124,3 +131,6 @@ class PeerFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()  # of a set-up that failed halfway

@@ -57,6 +57,16 @@ def test_closing_twice_closes_nobody_elses_file() -> None:
         os.close(descriptor)  # raises if it had been closed
 
 
+def test_files_of_a_set_up_that_failed_are_closed_with_their_objects() -> None:
+    file = SegmentFile()
+    peer = PeerFile(file.handle)
+    descriptors = [file.handle[1], peer._descriptor]
+    del file, peer
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
 def test_memory_is_backed_and_private() -> None:
     file = SegmentFile()
     segment = file.grow(1 << 20)
