@@ -39,6 +39,10 @@ _KNOWN = tuple(
             r"^\s*GPU0\b.*\bMIG\b",
             "lists MIG devices, which have no links of their own: only whole GPUs are modelled",
         ),
+        (
+            r"nvbandwidth Version",
+            "is the output of nvbandwidth; measurements are read from p2pBandwidthLatencyTest",
+        ),
         (r"\|GPU \d/\d\|", "is the output of xpu-smi, of Intel GPUs, which are not modelled"),
     )
 )

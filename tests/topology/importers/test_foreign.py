@@ -39,6 +39,7 @@ CASES = {
     "xml of nvidia-smi": ("<?xml version='1.0'?>\n<nvidia_smi_log>\n", "`nvidia-smi -q -x`"),
     "lstopo": (LSTOPO, "hwloc"),
     "mig": ("\tGPU0\tMIG 1g.5gb\nGPU0\t X \tPIX\n", "lists MIG devices"),
+    "nvbandwidth": ("nvbandwidth Version: v0.4\nBuilt from Git version:\n", "is the output of nvbandwidth"),
     "no driver": ("NVIDIA-SMI has failed because it couldn't communicate\n", "error message of nvidia-smi"),
     "no tool": ("bash: nvidia-smi: command not found\n", "error message of nvidia-smi"),
     "web page": (f"<html><body><pre>{MATRIX}</pre></body></html>", "web page"),
