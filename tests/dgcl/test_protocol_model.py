@@ -1,0 +1,55 @@
+"""The Promela model of the protocol, checked by SPIN: it holds, and each way of breaking it is found."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MODEL = Path(__file__).resolve().parents[2] / "docs" / "protocol" / "exchange.pml"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("spin") is None or shutil.which("cc") is None,
+        reason="needs spin and a C compiler (Debian: apt-get install spin gcc)",
+    ),
+]
+
+
+def check(folder: Path, **parameters: int) -> tuple[int, int, str]:
+    """(errors, states, what pan says) of an exhaustive search."""
+    given = [f"-D{name}={value}" for name, value in parameters.items()]
+    subprocess.run(["spin", *given, "-a", str(MODEL)], cwd=folder, check=True, capture_output=True)
+    options = ["-O2", "-DSAFETY", "-DCOLLAPSE", "-w"]
+    subprocess.run(["cc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True, capture_output=True)
+    said = subprocess.run(
+        ["./pan", "-m1000000"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+    errors, states = re.search(r"errors: (\d+)", said), re.search(r"(\d+) states, stored", said)
+    assert errors is not None, said
+    assert states is not None, said
+    assert "max search depth too small" not in said
+    return int(errors[1]), int(states[1]), said
+
+
+@pytest.mark.parametrize(("ranks", "stages", "states"), [(2, 1, 6195), (3, 2, 498383)])
+def test_the_protocol_holds(ranks: int, stages: int, states: int, tmp_path: Path) -> None:
+    """The numbers of states are those of docs/runtime.md: all of them were visited."""
+    errors, visited, said = check(tmp_path, N=ranks, K=stages, CALLS=3, B=2)
+    assert errors == 0, said
+    assert visited == states
+
+
+@pytest.mark.parametrize(
+    ("mutant", "assertion"),
+    [(1, "owner"), (2, "rows"), (3, "rows|sent"), (4, "rows|end state|owner")],
+    ids=["call before buffer", "done before row", "relay that does not wait", "returns too early"],
+)
+def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, N=3, K=2, CALLS=3, B=2, MUTANT=mutant)
+    assert errors > 0, said
+    assert re.search(rf"assertion violated .*({assertion})|invalid end state", said), said
