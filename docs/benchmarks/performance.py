@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from performance_page import FRACTIONS, GRAPHS, METHODS, SIZES, WIDTH, figures
+from performance_page import COMPARED, FRACTIONS, GRAPHS, OTHERS, SIZES, WIDTH, figures
 
 import dgcl
 import dgcl.nn
@@ -69,7 +69,7 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
     found: dict[str, Any] = {"small": run(("executor", "operator", "gloo"), [alltoall(1, 256)], laps(1000))}
     if paths:
         whole = [Case(functools.partial(load_problem, path), (WIDTH,)) for path in paths.values()]
-        found["graphs"] = run(METHODS, whole, laps(11))
+        found["graphs"] = run(COMPARED, whole, laps(11)) + run(OTHERS, whole, 5)
         found["folds"] = run(("auto", "auto+atomic", "auto+substages"), whole, laps(7))
         per_rank = {size: (size << 20) // (WIDTH * 4 * (world_size - 1)) for size in SIZES}
         found["large"] = run(
@@ -104,8 +104,8 @@ def train(path: Path, topology: Topology, constant: bool) -> list[dict[str, Any]
         optimizer.zero_grad()
         h = x
         for number, layer in enumerate(layers):
-            rows = h if constant and number == 0 else dgcl.graph_allgather(h)
-            h = torch.relu(graph.sum(layer(rows)))
+            # Not under a name of its own, which would keep the rows beyond the layer's backward.
+            h = torch.relu(graph.sum(layer(h if constant and number == 0 else dgcl.graph_allgather(h))))
         h.mean().backward()
         dgcl.nn.sync_gradients(layers)
         optimizer.step()
@@ -200,12 +200,13 @@ def resident(field: str) -> int:
 
 def to_json(found: dict[str, Any]) -> dict[str, Any]:
     """Lines as plain values."""
-    return {
-        key: values
-        if isinstance(values, dict)
-        else [dataclasses.asdict(v) if isinstance(v, Line) else v for v in values]
-        for key, values in found.items()
-    }
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return dataclasses.asdict(value) if isinstance(value, Line) else value
+
+    return {key: plain(value) for key, value in found.items()}
 
 
 def main() -> int:
