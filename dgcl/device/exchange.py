@@ -76,11 +76,18 @@ class DeviceExchange:
         self._watchdog = Watchdog(self._connections, self.pool, program, board, peers, timeout)
         self._board, self._peers = board, peers
         self._plans: dict[tuple[int, int, str, int], Plan] = {}
-        self._switched = device.driver.create_event()
-        self._ended = device.driver.create_event()
+        with device.current():
+            self._switched = device.driver.create_event()
+            self._ended = device.driver.create_event()
         self._call = 0
         self._closed = False
         others = self._connections.shares_device_with(self._process, same=False)
+        with device.current():
+            # A rank that is a thread waits in this process, and may wait for what is being loaded.
+            device.load("enter", "announce", "wait", "resolve", "signal", "gather")
+            if self._connections.shares_device_with(self._process, same=True):
+                device.load("sum")
+        control.barrier()
         self._stream_waits = device.waits_in_streams and bool(others)
         self._shared = self._connections.shares_device_with(self._process, same=True)
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
@@ -90,6 +97,15 @@ class DeviceExchange:
 
     def expand(self, rows: Tensor) -> Tensor:
         """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
+        with self._device.current():
+            return self._expand(rows)
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
+        with self._device.current():
+            return self._fold(rows)
+
+    def _expand(self, rows: Tensor) -> Tensor:
         program = self._program
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         stream = self._begin()
@@ -106,8 +122,7 @@ class DeviceExchange:
             self.pool.release(relay)
         return result
 
-    def fold(self, rows: Tensor) -> Tensor:
-        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
+    def _fold(self, rows: Tensor) -> Tensor:
         program = self._program
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         stream = self._begin()
@@ -134,7 +149,8 @@ class DeviceExchange:
 
     def synchronize(self) -> None:
         """Wait on the host until the current stream has done everything, and raise what went wrong."""
-        self._device.driver.synchronize_stream(self._device.tensors.current_stream())
+        with self._device.current():
+            self._device.driver.synchronize_stream(self._device.tensors.current_stream())
         if self._watchdog.failure is None and self._watchdog.unfinished:
             self._watchdog.name_fault()
         self.check_usable()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dgcl.kernels.cuda_catalogue import Kernel
+from dgcl.kernels.cuda_catalogue import Kernel, catalogue
 from dgcl.kernels.cuda_driver import CudaError, Driver, open_driver
 from dgcl.kernels.cuda_launch import Kernels
 from dgcl.kernels.cuda_ptx import ptx_of
@@ -105,6 +105,14 @@ class Device:
         """How many thread blocks of a kernel the device holds at once."""
         return self.kernels.blocks_at_once(self.kernels[kernel], THREADS)
 
+    def load(self, *prefixes: str) -> None:
+        """Bring kernels onto the device now, all whose names begin so: loading one while others wait may have to
+        wait for them."""
+        for name in catalogue():
+            if name.startswith(prefixes):
+                # A driver that loads lazily has loaded what it was asked about.
+                self.driver.registers(self.kernels[name].handle)
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make the device's context current in this thread, which may be any: finalisers run anywhere."""
@@ -120,7 +128,7 @@ class Device:
 
 
 def open_device(device: torch.device) -> Device:
-    """A CUDA device, and all flag kernels loaded onto it.
+    """A CUDA device, in the context that torch uses on it.
 
     Raises:
         ValueError: There is no such device, or it is too old.

@@ -34,6 +34,14 @@ def write(asker: Channel) -> None:
     )
 
 
+def export(asker: Channel) -> None:
+    """Memory for the asker to open."""
+    gpu = Gpu()
+    address = gpu.driver.allocate(1 << 22)
+    asker.send({"handle": gpu.driver.export_memory(address).hex()})
+    asker.receive()
+
+
 def pong(asker: Channel, way: str) -> None:
     """The other side of rounds of flags."""
     gpu = Gpu()
@@ -107,6 +115,7 @@ def nccl(asker: Channel, rank: str) -> None:
 
 ROLES: dict[str, Callable[..., None]] = {
     "write": write,
+    "export": export,
     "pong": pong,
     "stall": stall,
     "read": read,

@@ -118,6 +118,42 @@ def probe_ipc() -> dict[str, Any]:
     return found
 
 
+def probe_open_late() -> dict[str, Any]:
+    """Whether memory of another process can be opened, and memory be allocated, while a kernel of this process
+    waits: how communicators grow. Given up after 20 seconds."""
+    import threading
+
+    gpu = Gpu()
+    flag = torch.zeros(2, dtype=torch.int64).pin_memory()
+    found: dict[str, Any] = {}
+    with Peer(MODULE, "export") as peer:
+        handle = bytes.fromhex(peer.receive()["handle"])
+        rounds = FlagRounds(gpu, "kernels", own=flag.data_ptr(), other=flag.data_ptr() + 8, first=False)
+        torch.cuda.synchronize()
+        context = gpu.driver.current_context()
+        rounds.enqueue_one()
+        for name, run in (
+            ("opening", lambda: gpu.driver.open_memory(handle)),
+            ("allocating", lambda: gpu.driver.allocate(1 << 26)),
+        ):
+            done = threading.Event()
+
+            def work(run: Callable[[], object] = run, done: threading.Event = done) -> None:
+                gpu.driver.use_context(context)
+                run()
+                done.set()
+
+            start = time.perf_counter()
+            threading.Thread(target=work, daemon=True).start()
+            waited = not done.wait(10)
+            found[f"{name} waits for the kernel"] = waited
+            found[f"{name}, ms"] = round(1e3 * (time.perf_counter() - start), 2)
+        flag[0] = 1
+        torch.cuda.synchronize()
+        peer.send("go")
+    return found
+
+
 def probe_flags() -> dict[str, Any]:
     """Two processes on this GPU: round trips of flags, by waiting kernels and by the streams themselves."""
     gpu = Gpu()
@@ -247,6 +283,7 @@ PROBES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "launch": probe_launch,
     "own_handle": probe_own_handle,
     "ipc": probe_ipc,
+    "open_late": probe_open_late,
     "flags": probe_flags,
     "slices": probe_slices,
     "pinned": probe_pinned,

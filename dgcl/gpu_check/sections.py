@@ -84,6 +84,17 @@ def exchanges(size: Size, say: Say) -> tuple[Any, bool]:
     return [line.to_json() for line in lines], all(line.good for line in lines)
 
 
+def whole(name: str) -> Section:
+    """A part in which whole communicators run."""
+
+    def run(size: Size, say: Say) -> tuple[Any, bool]:
+        from dgcl.gpu_check.communicator import CHECKS
+
+        return CHECKS[name](size, say, "cuda")
+
+    return run
+
+
 def probe(name: str) -> Section:
     """A probe as a section. What it finds is neither good nor bad; that it runs is."""
 
@@ -104,9 +115,21 @@ SECTIONS: Final[dict[str, Section]] = {
     "rows": rows,
     "exchanges": exchanges,
     "variants": variants,
+    **{name: whole(name) for name in ("ranks", "threads", "speeds", "faults", "capture")},
     **{
         f"probe-{name}": probe(name)
-        for name in ("driver", "launch", "ipc", "own_handle", "flags", "slices", "pinned", "graph", "nccl")
+        for name in (
+            "driver",
+            "launch",
+            "ipc",
+            "open_late",
+            "own_handle",
+            "flags",
+            "slices",
+            "pinned",
+            "graph",
+            "nccl",
+        )
     },
 }
 

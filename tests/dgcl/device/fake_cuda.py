@@ -307,6 +307,10 @@ class FakeCuda:
         self._functions[module.value] = name.value.decode().removeprefix("dgcl_")
         return 0
 
+    def cuFuncGetAttribute(self, value: Any, which: Any, function: Any) -> int:
+        value._obj.value = 32
+        return 0
+
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *rest: Any) -> int:
         count._obj.value = 2
         return 0
