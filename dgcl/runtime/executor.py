@@ -76,8 +76,8 @@ class Runtime:
         self._program, self._timeout = program, timeout
         self.rank, self._turn = program.rank, Turn(program.rank)
         self._process = os.getpid()
-        check_agreement(control, program)
         try:
+            check_agreement(control, program)
             self._file = SegmentFile()
             self._board = Board.create(self._file, program.world_size)
             self.pool = BufferPool(self._file)
