@@ -61,13 +61,13 @@ class Ranks:
         os.kill(pid, number)
         return now
 
-    def told(self, ranks: list[int] | None = None) -> dict[int, Any]:
-        """The next thing that each of these ranks sends."""
+    def told(self, ranks: list[int] | None = None, deadline: float = DEADLINE) -> dict[int, Any]:
+        """The next thing that each of these ranks sends, within ``deadline`` seconds of the last."""
         wanted = {self._channels[rank]: rank for rank in ranks or range(len(self._channels))}
         said: dict[int, Any] = {}
         while wanted:
-            ready = wait(list(wanted), timeout=DEADLINE)
-            assert ready, f"ranks {sorted(wanted.values())} have said nothing for {DEADLINE} s"
+            ready = wait(list(wanted), timeout=deadline)
+            assert ready, f"ranks {sorted(wanted.values())} have said nothing for {deadline:g} s"
             for channel in ready:
                 assert isinstance(channel, Connection)
                 rank = wanted.pop(channel)

@@ -1,0 +1,206 @@
+"""A way in between any two steps of the protocol, which costs the product nothing.
+
+The engine reads its peers' flags and raises its own through tables of addresses. Here these lead to shadows of
+the flags in private memory, and what stands between a shadow and the flag itself is this module: it copies one
+flag at a time, and calls ``point(name)`` before and after. So rows lie written with the done flag not raised yet,
+or a flag has been raised and its reader not been told, for as long as ``point`` likes; it may also raise, stop the
+process, or kill it. The engine itself is the compiled one, which looks once and comes back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dgcl import halo
+from dgcl.communicator import Communicator
+from dgcl.context import context
+from dgcl.runtime import executor
+from dgcl.runtime.board import LINE
+from dgcl.runtime.engine import read_word, write_word
+
+#: Where faults strike while a call runs, in the order of a call.
+IN_CALLS = (
+    "call: nobody told",
+    "ready: place written, call not",
+    "ready: told one more",
+    "ready: seen, not used",
+    "map: before",
+    "map: after",
+    "grow: before",
+    "grow: after",
+    "done: rows written, flag not",
+    "done: flag raised",
+    "done: seen, rows not read",
+    "waiting",
+    "end: all done, not returned",
+    "fold: arrived, not summed",
+)
+#: While a communicator is made: before and after each meeting of the ranks.
+IN_SET_UP = ("set-up 0: before", "set-up 0: after", "set-up 1: before", "set-up 1: after", "set-up 2: before")
+#: In the program, between calls and between the start and the end of one.
+IN_LAYERS = ("layer: before a call", "layer: before a backward", "halo: started, not waited for")
+
+Point = Callable[[str], None]
+
+
+class Steps:
+    """The steps of one communicator, with ``point(name)`` between them."""
+
+    def __init__(self, comm: Communicator, point: Point) -> None:
+        runtime: Any = comm._runtime
+        self._runtime, self._point = runtime, point
+        peers = range(comm.world_size)
+        words = LINE // 8
+        # One page of words each: shadows of peers' ready and done lines, and of this rank's.
+        self._shadows = np.zeros((4, comm.world_size, words), np.int64)
+        lines = runtime.tasks[0].lines
+        self._ready, self._done, self._own_done = ([int(a) for a in table] for table in lines)
+        shadows = [np.array([self._shadow(kind, peer) for peer in peers], np.int64) for kind in range(3)]
+        self._own_ready: dict[int, list[tuple[int, int]]] = {}
+        for task in runtime.tasks:
+            task.lines = tuple(shadows)
+            receives = sorted(set(task.schedule.recv_peer.tolist()))
+            pairs = [
+                (self._shadow(3, peer), int(real))
+                for peer, real in zip(receives, task.own_ready, strict=True)
+            ]
+            self._own_ready[id(task)] = pairs
+            task.own_ready = np.array([shadow for shadow, _ in pairs], np.int64)
+        self._wrap()
+
+    def _shadow(self, kind: int, peer: int) -> int:
+        return int(self._shadows[kind, peer].ctypes.data)
+
+    def _wrap(self) -> None:
+        runtime, point = self._runtime, self._point
+        start, drive, leave = runtime.start, runtime.drive, runtime._leave
+        look, gone = runtime._look_around, runtime._peers.gone
+
+        def started(task: Any, *rest: Any) -> Any:
+            point("call: nobody told")
+            call = start(task, *rest)
+            try:
+                for shadow, real in self._own_ready[id(task)]:
+                    for word in range(LINE // 8 - 1, 0, -1):
+                        write_word(real + 8 * word, read_word(shadow + 8 * word))
+                    point("ready: place written, call not")
+                    write_word(real, read_word(shadow))
+                    point("ready: told one more")
+            except BaseException as error:
+                leave(call, error)
+                raise
+            return call
+
+        def driven(call: Any, patience: int = 1) -> bool:
+            try:
+                self.pull(point)
+            except BaseException as error:
+                leave(call, error)
+                raise
+            done = bool(drive(call, min(patience, 1)))
+            try:
+                if done:
+                    point("end: all done, not returned")
+                self.push(point)
+            except BaseException as error:
+                leave(call, error)
+                raise
+            return done
+
+        def looked(*rest: Any) -> None:
+            self.push(point)
+            self.pull(point)
+            point("waiting")
+            look(*rest)
+            os.sched_yield()
+
+        def is_gone(peer: int) -> Any:
+            """After this the executor looks at the flags once more: they must not be older than the answer."""
+            why = gone(peer)
+            self.pull(lambda name: None)
+            return why
+
+        runtime.start, runtime.drive = started, driven
+        runtime._look_around, runtime._peers.gone = looked, is_gone
+        runtime._file.grow = self._around("grow", runtime._file.grow)
+        runtime._peers.map_segment = self._around("map", runtime._peers.map_segment)
+
+    def _around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            self._point(f"{name}: before")
+            try:
+                return function(*args)
+            finally:
+                self._point(f"{name}: after")
+
+        return called
+
+    def pull(self, point: Point) -> None:
+        """Show the engine what peers have raised."""
+        for peer, (ready, done) in enumerate(zip(self._ready, self._done, strict=True)):
+            shadow = self._shadow(0, peer)
+            call = read_word(ready)
+            if call != read_word(shadow):
+                for word in range(1, LINE // 8):
+                    write_word(shadow + 8 * word, read_word(ready + 8 * word))
+                assert read_word(ready) == call, "a ready line changed before its call was over"
+                point("ready: seen, not used")
+                write_word(shadow, call)
+            shadow, count = self._shadow(1, peer), read_word(done)
+            if count != read_word(shadow):
+                point("done: seen, rows not read")
+                write_word(shadow, count)
+
+    def push(self, point: Point) -> None:
+        """Raise for peers what the engine has raised."""
+        for peer, real in enumerate(self._own_done):
+            count = read_word(self._shadow(2, peer))
+            if count != read_word(real):
+                point("done: rows written, flag not")
+                write_word(real, count)
+                point("done: flag raised")
+
+
+@contextmanager
+def sums_watched(point: Point) -> Iterator[None]:
+    """Call ``point`` before what has arrived in a fold is added up, on every communicator of this process."""
+    sum_rows, add_arrivals = executor.sum_rows, halo.add_arrivals
+
+    def before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            point("fold: arrived, not summed")
+            return function(*args)
+
+        return called
+
+    executor.sum_rows, halo.add_arrivals = before(sum_rows), before(add_arrivals)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        executor.sum_rows, halo.add_arrivals = sum_rows, add_arrivals
+
+
+@contextmanager
+def set_up_watched(point: Point) -> Iterator[None]:
+    """Call ``point`` before and after every meeting of the ranks."""
+    control: Any = context.require_control()
+    exchange, meetings = control.exchange, 0
+
+    def met(value: Any) -> list[Any]:
+        nonlocal meetings
+        number, meetings = meetings, meetings + 1
+        point(f"set-up {number}: before")
+        values: list[Any] = exchange(value)
+        point(f"set-up {number}: after")
+        return values
+
+    control.exchange = met
+    try:
+        yield
+    finally:
+        control.exchange = exchange
