@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dgcl.bench.records import Line, Timing
@@ -11,7 +12,7 @@ from dgcl.threads import available_cores
 
 WIDTH = 128
 GRAPHS = {"web_google_scc": "web-Google core", "ogbn_arxiv": "ogbn-arxiv"}
-METHODS = ("halo", "gloo-halo", "auto", "gloo", "swap", "padded")
+COMPARED, OTHERS = ("halo", "gloo-halo", "auto", "gloo"), ("swap", "padded")
 SIZES = (1, 4, 16, 64)  # MB that a rank receives
 FRACTIONS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 VERBS = ("forward", "backward")
@@ -48,7 +49,13 @@ def figures(four: dict[str, Any], two: dict[str, Any], about: dict[str, Any]) ->
         "### Graphs, 4 ranks",
         "",
         *verbs_table(
-            [(GRAPHS[line.name], line.method, line) for line in four["graphs"]], ("graph", "method")
+            [
+                (GRAPHS[name], line.method, line)
+                for name in GRAPHS
+                for line in four["graphs"]
+                if line.name == name
+            ],
+            ("graph", "method"),
         ),
         "### Folds",
         "",
@@ -188,7 +195,7 @@ def share(timing: Timing) -> float:
     return statistics.median(c / t for c, t in zip(timing.copy_laps, timing.laps, strict=True))
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lines of a Markdown table."""
     return [
         f"| {' | '.join(header)} |",
