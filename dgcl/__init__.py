@@ -24,6 +24,7 @@ _HOMES = {
     "collect": "dgcl.verbs",
     "current_communicator": "dgcl.verbs",
     "build_comm_info": "dgcl.build",
+    "load_comm_info": "dgcl.part_files",
     "Communicator": "dgcl.communicator",
     "launch": "dgcl.launcher",
     "CommError": "dgcl.errors",

@@ -9,6 +9,7 @@ from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError
 from dgcl.errors import PeerLostError as PeerLostError
 from dgcl.launcher import launch as launch
+from dgcl.part_files import load_comm_info as load_comm_info
 from dgcl.verbs import collect as collect
 from dgcl.verbs import current_communicator as current_communicator
 from dgcl.verbs import dispatch_features as dispatch_features

@@ -300,6 +300,21 @@ def connect(
     share = control.scatter(answers)
     if isinstance(share, Exception):
         raise share
+    assert isinstance(share, Share)
+    return connect_shares(share, kind, timeout, channel, device)
+
+
+def connect_shares(
+    share: Share,
+    kind: type[AnyCommunicator],
+    timeout: float,
+    channel: str = "auto",
+    device: Device | None = None,
+) -> AnyCommunicator:
+    """Connect ranks that have their shares already. Collective; as :func:`connect`."""
+    from dgcl.context import context
+
+    control = context.require_control()
     comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout, channel, device)
     context.communicator = comm
     context.opened.add(comm)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dgcl.cli.arguments import at_least
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from dgcl.graph import Graph
     from dgcl.partition.report import PartitionReport
+    from dgcl.topology import Topology
 
 GRAPH_HELP = "graph file: npz, text edge list (also .gz) or Matrix Market"
 HOPS = 3  # the replication factors of the paper's Figure 4
@@ -45,7 +48,16 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument("--method", metavar="M", default="metis", help="metis (default), random or range")
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
-    parser.add_argument("--out", metavar="part.npy", required=True, help="the owner of each vertex, int32")
+    parser.add_argument(
+        "--out",
+        metavar="part.npy",
+        required=True,
+        help="the owner of each vertex, int32; or DIR/: what each rank needs, planned and compiled, in a file of"
+        " its own, for dgcl.load_comm_info",
+    )
+    parser.add_argument(
+        "--row-bytes", metavar="B", type=at_least(1), default=512, help="for the plan in DIR/; default: 512"
+    )
     parser.runs(partition)
 
 
@@ -65,7 +77,11 @@ def partition(args: argparse.Namespace) -> int:
 
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
-    check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
+    to_folder = args.out.endswith("/")
+    if to_folder:
+        _check_folder(args.out)
+    else:
+        check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
     if args.place and not args.topology:
         raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
@@ -79,8 +95,11 @@ def partition(args: argparse.Namespace) -> int:
     with step("counting copies"):
         report = partition_report(graph, part, args.parts)
         replication = replication_factors(graph, part, args.parts, HOPS)
-    with replacing(args.out) as temporary, temporary.open("wb") as file:
-        np.save(file, part, allow_pickle=False)
+    if to_folder:
+        _write_parts(args, graph, part, topology)
+    else:
+        with replacing(args.out) as temporary, temporary.open("wb") as file:
+            np.save(file, part, allow_pickle=False)
     if args.json:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         placed = {} if placement is None else {"placement": placement_facts(placement)}
@@ -90,6 +109,40 @@ def partition(args: argparse.Namespace) -> int:
         if placement is not None:
             print(f"\nplacement {placement_line(placement)}")
     return 0
+
+
+def _check_folder(out: str) -> None:
+    """Refuse a folder that parts cannot be written to before anything is computed."""
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise CliError(f"--out {out}: is a file, name a folder, or leave out the slash")
+    if folder.is_dir() and any(not _is_of_parts(entry.name) for entry in folder.iterdir()):
+        raise CliError(f"--out {out}: has other files in it, name a new folder")
+    if not folder.parent.is_dir():
+        raise CliError(f"--out {out}: there is no folder {folder.parent}")
+    if not os.access(folder if folder.is_dir() else folder.parent, os.W_OK):
+        raise CliError(f"--out {out}: no permission to write there")
+
+
+def _is_of_parts(name: str) -> bool:
+    return name == "plan.npz" or (name.startswith("rank-") and name.endswith(".part"))
+
+
+def _write_parts(
+    args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], topology: Topology | None
+) -> None:
+    from dgcl.build import prepare
+    from dgcl.part_files import save_shares
+    from dgcl.planner import PlanOptions
+
+    options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
+    machine = topology if topology is not None else f"uniform{args.parts}"
+    with step("planning"):
+        shares = prepare(graph, args.parts, machine, part=part, options=options)
+    try:
+        save_shares(args.out, shares)
+    except OSError as error:
+        raise CliError(f"--out {args.out}: {one_line(error)}") from error
 
 
 def _print(out: str, graph: Graph, report: PartitionReport, replication: NDArray[np.float64]) -> None:

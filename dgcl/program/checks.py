@@ -30,13 +30,18 @@ def check_form(programs: list[Program], num_stages: int, part: np.ndarray) -> No
             )
         if not np.array_equal(program.owned_ids, np.flatnonzero(part == rank)):
             raise fail(program, "owned_ids are not its vertices in ascending order")
-        if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
-            raise fail(program, "the numbers of rows do not match the ids")
-        if program.num_relay < 0:
-            raise fail(program, f"num_relay is {program.num_relay}")
-        _check_schedule(program, "expand")
-        _check_schedule(program, "fold")
-        _check_rows(program)
+        check_program(program)
+
+
+def check_program(program: Program) -> None:
+    """Raise :class:`ProgramError` unless one rank's tables are of the right form by themselves."""
+    if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
+        raise fail(program, "the numbers of rows do not match the ids")
+    if program.num_relay < 0:
+        raise fail(program, f"num_relay is {program.num_relay}")
+    _check_schedule(program, "expand")
+    _check_schedule(program, "fold")
+    _check_rows(program)
 
 
 def _check_schedule(program: Program, verb: str) -> None:

@@ -171,7 +171,7 @@ class Hosts:
         """Limit what a host sends, and what it is sent, to ``megabytes`` MB/s."""
         for namespace, port in ((self.namespace(host), "eth0"), (f"{self._name}-switch", f"port{host}")):
             rate = f"{megabytes * 8e6:.0f}bit"
-            shape = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "200ms"]
+            shape = ["root", "tbf", "rate", rate, "burst", "128kb", "limit", "16mb"]
             self.check(["tc", "-n", namespace, "qdisc", "replace", "dev", port, *shape])
 
     def _make(self) -> None:

@@ -26,9 +26,8 @@ from dgcl.topology.machine import Net
 from tests.dgcl.equivalence import assert_equal_runs, on_rank, reference
 from tests.dgcl.multihost.hosts import read_counter
 
-MEGABYTES = 40.0  # per second, each way, where links are limited
 WIDTH = 128
-CALLS = 6
+CALLS = 5
 NUM_VERTICES = 24_000
 RUNS = [
     ("torch-gcn", "directed", "uniform", "float64"),
@@ -53,9 +52,9 @@ def machines() -> list[int]:
     return [sorted(set(places)).index(place) for place in places]
 
 
-def limited_topology(host_of_rank: list[int]) -> dgcl.Topology:
-    """What the test made: hosts whose ports carry ``MEGABYTES``."""
-    host = Host(CopyRates(4.0, 6.0), Net("nic", MEGABYTES / 1e3, "Eth"))
+def limited_topology(host_of_rank: list[int], megabytes: float) -> dgcl.Topology:
+    """What the test made: hosts whose ports carry ``megabytes`` MB/s."""
+    host = Host(CopyRates(4.0, 6.0), Net("nic", megabytes / 1e3, "Eth"))
     return hosts_topology([host] * (max(host_of_rank) + 1), host_of_rank)
 
 
@@ -78,14 +77,18 @@ def equivalence() -> Any:
     return len(RUNS)
 
 
-def traffic() -> Any:
+def traffic(megabytes: str) -> Any:
     """Seconds and bytes of planned and of direct exchanges over the limited links."""
     edges, part = everybody_needs_everything(dist.get_world_size())
     control, hosts = context.require_control(), machines()
     found = {}
     for method in ("direct", "auto"):
         comm = dgcl.build_comm_info(
-            torch.from_numpy(edges), limited_topology(hosts), part=part, method=method, row_bytes=4 * WIDTH
+            torch.from_numpy(edges),
+            limited_topology(hosts, float(megabytes)),
+            part=part,
+            method=method,
+            row_bytes=4 * WIDTH,
         )
         rows = torch.randn(comm.num_owned, WIDTH)
         comm.fold(comm.expand(rows))
@@ -108,7 +111,7 @@ def traffic() -> Any:
             "counted": counted,
         }
         comm.close()
-    return {"hosts": hosts, **found}
+    return {"hosts": hosts, "megabytes": float(megabytes), **found}
 
 
 def until_it_fails(timeout: str) -> Any:
@@ -116,7 +119,7 @@ def until_it_fails(timeout: str) -> Any:
     edges, part = everybody_needs_everything(dist.get_world_size())
     hosts = machines()
     comm = dgcl.build_comm_info(
-        torch.from_numpy(edges), limited_topology(hosts), part=part, timeout=float(timeout)
+        torch.from_numpy(edges), limited_topology(hosts, 20.0), part=part, timeout=float(timeout)
     )
     rows, calls = torch.randn(comm.num_owned, WIDTH), 0
     while True:

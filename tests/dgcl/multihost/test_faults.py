@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.dgcl.multihost.hosts import Hosts, missing
-from tests.dgcl.multihost.rank_main import MEGABYTES
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow]
 MODULE = "tests.dgcl.multihost.rank_main"
@@ -27,7 +26,7 @@ def hosts() -> Iterator[Hosts]:
     why = missing()
     if why is not None:
         pytest.skip(why)
-    with Hosts(len(RANKS), MEGABYTES) as made:
+    with Hosts(len(RANKS), 20.0) as made:
         yield made
 
 
