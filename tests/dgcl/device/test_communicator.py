@@ -1,0 +1,184 @@
+"""Communicators of device tensors, on devices made of host memory; and how devices are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.context import context
+from dgcl.device import open_devices
+from dgcl.device.exchange import DeviceExchange
+from tests.dgcl.device.fake_cuda import FakeCuda, Memory
+from tests.dgcl.device.fake_ranks import open_fake
+from tests.dgcl.support_plans import World, make_world, random_world
+from tests.dgcl.support_ranks import on_threads
+
+WORLD = random_world(3, 3, "random-1")
+PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
+
+
+class InStep:
+    """A device exchange whose results are there when a call returns: here torch computes on the host."""
+
+    def __init__(self, exchange: DeviceExchange) -> None:
+        self._exchange = exchange
+
+    def expand(self, rows: Tensor) -> Tensor:
+        out = self._exchange.expand(rows)
+        self._exchange.synchronize()
+        return out
+
+    def fold(self, rows: Tensor) -> Tensor:
+        out = self._exchange.fold(rows)
+        self._exchange.synchronize()
+        return out
+
+    def poison(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def on_device(world: World, function: Any, memory: Memory | None = None) -> list[Any]:
+    """``function(comm)`` on ranks that are threads, each with a device of its own."""
+    shares = world.shares()
+    memory = memory or Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(world.world_size)]
+
+    def run() -> Any:
+        control = context.require_control()
+        program, plan, local, sizes = shares[control.rank]
+        device = open_fake(fakes[control.rank])
+        comm = Communicator(program, plan, local, sizes, control, 20.0, device=device)
+        context.opened.add(comm)
+        assert comm._on_device is not None
+        comm.use_exchange(InStep(comm._on_device))
+        result = function(comm)
+        fakes[control.rank].drain()
+        return result
+
+    return dgcl.launch(run, world.world_size)
+
+
+def train(comm: Communicator) -> list[Tensor]:
+    """Two layers, three steps, halo gradients and a halo of constants."""
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(comm.num_nodes, 6, generator=generator, dtype=torch.float64)
+    weights = [torch.randn(6, 6, generator=generator, dtype=torch.float64) for _ in range(2)]
+    parameters = [weight.requires_grad_() for weight in weights]
+    x = comm.dispatch_features(features, halo=True)
+    seen = [x.clone()]
+    for _ in range(3):
+        h = torch.tanh(x[: comm.num_owned] @ parameters[0] + x.sum(0))
+        h = dgcl.graph_allgather(h, comm)
+        pending = dgcl.graph_allgather_async((h[: comm.num_owned] @ parameters[1]).relu(), comm)
+        loss = pending.wait().square().sum() + h.square().sum()
+        grads = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, grad in zip(parameters, grads, strict=True):
+                parameter -= 1e-3 * comm.all_reduce_sum(grad)
+        seen += [loss.detach().clone(), *(parameter.detach().clone() for parameter in parameters)]
+    return seen
+
+
+def test_training_is_that_of_the_cpu_to_the_bit() -> None:
+    wanted = on_threads(WORLD, train)
+    for mine, theirs in zip(on_device(WORLD, train), wanted, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_bytes_are_those_of_the_plan_and_memory_goes_back() -> None:
+    def body(comm: Communicator) -> Any:
+        comm.expand(torch.ones(comm.num_owned, 2))
+        comm.fold(torch.ones(comm.num_local, 2))
+        comm.synchronize()
+        return {verb: sent.clone() for verb, sent in comm.bytes_sent.items()}
+
+    counted = on_device(WORLD, body)
+    for rank, sent in enumerate(counted):
+        assert sent["expand"].tolist() == (8 * WORLD.planned_rows[rank]).tolist()
+        assert sent["fold"].tolist() == (8 * WORLD.planned_rows[:, rank]).tolist()
+
+
+def test_a_baseline_may_take_over_and_give_back() -> None:
+    def body(comm: Communicator) -> bool:
+        comm.use_exchange(None)
+        return comm._exchange is comm._on_device
+
+    assert on_device(PAIR, body) == [True, True]
+
+
+def test_rows_elsewhere_are_refused() -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(ValueError, match=r"rows must be on the CPU, .*got meta.*; move them"):
+            comm.expand(torch.ones(comm.num_owned, 2, device="meta"))
+
+    on_threads(PAIR, body)
+
+
+def test_devices_that_cannot_reach_each_other_are_found_out_at_set_up() -> None:
+    """Whatever the driver says: what one writes into the other's memory does not arrive."""
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(2)]
+    fakes[1].broken_writes = True
+
+    def run() -> None:
+        control = context.require_control()
+        device = open_fake(fakes[control.rank])
+        with pytest.raises(
+            dgcl.CommError, match="the device of rank 0 and that of rank 1 cannot reach each other"
+        ):
+            DeviceExchange(PAIR.programs[control.rank], control, 20.0, device)
+
+    dgcl.launch(run, 2)
+
+
+@pytest.mark.parametrize("function", ["cuIpcGetMemHandle", "cuMemHostRegister_v2"])
+def test_a_driver_that_cannot_share_memory_is_an_error_of_all(function: str) -> None:
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(2)]
+    for fake in fakes:
+        fake.refused[function] = 801
+
+    def run() -> None:
+        control = context.require_control()
+        device = open_fake(fakes[control.rank])
+        with pytest.raises(dgcl.CommError, match=r"cannot (be shared|lock shared memory).*801"):
+            DeviceExchange(PAIR.programs[control.rank], control, 20.0, device)
+
+    dgcl.launch(run, 2)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("meta", "device: expected 'cpu' or a CUDA device, got meta"),
+        ("nonsense", "device: 'nonsense'"),
+        pytest.param(
+            "cuda",
+            "sees no CUDA device; use device='cpu'",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_no_such_device(device: str, message: str) -> None:
+    def run() -> None:
+        rank = context.require_control().rank
+        with pytest.raises(ValueError, match=message) as caught:
+            open_devices(context.require_control(), device if rank == 1 else "cpu")
+        assert "rank 1" in str(caught.value)
+
+    dgcl.launch(run, 2)
+
+
+def test_the_cpu_needs_no_device() -> None:
+    def run() -> bool:
+        return open_devices(context.require_control(), "cpu") is None
+
+    assert dgcl.launch(run, 2) == [True, True]
