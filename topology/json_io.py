@@ -27,6 +27,7 @@ _DEVICE_KEYS = ("name",), ("machine", "socket")
 _CONNECTION_KEYS = ("name", "kind", "a", "b", "bandwidth"), ("latency", "duplex")
 _LINK_KEYS = ("src", "dst", "route"), ()
 
+_MOST_DIGITS = 1000  # of an integer
 _LARGEST = 512 << 20  # bytes: more than a topology of the most devices takes with all its links
 
 _Item = TypeVar("_Item")
@@ -58,6 +59,10 @@ def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dic
         obj = _parse(text)
         return topology_from_json(obj), obj.get("about", {})
     except json.JSONDecodeError as error:
+        if text.lstrip()[:1] == "<" or "GPU0" in text[:2000]:
+            raise ValueError(
+                f"{path}: is not JSON; nvidia-smi's matrix and NCCL's XML become a topology by: dgcl topo import"
+            ) from None
         raise ValueError(
             f"{path}: line {error.lineno}, column {error.colno}: is not JSON ({error.msg})"
         ) from None
@@ -135,8 +140,13 @@ def _parse(text: str) -> Any:
         obj = dict(pairs)
         return obj if len(obj) == len(pairs) else _DuplicateKeys(pairs)
 
+    def make_integer(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            raise ValueError(f"holds a number of {len(digits)} digits")
+        return int(digits)
+
     try:
-        return json.loads(text, object_pairs_hook=make_object)
+        return json.loads(text, object_pairs_hook=make_object, parse_int=make_integer)
     except RecursionError:
         raise ValueError("is nested too deeply to be a topology") from None
 

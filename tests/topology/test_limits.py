@@ -66,6 +66,21 @@ def test_files(tmp_path: Path) -> None:
         load_topology(tmp_path / "large.json")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"name": ' + "1" * 5000 + "}", r"f\.json: holds a number of 5000 digits$"),
+        ("<system version='1'/>", r"f\.json: is not JSON; .*dgcl topo import$"),
+        ("\tGPU0\tGPU1\n", r"f\.json: is not JSON; .*dgcl topo import$"),
+    ],
+    ids=["digits", "xml", "matrix"],
+)
+def test_files_of_another_kind(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_topology(tmp_path / "f.json")
+
+
 @pytest.mark.skipif(not Path("/dev/zero").is_char_device(), reason="there is no /dev/zero")
 def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgcl.topology.json_io._LARGEST", 1 << 20)
