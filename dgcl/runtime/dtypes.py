@@ -27,6 +27,11 @@ def dtype_name(code: int) -> str:
     return str(_dtypes()[code]) if code < len(_dtypes()) else f"element type {code}"
 
 
+def dtype_bytes(code: int) -> int:
+    """Bytes of an element of the type with this number; 1 where there is none."""
+    return _dtypes()[code].itemsize if code < len(_dtypes()) else 1
+
+
 @functools.cache
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
     """The element type as numpy knows it; None for those that it does not have, such as bfloat16."""

@@ -84,11 +84,11 @@ def pack_tag(verb: int, row_type: RowType) -> int:
 
 def unpack_tag(tag: int) -> str:
     """What a tag says, in words."""
-    from dgcl.runtime.dtypes import dtype_name
+    from dgcl.runtime.dtypes import dtype_bytes, dtype_name
 
-    row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
-    element = dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)
-    return f"{VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {element}"
+    row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
+    width = row_bytes // dtype_bytes(code)
+    return f"{VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width})"
 
 
 def _rows(count: int) -> str:

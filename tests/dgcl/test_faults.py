@@ -208,7 +208,10 @@ def caught(world: Any, function: Any, timeout: float = 20.0) -> list[BaseExcepti
         (
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 128)),
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 64)),
-            ("expand of rows of 512 bytes, torch.float32", "expand of rows of 256 bytes, torch.float32"),
+            (
+                "expand of rows of 512 bytes, torch.float32 (width 128)",
+                "expand of rows of 256 bytes, torch.float32 (width 64)",
+            ),
         ),
         (
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
@@ -242,6 +245,29 @@ def test_ranks_that_make_different_calls_both_hear_of_both(
         assert isinstance(error, DisagreementError), error
         for part in ("rank 0 is in call 1", "rank 1 is in call 1", *said):
             assert part in str(error)
+
+
+def disagree(channel: Connection, shares: list[Any]) -> None:
+    """Rank 0 with width 128, the others with 64 and another type."""
+    comm = join(shares, 60.0)
+    comm.expand(comm.owned_ids)
+    try:
+        if comm.rank == 0:
+            comm.fold(torch.zeros(comm.num_local, 128))
+        else:
+            comm.fold(torch.zeros(comm.num_local, 64, dtype=torch.float64))
+    except DisagreementError as error:
+        channel.send(describe(error))
+        channel.recv()
+
+
+def test_processes_that_make_different_calls_hear_of_both() -> None:
+    with Ranks(3, disagree, TRIANGLE.shares()) as ranks:
+        for rank, (kind, text, _) in ranks.told().items():
+            assert kind == "DisagreementError"
+            assert f"rank {rank}" in text
+            assert "is in call 2: fold of rows of 512 bytes, torch.float32 (width 128)" in text
+            assert "is in call 2: fold of rows of 512 bytes, torch.float64 (width 64)" in text
 
 
 def test_a_rank_that_is_a_call_ahead_is_found_out() -> None:
