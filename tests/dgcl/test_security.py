@@ -1,0 +1,92 @@
+"""Who may read the ranks' memory, and what is believed of what comes from outside."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgcl.graph import as_graph
+from dgcl.planner.plan import Plan
+from dgcl.planner.relation import Relation
+from dgcl.runtime.segments import SegmentFile
+from dgcl.topology import resolve_topology
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("dgcl", "planner", "topology", "kernels")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    path for folder in ("dgcl", "planner", "topology", "kernels") for path in (ROOT / folder).rglob("*.py")
+)
+#: Modules that unpickle: what came over the job's own group, and over pipes to processes that launch started.
+MAY_UNPICKLE = {"dgcl/group_messages.py", "dgcl/launcher.py"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
+def test_another_user_cannot_open_a_ranks_memory() -> None:
+    file = SegmentFile()
+    file.grow(4096)
+    path = "/proc/{}/fd/{}".format(*file.handle)
+    assert subprocess.run(["head", "-c1", path], capture_output=True).returncode == 0
+    other = subprocess.run(["head", "-c1", path], capture_output=True, text=True, user=65534, group=65534)
+    assert other.returncode != 0
+    assert "Permission denied" in other.stderr
+
+
+def test_memory_has_no_name_and_is_not_inherited() -> None:
+    before = set(os.listdir("/dev/shm"))
+    file = SegmentFile()
+    file.grow(4096)
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "dgcl" in name}
+    assert not os.get_inheritable(file.handle[1])
+    assert os.readlink(f"/proc/self/fd/{file.handle[1]}") == "/memfd:dgcl (deleted)"
+
+
+def _calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """Dotted names of what a module calls."""
+    tree = ast.parse(path.read_text())
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_unpickled_that_came_from_a_file(path: Path) -> None:
+    for name, call in _calls(path):
+        if name.split(".")[-1] in ("loads", "Unpickler") and "json" not in name:
+            assert str(path.relative_to(ROOT)) in MAY_UNPICKLE, f"{name} in line {call.lineno}"
+        assert name not in ("pickle.load", "torch.load", "eval", "exec", "marshal.load"), (
+            f"line {call.lineno}"
+        )
+        if name in ("np.load", "numpy.load"):
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            assert given.get("allow_pickle") == "False", f"np.load in line {call.lineno}"
+
+
+class Evil:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self._path, "w")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [Plan.load, Relation.load, as_graph, lambda path: resolve_topology(str(path), 3)],
+    ids=["plan", "relation", "graph", "topology"],
+)
+@pytest.mark.parametrize("suffix", [".npz", ".json"])
+def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tmp_path: Path) -> None:
+    harmed = tmp_path / "harmed"
+    path = tmp_path / f"evil{suffix}"
+    evil = np.array([Evil(harmed)], dtype=object)
+    names = ("num_nodes", "directed", "indptr", "indices", "meta", "source", "class_source", "world_size")
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=True, **dict.fromkeys(names, evil))
+    with pytest.raises(ValueError, match=r"."):
+        read(path)  # type: ignore[operator]
+    assert not harmed.exists()
