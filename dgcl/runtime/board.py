@@ -23,6 +23,23 @@ by which time its senders have read the line of call n.
 no ready line for it. The tag of call n stays until call n + 2 begins, so who reads n before and after a tag
 has the tag of n.
 
+Memory order, on x86 and on Arm. Four pairs of events must not change places:
+
+1. Rows are written, then *done* is raised; *done* is seen, then rows are read. The flag is stored with release
+   and loaded with acquire order (x86: plain ``mov``, for it keeps stores in order, and loads in order; Arm:
+   ``stlr`` and ``ldar``). Large results are written by streaming stores, which x86 keeps in no order: a full fence
+   (:func:`dgcl.kernels.memory.write_fence`, a locked instruction, which no store passes; Arm: ``dmb ish``)
+   stands between the last of them and the flag.
+2. The words of a *ready* line are written, then its call; the call is seen, then the words are read: the same.
+3. A buffer is read by the program, then offered again by *ready* of a later call; that is seen, then the buffer
+   is written. Release also keeps earlier *loads* before the store, and acquire keeps later *stores* behind the
+   load: the old contents have been read before anybody may write new ones.
+4. A sender reads a *ready* line, then raises *done*; *done* is seen, then the line is written for the next call.
+   The same as 3, with the line in place of the buffer.
+
+Nothing here needs two different flags to be seen in one order by all ranks, so no sequential consistency is
+asked for. Flags are aligned 8-byte words, which both architectures read and write in one piece.
+
 A line fills two cache lines' worth of space, because processors fetch lines in pairs.
 """
 

@@ -19,8 +19,6 @@ from dgcl.topology import resolve_topology
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dgcl", "planner", "topology", "kernels")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-    path for folder in ("dgcl", "planner", "topology", "kernels") for path in (ROOT / folder).rglob("*.py")
-)
 #: Modules that unpickle: what came over the job's own group, and over pipes to processes that launch started.
 MAY_UNPICKLE = {"dgcl/group_messages.py", "dgcl/launcher.py"}
 
