@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("build"), metavar="FOLDER", help="for the report")
     parser.add_argument("--only", metavar="PARTS", help=f"some of: {','.join(part.name for part in known)}")
     parser.add_argument(
-        "--seconds", type=float, default=3600.0, help="for everything; what is left is left out"
+        "--seconds", type=float, default=1700.0, help="for everything; what is left is left out"
     )
     parser.add_argument("--quick", action="store_true", help="little data: whether it works, not how fast")
     chosen = parser.parse_args(arguments)
