@@ -3,6 +3,7 @@
     torchrun --nproc-per-node=4 examples/train.py                       # GCN on a synthetic graph
     torchrun --nproc-per-node=4 examples/train.py --check               # ... and compare with one rank
     torchrun --nproc-per-node=4 examples/train.py --graph cora.npz --model gat --layers-from pyg
+    torchrun --nproc-per-node=4 examples/train.py --method gloo --check # rows moved by something else
     python examples/train.py                                            # one rank, no torchrun
 
 The layers are in layers_dgl.py, layers_pyg.py and layers_torch.py beside this file; what is special about
@@ -24,6 +25,9 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
+from dgcl.bench.methods import BASELINES
+from dgcl.bench.methods import build_comm_info as build_with_baselines
+from dgcl.planner.methods import METHODS as PLANNERS
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "commnet": "CommNet", "gat": "GAT"}
 
@@ -54,13 +58,14 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
     """Train on the ranks that there are. ``data`` is needed on rank 0 only."""
     # Several ranks: partition the graph, plan the exchange, and hand out the rows of the vertices.
     begin = time.perf_counter()
-    comm = dgcl.build_comm_info(data and data.graph, topology="auto", seed=args.seed)
+    comm = build(data and data.graph, args)
     set_up_seconds = time.perf_counter() - begin
-    x = dgcl.dispatch_features(data and data.features.to(args.dtype))
+    replicated = args.method == "replication"  # every layer computes on all rows that later ones need
+    x = dgcl.dispatch_features(data and data.features.to(args.dtype), halo=replicated)
     labels = dgcl.dispatch_features(data and data.labels)
     masks = dgcl.dispatch_features(data and data.masks).unbind(1)
     num_classes = comm.control.broadcast(data and data.num_classes)
-    describe(comm, data, set_up_seconds, show)
+    describe(comm, data, args, set_up_seconds, show)
 
     layers = importlib.import_module(f"layers_{args.layers_from}")
     graph = layers.prepare(comm, args.dtype)
@@ -76,7 +81,7 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
         begin = time.perf_counter()
         model.train()
         optimizer.zero_grad()
-        logits = model(graph, x)
+        logits = model(graph, x)[: comm.num_owned]
         loss = dgcl.nn.cross_entropy(logits, labels, masks[0])  # several ranks: the loss of all vertices
         loss.backward()
         dgcl.nn.sync_gradients(model)  # several ranks: the gradient of all vertices
@@ -86,17 +91,28 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
         losses.append(loss.item())
         if epoch % args.every == 0 or epoch in (1, args.epochs):
             with torch.no_grad():
-                logits = model.eval()(graph, x)
+                logits = model.eval()(graph, x)[: comm.num_owned]
             scores = [dgcl.nn.accuracy(logits, labels, mask).item() for mask in masks]
             print_row(show, epoch, losses[-1], *scores, seconds)
 
     with torch.no_grad():
-        result = Result(losses, dgcl.collect(model.eval()(graph, x)))
+        result = Result(losses, dgcl.collect(model.eval()(graph, x)[: comm.num_owned]))
     comm.close()
     return result
 
 
-def describe(comm: dgcl.Communicator, data: Data | None, set_up_seconds: float, show: bool) -> None:
+def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
+    """The communicator: a planner's, or one whose rows a baseline moves."""
+    if args.method in PLANNERS:
+        return dgcl.build_comm_info(graph, topology="auto", method=args.method, seed=args.seed)
+    # PyG's GCN exchanges once more, for the degrees in its weights.
+    exchanges = args.layers + (args.layers_from == "pyg" and args.model == "gcn")
+    return build_with_baselines(graph, method=args.method, seed=args.seed, layers=exchanges)
+
+
+def describe(
+    comm: dgcl.Communicator, data: Data | None, args: argparse.Namespace, set_up_seconds: float, show: bool
+) -> None:
     """Print the graph, its parts and the plan."""
     parts = comm.control.exchange((comm.num_owned, comm.num_halo))
     if not show or data is None:
@@ -111,6 +127,8 @@ def describe(comm: dgcl.Communicator, data: Data | None, set_up_seconds: float, 
         f"plan    {plan.method}: {plan.num_stages} stage(s), {plan.relation.num_classes} classes; {seconds},"
     )
     print(f"        at most {plan.gap:.1%} above what any plan could reach")
+    if args.method not in PLANNERS:
+        print(f"method  {args.method}: {BASELINES[args.method].summary}; the plan numbers the rows")
     print(f"set-up  {set_up_seconds:.1f} s to partition, plan, prove and connect\n", flush=True)
 
 
@@ -125,7 +143,8 @@ def check(data: Data | None, args: argparse.Namespace, found: Result) -> bool:
     """Train once more on a single rank, inside rank 0, and compare every loss and every logit."""
     if data is None or found.logits is None:
         return True
-    (expected,) = dgcl.launch(train, 1, data, args, False)
+    alone = argparse.Namespace(**{**vars(args), "method": "auto"})
+    (expected,) = dgcl.launch(train, 1, data, alone, False)
     difference = max(
         (found.logits - expected.logits).abs().max().item(),
         max(abs(one - other) for one, other in zip(found.losses, expected.losses, strict=True)),
@@ -146,6 +165,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--layers-from", choices=["dgl", "pyg", "torch"], default="torch", help="whose layers"
     )
+    parser.add_argument(
+        "--method", choices=[*PLANNERS, *BASELINES], default="auto", help="what moves the rows"
+    )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--dropout", type=float, default=0.5)
@@ -159,6 +181,10 @@ def parse_arguments() -> argparse.Namespace:
         "--check", action="store_true", help="compare with one rank; exit with 1 if not equal"
     )
     args = parser.parse_args()
+    if args.method == "replication" and args.model == "gin":
+        parser.error(
+            "--method replication does not go with --model gin, whose batch normalisation sees replicas"
+        )
     args.dtype = torch.float64 if args.float64 or args.check else torch.float32
     return args
 

@@ -89,12 +89,14 @@ def predict_memory(
     constant = [program.num_local * width * dtype.itemsize for width in constants]
     for size in constant:
         pool.allocate(size)
-        pool.release(pool.allocate(program.num_relay * (size // max(program.num_local, 1))))
+        if program.num_relay:
+            pool.release(pool.allocate(program.num_relay * (size // max(program.num_local, 1))))
     for _ in range(_STEPS):
         kept: list[Block] = []
         for result, passing in zip(local, relay, strict=True):
             kept.append(pool.allocate(result))
-            pool.release(pool.allocate(passing))
+            if program.num_relay:
+                pool.release(pool.allocate(passing))
             if not training:
                 pool.release(kept.pop())
         for layer in reversed(range(len(kept))):

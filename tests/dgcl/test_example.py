@@ -33,6 +33,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
     given = {
         "model": model,
         "layers_from": layers_from,
+        "method": "auto",
         "layers": 3,
         "hidden": 6,
         "dropout": 0.3,
@@ -47,7 +48,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
     return argparse.Namespace(**{**given, **changed})
 
 
-def train_and_check(model: str, layers_from: str) -> bool:
+def train_and_check(model: str, layers_from: str, method: str = "auto") -> bool:
     """One rank of the program, as a process: models are initialised by torch's one generator."""
     sys.path.insert(0, str(EXAMPLES))
     try:
@@ -56,7 +57,7 @@ def train_and_check(model: str, layers_from: str) -> bool:
         if torch.distributed.get_rank() == 0:
             data = graphs.planted_communities(num_nodes=120, num_classes=3, width=5)
             data.graph = graphs.with_self_loops(data.graph)
-        args = arguments(model, layers_from)
+        args = arguments(model, layers_from, method=method)
         passed: bool = train.check(data, args, train.train(data, args, False))
         return passed
     finally:
@@ -68,6 +69,26 @@ def train_and_check(model: str, layers_from: str) -> bool:
 def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_pool) -> None:
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
     assert rank_pool(3).run(train_and_check, model, layers_from) == [True] * 3
+
+
+@pytest.mark.parametrize("method", ["direct", "spst", "chain", "gloo", "swap", "padded", "replication"])
+def test_every_method_trains_as_on_one_rank(method: str, rank_pool) -> None:
+    assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3
+
+
+@pytest.mark.parametrize(("model", "layers_from"), [("gat", "torch"), ("sage", "dgl"), ("gcn", "pyg")])
+def test_replication_goes_with_layers_of_all_kinds(model: str, layers_from: str, rank_pool) -> None:
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
+    assert rank_pool(3).run(train_and_check, model, layers_from, "replication") == [True] * 3
+
+
+def test_replicas_and_batch_normalisation_exclude_each_other(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--method", "replication", "--model", "gin"])
+    with pytest.raises(SystemExit):
+        program.parse_arguments()
+    assert "--method replication does not go with --model gin" in capsys.readouterr().err
 
 
 def test_a_difference_is_noticed(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
