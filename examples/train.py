@@ -104,7 +104,9 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
 def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
     """The communicator: a planner's, or one whose rows a baseline moves."""
     if args.method in PLANNERS:
-        return dgcl.build_comm_info(graph, topology="auto", method=args.method, seed=args.seed)
+        return dgcl.build_comm_info(
+            graph, topology="auto", method=args.method, seed=args.seed, cache=args.cache
+        )
     # PyG's GCN exchanges once more, for the degrees in its weights.
     exchanges = args.layers + (args.layers_from == "pyg" and args.model == "gcn")
     return build_with_baselines(graph, method=args.method, seed=args.seed, layers=exchanges)
@@ -176,6 +178,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", metavar="FOLDER", help="keep partition and plan there for the next run")
     parser.add_argument("--float64", action="store_true", help="compute in float64 (default with --check)")
     parser.add_argument(
         "--check", action="store_true", help="compare with one rank; exit with 1 if not equal"

@@ -42,6 +42,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
         "lr": 0.01,
         "weight_decay": 5e-4,
         "seed": 0,
+        "cache": None,
         "check": True,
         "dtype": torch.float64,
     }

@@ -29,7 +29,7 @@ from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import join, local_ids
 
 #: Elements of a row, call by call: some need new memory, on every rank.
-_WIDTHS = (5, 9000, 1, 14000, 33, 60000)
+_WIDTHS = (5, 6000, 1, 9000, 33, 14000)
 _ROUNDS = 8
 
 

@@ -40,9 +40,9 @@ def test_a_fault_of_each_kind(case: Case, harness: Harness) -> None:
 
 @pytest.mark.slow
 def test_every_kind_of_fault_at_every_place() -> None:
-    """Twice, with other worlds, victims and moments each time."""
+    """Once; worlds, victims and moments are drawn."""
     harness = Harness(3, GRACE)
-    chosen = list(cases(harness.worlds, 2 * sum(map(len, KINDS.values())), seed=1))
+    chosen = list(cases(harness.worlds, sum(map(len, KINDS.values())), seed=1))
     try:
         for case in chosen:
             harness.play(case)
