@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from dgcl.calibration.calibrate import Calibration, Measured, calibrate
-from dgcl.calibration.check import MOST_CHECKS, Checked, check_calibration, median_error
+from dgcl.calibration.check import MOST_CHECKS, Checked, median_error
 from dgcl.calibration.classes import FittedClass, Observation
 from dgcl.calibration.fit import Fit, fit_topology
 from dgcl.calibration.timing import Effort
@@ -27,7 +27,6 @@ __all__ = [
     "Measured",
     "Observation",
     "calibrate",
-    "check_calibration",
     "fit_topology",
     "median_error",
 ]

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dgcl.calibration.check import Checked, check_plans, compare
 from dgcl.calibration.classes import Observation
 from dgcl.calibration.exchange import Exchange, exchange_of
 from dgcl.calibration.experiments import Experiment, experiments
 from dgcl.calibration.fit import Fit, fit_topology
 from dgcl.calibration.timing import Effort, Work, time_all
 from dgcl.control import Control
+from dgcl.planner import Plan
 from dgcl.topology import Topology
 
 _log = logging.getLogger("dgcl")
@@ -42,11 +44,13 @@ class Calibration:
         fit: The topology, its classes, and how well they explain what was measured.
         measured: The experiments.
         row_bytes: Bytes of a row.
+        checked: Plans that the fit has not seen, predicted by it.
     """
 
     fit: Fit
     measured: tuple[Measured, ...]
     row_bytes: int
+    checked: tuple[Checked, ...] = ()
 
 
 def calibrate(
@@ -54,6 +58,7 @@ def calibrate(
     topology: Topology | None,
     *,
     row_bytes: int = 512,
+    num_checks: int = 0,
     effort: Effort | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Calibration | None:
@@ -63,13 +68,15 @@ def calibrate(
         control: The ranks; rank r is on device r.
         topology: On rank 0, where the connections are. Its figures only say which connections are alike.
         row_bytes: Bytes of a row. Narrower rows cost more for each byte: take what is typical of the model.
+        num_checks: Plans to time in the same rounds, and to predict.
         effort: How long to measure; None: the default.
         progress: Told on rank 0 what is being measured.
 
     Raises:
-        ValueError: A topology of another size, or without links; on every rank.
+        ValueError: A topology of another size, or without links, or too many checks; on every rank.
     """
     plans: list[Experiment] = []
+    unseen: list[Plan] = []
     exchanges: list[Exchange] = []
 
     def prepare() -> Work:
@@ -80,11 +87,22 @@ def calibrate(
             )
         plans.extend(experiments(topology, row_bytes))
         exchanges.extend(exchange_of(plan, topology, row_bytes, seed=n) for n, plan in enumerate(plans))
-        return [(exchange.programs, row_bytes) for exchange in exchanges]
+        checks = check_plans(topology, num_checks)
+        unseen.extend(plan for plan, _ in checks)
+        return [
+            *((exchange.programs, row_bytes) for exchange in exchanges),
+            *((programs, plan.row_bytes) for plan, programs in checks),
+        ]
 
-    seconds = time_all(control, prepare, effort or Effort(), progress, lambda number: plans[number].name)
+    def describe(number: int) -> str:
+        return (
+            plans[number].name if number < len(plans) else f"plan {number - len(plans) + 1} of {num_checks}"
+        )
+
+    every = time_all(control, prepare, effort or Effort(), progress, describe)
     if control.rank != 0 or topology is None:
         return None
+    seconds, checks = every[: len(plans)], every[len(plans) :]
     observations = [
         Observation(plan.name, exchange.trees, row_bytes, lasted)
         for plan, exchange, lasted in zip(plans, exchanges, seconds, strict=True)
@@ -95,4 +113,4 @@ def calibrate(
         for plan, lasted, predicted in zip(plans, seconds, fit.predicted, strict=True)
     )
     _log.info("calibrated %s: median residual %.1f%%", topology.name, 100 * fit.residual)
-    return Calibration(fit, measured, row_bytes)
+    return Calibration(fit, measured, row_bytes, compare(unseen, fit.topology, checks))

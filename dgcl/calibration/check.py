@@ -7,17 +7,16 @@ what an experiment says and rows have one width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.calibration.timing import Effort, Work, time_all
-from dgcl.control import Control
 from dgcl.graph import Graph, as_graph
 from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions
+from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.program import Program, compile_programs
 from dgcl.relation import build_classes
@@ -71,36 +70,30 @@ class Checked:
         return self.predicted / self.measured - 1
 
 
-def check_calibration(
-    control: Control,
-    topology: Topology | None,
-    count: int,
-    *,
-    effort: Effort | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> list[Checked] | None:
-    """Predict and time ``count`` plans. Collective; the topology and the outcome are rank 0's.
+def check_plans(topology: Topology, count: int) -> list[tuple[Plan, list[Program]]]:
+    """``count`` plans for the devices of a topology, and the programs that execute them.
+
+    They are planned with the topology's own figures, for what is to be checked is how well a plan is
+    predicted, not how good it is.
 
     Raises:
         ValueError: ``count`` above :data:`MOST_CHECKS`.
     """
-    if not 1 <= count <= MOST_CHECKS:
-        raise ValueError(f"count must be 1 to {MOST_CHECKS} (got {count})")
-    plans: list[Plan] = []
-
-    def prepare() -> Work:
-        assert topology is not None, "rank 0 has the topology"
-        made = [_plan(number, control.world_size, topology) for number in range(count)]
-        plans.extend(plan for plan, _ in made)
-        return [(programs, plan.row_bytes) for plan, programs in made]
-
-    seconds = time_all(control, prepare, effort or Effort(), progress, lambda n: f"plan {n + 1} of {count}")
-    if control.rank != 0:
-        return None
-    return [_checked(n, plan, lasted) for n, (plan, lasted) in enumerate(zip(plans, seconds, strict=True))]
+    if not 0 <= count <= MOST_CHECKS:
+        raise ValueError(f"num_checks must be 0 to {MOST_CHECKS} (got {count})")
+    return [_plan(number, topology.num_devices, topology) for number in range(count)]
 
 
-def median_error(checked: list[Checked]) -> float:
+def compare(plans: Sequence[Plan], fitted: Topology, seconds: Sequence[float]) -> tuple[Checked, ...]:
+    """What the fitted topology says of the plans of :func:`check_plans`, beside what they took."""
+    arrays = fitted.arrays()
+    return tuple(
+        _checked(number, plan, predicted_seconds(plan.trees, arrays, plan.row_bytes), lasted)
+        for number, (plan, lasted) in enumerate(zip(plans, seconds, strict=True))
+    )
+
+
+def median_error(checked: Sequence[Checked]) -> float:
     """Median of |predicted / measured - 1|."""
     return float(np.median([abs(one.error) for one in checked]))
 
@@ -114,13 +107,13 @@ def _plan(number: int, world_size: int, topology: Topology) -> tuple[Plan, list[
     return plan, compile_programs(plan, classes, part)
 
 
-def _checked(number: int, plan: Plan, seconds: float) -> Checked:
+def _checked(number: int, plan: Plan, predicted: float, seconds: float) -> Checked:
     kind, num_nodes, _, partition, method, row_bytes = _PROBLEMS[number]
     return Checked(
         name=f"{kind} {num_nodes // 1000}k, {partition}, {method}, {row_bytes} B",
         num_stages=plan.num_stages,
         num_bytes=plan.trees.rows_moved() * row_bytes,
-        predicted=plan.predicted_seconds,
+        predicted=predicted,
         measured=seconds,
     )
 

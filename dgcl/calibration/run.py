@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Literal
 
 from dgcl.calibration.calibrate import Calibration, calibrate
-from dgcl.calibration.check import Checked, check_calibration, median_error
+from dgcl.calibration.check import median_error
 from dgcl.calibration.timing import Effort
 from dgcl.context import context
 from dgcl.control import Control
@@ -19,14 +18,6 @@ from dgcl.topology.host import CopyRates, host_topology
 # Where the connections of a host are, is known; how fast they are, is what is measured. These figures only
 # tell the classes apart.
 _NOMINAL = CopyRates(one=10.0, all=11.0)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A calibration and, if wanted, the plans that it was checked with."""
-
-    calibration: Calibration
-    checked: tuple[Checked, ...]
 
 
 def host_structure(num_ranks: int) -> Topology:
@@ -40,7 +31,7 @@ def run_rank(
     num_checks: int,
     effort: Effort,
     progress: Callable[[str], None] | None = None,
-) -> Outcome | None:
+) -> Calibration | None:
     """What every rank of a calibration runs. Collective; the outcome is rank 0's.
 
     Args:
@@ -58,12 +49,9 @@ def run_rank(
     _check_one_host(control)
     base = topology or host_structure(control.world_size)
     mine = base if control.rank == 0 else None
-    calibration = calibrate(control, mine, row_bytes=row_bytes, effort=effort, progress=progress)
-    fitted = None if calibration is None else calibration.fit.topology
-    checked: Sequence[Checked] | None = ()
-    if num_checks:
-        checked = check_calibration(control, fitted, num_checks, effort=effort, progress=progress)
-    return None if calibration is None else Outcome(calibration, tuple(checked or ()))
+    return calibrate(
+        control, mine, row_bytes=row_bytes, num_checks=num_checks, effort=effort, progress=progress
+    )
 
 
 def _check_one_host(control: Control) -> None:
@@ -84,18 +72,17 @@ def run_on_host(
     num_checks: int,
     effort: Effort,
     ranks: Literal["threads", "processes"] = "processes",
-) -> Outcome:
+) -> Calibration:
     """Start ranks on this host and calibrate."""
     import dgcl
 
     outcomes = dgcl.launch(run_rank, num_ranks, topology, row_bytes, num_checks, effort, ranks=ranks)
-    assert isinstance(outcomes[0], Outcome)
+    assert isinstance(outcomes[0], Calibration)
     return outcomes[0]
 
 
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
+def outcome_json(calibration: Calibration) -> dict[str, Any]:
     """Everything that was measured, as JSON values; seconds, bytes, GB/s."""
-    calibration = outcome.calibration
     fit = calibration.fit
     told: dict[str, Any] = {
         "ranks": fit.topology.num_devices,
@@ -126,8 +113,8 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         ],
         "contention": contention(calibration),
     }
-    if outcome.checked:
-        told["median_error"] = median_error(list(outcome.checked))
+    if calibration.checked:
+        told["median_error"] = median_error(calibration.checked)
         told["checked"] = [
             {
                 "name": one.name,
@@ -137,7 +124,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
                 "measured": one.measured,
                 "error": one.error,
             }
-            for one in outcome.checked
+            for one in calibration.checked
         ]
     return told
 

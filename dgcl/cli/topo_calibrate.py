@@ -13,7 +13,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_table, seconds, size, step
 
 if TYPE_CHECKING:
-    from dgcl.calibration.run import Outcome
+    from dgcl.calibration import Calibration
     from dgcl.topology import Topology
 
 _MOST_RANKS = 64
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if outcome is None:
         return 0  # another rank than 0
     told = outcome_json(outcome)
-    topology = outcome.calibration.fit.topology
+    topology = outcome.fit.topology
     if args.out is not None:
         with replacing(args.out) as path:
             save_topology(topology, path, about={"calibration": told})
@@ -90,7 +90,7 @@ def _effort(args: argparse.Namespace) -> Any:
     return default if args.seconds is None else Effort(seconds=args.seconds / default.rounds)
 
 
-def _in_job(args: argparse.Namespace) -> Outcome | None:
+def _in_job(args: argparse.Namespace) -> Calibration | None:
     """The ranks that torchrun started; ``--ranks`` and ``--threads`` would contradict it."""
     import dgcl
     from dgcl.calibration.run import run_rank
@@ -103,7 +103,7 @@ def _in_job(args: argparse.Namespace) -> Outcome | None:
     return run_rank(topology, args.row_bytes, args.check, _effort(args))
 
 
-def _started(args: argparse.Namespace) -> Outcome:
+def _started(args: argparse.Namespace) -> Calibration:
     from dgcl.calibration.run import run_on_host
 
     num_ranks = args.ranks or 2
@@ -127,8 +127,8 @@ def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
     return None if args.topology is None else resolve(args.topology, num_ranks)
 
 
-def _print(outcome: Outcome, told: dict[str, Any], out: str | None) -> None:
-    fit = outcome.calibration.fit
+def _print(outcome: Calibration, told: dict[str, Any], out: str | None) -> None:
+    fit = outcome.fit
     print(
         f"{fit.topology.name}, CPU ranks, rows of {told['row_bytes']} bytes; the fit is within "
         f"{fit.residual:.1%} of the median measurement\n"
