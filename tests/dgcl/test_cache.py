@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import resource
 import threading
 import time
 import zipfile
@@ -304,6 +305,30 @@ def test_a_full_disk_is_one_warning(
     (record,) = caplog.records
     assert "cannot be written ([Errno 28] No space left on device); this job goes on" in record.getMessage()
     assert entries(tmp_path) == []
+
+
+def test_a_disk_that_fills_up_while_an_entry_is_written_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel itself refuses, in the middle of the file."""
+    write = PlanCache._write
+
+    def write_on_a_small_disk(entry: PlanCache, arrays: dict[str, Any]) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
+        try:
+            write(entry, arrays)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlanCache, "_write", write_on_a_small_disk)
+        assert same(shares(tmp_path), FRESH)
+    (record,) = caplog.records
+    assert "cannot be written" in record.getMessage()
+    assert entries(tmp_path) == []
+    assert same(shares(tmp_path), FRESH)
+    assert len(entries(tmp_path)) == 1
 
 
 def test_a_folder_that_cannot_be_made_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
