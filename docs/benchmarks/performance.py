@@ -77,7 +77,7 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
         )
         path = paths["ogbn_arxiv"]
         parts = [Case(functools.partial(fraction_of, path, f), (WIDTH,), f) for f in FRACTIONS]
-        found["fractions"] = run(("auto",), parts, laps(11))
+        found["fractions"] = run(("halo",), parts, laps(11))
         found["memory"] = [
             train(path, topology, constant) for path in paths.values() for constant in (False, True)
         ]

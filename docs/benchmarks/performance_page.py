@@ -16,6 +16,7 @@ COMPARED, OTHERS = ("halo", "gloo-halo", "auto", "gloo"), ("swap", "padded")
 SIZES = (1, 4, 16, 64)  # MB that a rank receives
 FRACTIONS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 VERBS = ("forward", "backward")
+REPORTED = "reported"  # no goal
 
 
 class Target(NamedTuple):
@@ -32,7 +33,8 @@ def figures(four: dict[str, Any], two: dict[str, Any], about: dict[str, Any]) ->
     """Everything between the markers, in Markdown."""
     machine = about["machine"]
     found = targets(four, two)
-    missed = [target for target in found if not target.met]
+    promised = [target for target in found if target.goal != REPORTED]
+    missed = [target for target in promised if not target.met]
     text = [
         f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB,"
         f" {machine['system']}; dgcl {about['dgcl']}, torch {about['torch']}. Load average when the run began:"
@@ -41,9 +43,9 @@ def figures(four: dict[str, Any], two: dict[str, Any], about: dict[str, Any]) ->
         "",
         *table(
             ("target", "goal", "found", ""),
-            [(t.what, t.goal, t.found, "met" if t.met else "**missed**") for t in found],
+            [(t.what, t.goal, t.found, "" if t.goal == REPORTED else verdict(t)) for t in found],
         ),
-        f"{len(found) - len(missed)} of {len(found)} met."
+        f"{len(promised) - len(missed)} of {len(promised)} met."
         + "".join(f"\n\n- {t.what}: {t.found} where the goal is {t.goal}. {t.why}".rstrip() for t in missed),
         "",
         "### Graphs, 4 ranks",
@@ -85,6 +87,11 @@ def figures(four: dict[str, Any], two: dict[str, Any], about: dict[str, Any]) ->
         *memory_tables(four),
     ]
     return "\n".join(text).rstrip() + "\n"
+
+
+def verdict(target: Target) -> str:
+    """For the table."""
+    return "met" if target.met else "**missed**"
 
 
 def targets(four: dict[str, Any], two: dict[str, Any]) -> list[Target]:
@@ -141,10 +148,9 @@ def latency_targets(four: dict[str, Any], two: dict[str, Any]) -> list[Target]:
         for verb in VERBS:
             laps = zip(getattr(executor, verb).laps, getattr(operator, verb).laps, strict=True)
             added = statistics.median(b - a for a, b in laps) * 1e6
-            goal = "< 100 us" if ranks <= cores else "reported"
-            met = added < 100 or ranks > cores
+            goal = "< 100 us" if ranks <= cores else REPORTED
             what = f"1 KB per pair, {ranks} ranks, {verb}: the differentiable operation adds"
-            rows.append(Target(what, goal, f"{added:.1f} us", met))
+            rows.append(Target(what, goal, f"{added:.1f} us", added < 100))
     return rows
 
 
