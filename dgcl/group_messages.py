@@ -82,7 +82,7 @@ class GroupMessages:
         except BaseException as error:
             self.close(f"{verb} was stopped by {type(error).__name__}")
             raise
-        return {peer: pickle.loads(part.numpy().tobytes()) for peer, part in parts.items()}
+        return {peer: pickle.loads(part.numpy().data) for peer, part in parts.items()}
 
     def close(self, why: str) -> None:
         """Close all connections, which every rank that waits for this one notices."""
