@@ -73,7 +73,7 @@ class NetworkChannel:
         self._last_words: list[tuple[Work, Tensor]] = []
         self._failed = False
         self._receives: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._sender = Sender(self._wire, num_stages, bytes_sent)
+        self._sender = Sender(self._wire, rank, num_stages, bytes_sent)
         receiver = threading.Thread(target=self._receive, name="dgcl receiver", daemon=True)
         listeners = [
             threading.Thread(target=self._listen, args=(peer,), name=f"dgcl listener {peer}", daemon=True)

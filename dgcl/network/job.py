@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed import Work
 
 #: Bytes of a message of rows, where a row is not longer: long enough to hide the cost of a message, short enough
-#: to fill one while another travels.
-SLICE_BYTES: Final = 1 << 20
+#: to fill one while another travels, and for partners to take turns on a slow link.
+SLICE_BYTES: Final = 1 << 18
 
 _A_LITTLE: Final = 0.005  # seconds
 
@@ -99,13 +99,14 @@ class Job:
         with self.filling:
             self.cancelled = True
 
-    def sends_by_partner(self) -> dict[int, list[int]]:
-        """The schedule's sends to each partner, in their order."""
+    def sends_by_partner(self, rank: int) -> list[tuple[int, list[int]]]:
+        """The schedule's sends to each partner, in their order; partners from ``rank`` on, and then around, so
+        that not all ranks begin with the same one, whose link would be crowded while others lie idle."""
         sends: dict[int, list[int]] = {}
         schedule = self.call.task.schedule
         for index in np.flatnonzero(self.call.task.remote):
             sends.setdefault(int(schedule.send_peer[index]), []).append(int(index))
-        return sends
+        return sorted(sends.items(), key=lambda item: (item[0] < rank, item[0]))
 
 
 def post_receives(

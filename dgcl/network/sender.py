@@ -22,7 +22,7 @@ from dgcl.runtime.engine import EXPAND, read_word
 if TYPE_CHECKING:
     from torch.distributed import Work
 
-_SLOTS: Final = 8  # slices of staging memory, so as many are on the wire at most
+_SLOTS: Final = 16  # slices of staging memory, so as many are on the wire at most
 _LOOKS: Final = 40  # at what a send waits for, before the thread looks whether it was stopped
 
 
@@ -41,12 +41,13 @@ class Sender:
 
     Args:
         wire: Where to.
+        rank: This rank.
         num_stages: Stages of the plan.
         bytes_sent: ``(2, P)`` int64, by verb and peer; added to.
     """
 
-    def __init__(self, wire: Wire, num_stages: int, bytes_sent: np.ndarray) -> None:
-        self._wire, self._num_stages, self._bytes_sent = wire, num_stages, bytes_sent
+    def __init__(self, wire: Wire, rank: int, num_stages: int, bytes_sent: np.ndarray) -> None:
+        self._wire, self._rank, self._num_stages, self._bytes_sent = wire, rank, num_stages, bytes_sent
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._slots: list[Tensor] = []
         self._posted: deque[_Posted] = deque()
@@ -71,7 +72,7 @@ class Sender:
         if not self._slots or len(self._slots[0]) != size:
             self._slots = [torch.empty(size, dtype=torch.uint8) for _ in range(_SLOTS)]
         free = list(self._slots)
-        streams = [self._stream(job, peer, sends, free) for peer, sends in job.sends_by_partner().items()]
+        streams = [self._stream(job, peer, sends, free) for peer, sends in job.sends_by_partner(self._rank)]
         while streams and not job.cancelled:
             waits: list[tuple[int, int]] = []
             for stream in tuple(streams):

@@ -168,10 +168,14 @@ class Hosts:
         self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}", "up"])
 
     def limit(self, host: int, megabytes: float) -> None:
-        """Limit what a host sends, and what it is sent, to ``megabytes`` MB/s."""
+        """Limit what a host sends, and what it is sent, to ``megabytes`` MB/s.
+
+        The burst is what the kernel may be late by on a busy machine without the link losing speed; the queue drops
+        nothing, as a switch with flow control.
+        """
         for namespace, port in ((self.namespace(host), "eth0"), (f"{self._name}-switch", f"port{host}")):
             rate = f"{megabytes * 8e6:.0f}bit"
-            shape = ["root", "tbf", "rate", rate, "burst", "128kb", "limit", "16mb"]
+            shape = ["root", "tbf", "rate", rate, "burst", "512kb", "limit", "16mb"]
             self.check(["tc", "-n", namespace, "qdisc", "replace", "dev", port, *shape])
 
     def _make(self) -> None:

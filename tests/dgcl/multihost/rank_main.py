@@ -27,7 +27,7 @@ from tests.dgcl.equivalence import assert_equal_runs, on_rank, reference
 from tests.dgcl.multihost.hosts import read_counter
 
 WIDTH = 128
-CALLS = 5
+CALLS = 4
 NUM_VERTICES = 24_000
 RUNS = [
     ("torch-gcn", "directed", "uniform", "float64"),
