@@ -31,10 +31,11 @@ def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 @functools.cache
 def sources_digest() -> str:
-    """Return a hash of all files of this package that hold compiled functions."""
+    """Return a hash of all files of this package and its subpackages that hold compiled functions."""
     digest = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+    folder = pathlib.Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
         source = path.read_bytes()
         if b"\n@compiled\n" in source:
-            digest.update(path.name.encode() + b"\0" + source)
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + source)
     return digest.hexdigest()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dgcl.planner.plan import PlanOptions, Trees
-from dgcl.planner.prices.search import Effort, Incumbent, StageSearch
+from dgcl.planner.prices.effort import Effort
+from dgcl.planner.prices.search import Incumbent, StageSearch
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:

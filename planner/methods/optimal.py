@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dgcl.planner.plan import PlanOptions, Trees
-from dgcl.planner.prices.search import Effort, search
+from dgcl.planner.prices.effort import Effort
+from dgcl.planner.prices.search import search
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:

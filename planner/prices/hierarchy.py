@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import IntArray
+from dgcl.planner.cut_kernels import covers
+from dgcl.planner.cuts import Cut, labels
 from dgcl.planner.prices.states import StateSpace, build_states
 from dgcl.planner.prices.subsets import MAX_GROUP, count_splits
 
@@ -132,3 +134,26 @@ def _all_served(arrays: TopologyArrays, groups: list[IntArray], allowed: list[In
         if not reach[:, group].all():
             return False
     return True
+
+
+def grouped_bound(space: StateSpace, topology: Topology) -> float:
+    """Return a bound, in rows per GB/s, on plans in which rows cross to each group straight from their owner's.
+
+    Every group must send a copy of each of its rows to each other group that wants it. Other plans may be
+    faster: a group that has the row can hand it on to a third (rehang.py).
+    """
+    arrays = topology.arrays()
+    everyone = frozenset(range(topology.num_devices))
+    cuts = [Cut((everyone.difference(group.tolist()),), "", "out") for group in space.groups]
+    cover, _ = covers(
+        labels(cuts, topology.num_devices), arrays.link_of, arrays.link_ptr, arrays.link_directions,
+        arrays.link_latency, arrays.bandwidth,
+    )  # fmt: skip
+    capacity = cover @ arrays.bandwidth
+    worst = 0.0
+    for g, group in enumerate(space.groups):
+        rows = space.start[group].sum(axis=0)
+        rows[space.family.set_ptr[g] : space.family.set_ptr[g + 1]] = 0.0
+        if rows.any() and capacity[g] > 0.0:
+            worst = max(worst, float(rows.sum() / capacity[g]))
+    return worst

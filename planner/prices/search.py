@@ -13,7 +13,7 @@ Times are in seconds here; the modules below count rows per GB/s, and `unit` is 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,11 +26,13 @@ from dgcl.planner.plan import Bound, PlanOptions, Trees
 from dgcl.planner.prices.assembly import assemble
 from dgcl.planner.prices.certificate import excess_factor, inside_bound, ladder, stage_free_bound
 from dgcl.planner.prices.dealing import deal, settle
+from dgcl.planner.prices.effort import Effort
 from dgcl.planner.prices.exact import best_whole_plan, is_small
 from dgcl.planner.prices.fractional import Problem, StageProgram, make_problem
-from dgcl.planner.prices.hierarchy import is_exact, plan_states
+from dgcl.planner.prices.hierarchy import grouped_bound, is_exact, plan_states
 from dgcl.planner.prices.improve import FEW_TREES, improve
 from dgcl.planner.prices.loop import Routes, latency_factor
+from dgcl.planner.prices.rehang import rehang
 from dgcl.planner.prices.rounding import whole_flows
 
 if TYPE_CHECKING:
@@ -42,44 +44,9 @@ HOP_SHARE = 2e-4  # what one hop for every delivery may weigh against the plan's
 POLISH_TREES = 60_000  # beyond, a row more or less does not matter
 MATERIAL = 1e-3  # latency of a link, as a fraction of the plan's time, from which it is planned for
 ATTEMPTS = 3  # searches with latency factors that follow from the best plan so far
+HAND_ON_FROM = 0.01  # gap from which rows are handed on, and how far groups must be above the bound for that
+ROUGH_STEPS, ROUGH_GAP = 2, 0.02  # where rows are handed on: linear programs, and the gap that is good enough
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is played
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How hard to try.
-
-    Attributes:
-        tolerance: relative distance between plan and bound at which the search ends. rounds, samples: of
-        multiplicative weights, and answers kept of them. steps: largest number of linear programs for each
-        number of stages. progress: share of what is above the bound that a step must take off while a
-        larger number of stages is
-            still to be tried.
-        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
-        above
-            `fair`.
-        fair: see `usual_stages`.
-        thorough: whether to polish as long as that helps, and to make whole plans of coarser mixtures too
-            (which of several mixtures rounds best is chance).
-    """
-
-    tolerance: float
-    rounds: int = 200
-    samples: int = 24
-    steps: int = 12
-    progress: float = 0.3
-    usual_stages: int = 4
-    fair: float = 0.01
-    thorough: bool = False
-
-    @property
-    def tolerances(self) -> tuple[float, ...]:
-        """Relative distances from the bound at which mixtures are made whole plans, in turn."""
-        return (
-            (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance)
-            if self.thorough
-            else (self.tolerance,)
-        )
 
 
 def search(relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> Trees:
@@ -152,6 +119,8 @@ class StageSearch:
         self.unit = found.options.row_bytes / GIGA
         self.space = plan_states(self.relation, self.topology)
         self.exact = is_exact(self.relation)
+        apart = 0.0 if self.exact else grouped_bound(self.space, self.topology) * self.unit
+        self.hands_on = apart > (1.0 + HAND_ON_FROM) * found.bound.seconds
         self.staged: dict[int, float] = {}  # bounds on plans of at most so many stages
         self.known_seconds = np.inf
 
@@ -219,6 +188,9 @@ class StageSearch:
         numbers = list(range(least, usual + 1))
         if most > usual and self.exact:
             numbers.append(most)
+        if self.hands_on and not self.effort.thorough:
+            self._rough_stages(problem, numbers)
+            return
         left: list[StageProgram] = []
         for num_stages in numbers:
             if num_stages > usual and found.gap() <= self.effort.fair:
@@ -243,6 +215,25 @@ class StageSearch:
         for program in sorted(left, key=self._promise):
             if self._promise(program) < found.seconds * (1.0 - SAME) and not found.is_late():
                 self._pursue(program, last=True)
+
+    def _rough_stages(self, problem: Problem, numbers: list[int]) -> None:
+        """Try numbers of stages where rows should be handed on: a rough mixture each, rehang.py does the rest.
+
+        Linear programs would take long, and know nothing of rows that go from group to group.
+        """
+        found = self.found
+        for num_stages in numbers:
+            program = StageProgram(problem, num_stages)
+            if not program.is_feasible():
+                continue
+            program.play(self._rounds(), self._aim(), self.effort.samples, found.deadline)
+            program.solve(
+                self._floor(), self._aim(), self.effort.tolerance, hopeless=np.inf, steps=ROUGH_STEPS,
+                progress=0.0, deadline=found.deadline,
+            )  # fmt: skip
+            self._offer(program)
+            if found.gap() <= max(self.effort.tolerance, ROUGH_GAP) or found.is_late():
+                return
 
     def _try_short_stages(self, num_stages: int) -> None:
         """Offer a plan made as if every stage took an even share of the incumbent's time.
@@ -321,6 +312,21 @@ class StageSearch:
                 deadline=found.deadline,
             )  # fmt: skip
             found.offer(polished, "prices")
+            trees = polished
+        self._rehang(trees, problem)
+
+    def _rehang(self, trees: Trees, problem: Problem) -> None:
+        """Offer the trees with rows handed on from group to group, which groups alone do not think of."""
+        found = self.found
+        slow = predicted_seconds(trees, self.arrays, found.options.row_bytes) / found.bound.seconds - 1.0
+        if not self.hands_on or slow < HAND_ON_FROM or found.is_late():
+            return
+        handed = rehang(
+            trees, problem, self.relation, self.arrays, min(trees.num_stages + 1, self.relation.world_size - 1),
+            enough=(1.0 + HAND_ON_FROM) * found.bound.seconds / self.unit, latency_unit=1.0 / self.unit,
+            deadline=found.deadline,
+        )  # fmt: skip
+        found.offer(handed, "prices")
 
     def _is_near(self, program: StageProgram, slack: float) -> bool:
         """Tell whether a program's mixture is within a fraction of the bound on any number of stages."""

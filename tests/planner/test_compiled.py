@@ -48,3 +48,20 @@ def test_a_changed_callee_recompiles_its_callers(tmp_path: pathlib.Path) -> None
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         outputs.append(done.stdout.strip())
     assert outputs == ["6", "60"]
+
+
+def test_a_changed_callee_in_a_subpackage_counts_too(tmp_path: pathlib.Path) -> None:
+    package = tmp_path / "probe"
+    (package / "inner").mkdir(parents=True)
+    source = pathlib.Path(sys.modules["dgcl.planner.compiled"].__file__ or "")
+    shutil.copy(source, package / "compiled.py")
+    digests = set()
+    for factor in (1, 10):
+        (package / "inner" / "kernel.py").write_text(
+            f"from probe.compiled import compiled\n\n\n@compiled\ndef part(n):\n    return {factor} * n\n"
+        )
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        code += "from probe.compiled import sources_digest; print(sources_digest())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        digests.add(done.stdout)
+    assert len(digests) == 2

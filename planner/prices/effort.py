@@ -1,0 +1,42 @@
+"""How hard a search for a plan tries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try.
+
+    Attributes:
+        tolerance: relative distance between plan and bound at which the search ends. rounds, samples: of
+        multiplicative weights, and answers kept of them. steps: largest number of linear programs for each
+        number of stages. progress: share of what is above the bound that a step must take off while a
+        larger number of stages is
+            still to be tried.
+        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
+        above
+            `fair`.
+        fair: see `usual_stages`.
+        thorough: whether to polish as long as that helps, and to make whole plans of coarser mixtures too
+            (which of several mixtures rounds best is chance).
+    """
+
+    tolerance: float
+    rounds: int = 200
+    samples: int = 24
+    steps: int = 12
+    progress: float = 0.3
+    usual_stages: int = 4
+    fair: float = 0.01
+    thorough: bool = False
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        """Relative distances from the bound at which mixtures are made whole plans, in turn."""
+        return (
+            (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance)
+            if self.thorough
+            else (self.tolerance,)
+        )
