@@ -152,7 +152,8 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
     flag.
 
     A peer may have new memory, which this rank's host is about to map: then the thread waits for its MAP
-    record, in which the address is written last.
+    record, in which the address is written last. A flag whose ``num_maps`` is negative is of a peer whose memory is
+    out of reach: only the call is compared, and its slots become 0.
 
     Args:
         state, addresses: Tables; the addresses of both of a peer's buffers are entered in its slots.
@@ -172,7 +173,7 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
         base, size, offset = load_word(buffer), load_word(buffer + 8), load_word(buffer + 16)
         address = int64(0)
         maps, num_maps = load_word(flag + FLAG_MAPS), load_word(flag + FLAG_NUM_MAPS)
-        while size > 0 and address == 0 and fault == 0:
+        while size > 0 and num_maps >= 0 and address == 0 and fault == 0:
             m = int64(0)
             while m < num_maps and address == 0:
                 known = maps + MAP_BYTES * m

@@ -8,6 +8,7 @@ pattern into each peer by the copy engine, and a word by a kernel, and the peers
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from dgcl.control import Control
 from dgcl.device.directory import MOST_ENTRIES, Card, Directory, PeerMemory
 from dgcl.device.gpu import CudaError, Device
+from dgcl.device.lanes import Lanes
 from dgcl.device.plan import Tables
 from dgcl.device.program import Wires, num_slots
 from dgcl.device.words import PROOF, DeviceWords, HostPage, first_state
@@ -42,6 +44,7 @@ class Connections:
         cards: What every rank said of itself.
         peers: Memory of each peer; None for this rank.
         wires: For laying out programs.
+        lanes: The way through the host; None where every pair of ranks reaches each other.
     """
 
     device: Device
@@ -54,6 +57,12 @@ class Connections:
     cards: list[Card]
     peers: list[PeerMemory | None]
     wires: Wires
+    lanes: Lanes | None
+
+    @property
+    def num_staged(self) -> int:
+        """How many peers are reached through the host."""
+        return 0 if self.lanes is None else len(self.lanes.staged)
 
     def map_new(self) -> str:
         """Open what peers have allocated since, and tell the kernels; why not, if that failed."""
@@ -82,6 +91,8 @@ class Connections:
         self.tables.free()
         self.device.driver.free(self.words.address)
         self.page.close()
+        if self.lanes is not None:
+            self.lanes.close()
         self.directory.close()
 
     def shares_device_with(self, process: int, *, same: bool) -> list[int]:
@@ -95,27 +106,29 @@ class Connections:
 
 
 def entered(
-    tag: int, local: int, second: int, result: int, buffer: Block, relay: Block | None
+    tag: int, local: int, second: int, result: int, staging: int, buffer: Block, relay: Block | None
 ) -> tuple[int, ...]:
     """What the kernel ``enter`` is told of a call.
 
     Args:
         tag: What kind of call.
-        local, second, result: Addresses for the first slots of the address table.
+        local, second, result, staging: Addresses for the first slots of the address table.
         buffer, relay: Where peers may write.
     """
     places = [0] * 6
     for i, block in enumerate((buffer, relay)):
         if block is not None:
             places[3 * i : 3 * i + 3] = block.segment.base, block.segment.size, block.offset
-    return local, second, result, 0, tag, *places
+    return local, second, result, staging, tag, *places
 
 
 def connect(device: Device, control: Control) -> Connections:
     """Connect this rank's device with those of the others. Collective; may wait for the device.
 
+    Ranks whose devices cannot write into each other's memory get a way through the host's; told at INFO.
+
     Raises:
-        CommError: Some rank's device cannot write into some other's; on every rank, naming the first pair.
+        CommError: There is not even that; on every rank.
     """
     rank, world_size = control.rank, control.world_size
     driver, side = device.driver, device.side
@@ -131,6 +144,7 @@ def connect(device: Device, control: Control) -> Connections:
     try:
         directory.add(Segment(_WORDS_BASE, size, np.zeros(0, np.uint8), words.address))
     except CudaError as error:
+        directory.closed_to_others = True
         unreachable = f"its device memory cannot be shared: {error}"
     maps = [(tables.allocate(MOST_ENTRIES * MAP.itemsize), MOST_ENTRIES) for _ in range(world_size)]
     addresses = tables.allocate(8 * num_slots(world_size))
@@ -157,21 +171,31 @@ def connect(device: Device, control: Control) -> Connections:
     for other in range(world_size):
         if other != rank and not np.array_equal(look.proof(other), _pattern(other, rank)):
             problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
-    _judge(control.exchange(problems))
+    staged = _out_of_reach(rank, control.exchange(problems))
+    lanes = Lanes(device, control, staged[rank]) if any(staged) else None
+    for other in staged[rank]:
+        if (peer := peers[other]) is not None:
+            peer.close()
+        peers[other] = lines[other] = None
     control.barrier()
 
+    for other in staged[rank]:
+        maps[other] = 0, -1
     known = [each.address if each is not None else 0 for each in lines]
     theirs = [DeviceWords(address, world_size) for address in known]
     wires = Wires(
         state=words.address,
         addresses=addresses,
-        lines=np.array([each.ready(rank) for each in theirs], np.int64),
+        lines=_lines([each.ready(rank) for each in theirs], staged[rank], lanes.announced if lanes else None),
         words=announced,
         num_words=_ENTERED_WORDS,
-        ready=np.array([words.ready(other) for other in range(world_size)], np.int64),
+        ready=_lines(
+            [words.ready(other) for other in range(world_size)], staged[rank], lanes.ready if lanes else None
+        ),
         done=np.array([words.done(other) for other in range(world_size)], np.int64),
         raised=np.array([each.done(rank) for each in theirs], np.int64),
         maps=np.array(maps, np.int64),
+        staged=staged[rank],
         begun=page.begun_line,
         finished=page.finished_word,
     )
@@ -183,7 +207,7 @@ def connect(device: Device, control: Control) -> Connections:
             len({card.uuid for card in cards}),
             ways,
         )
-    return Connections(device, rank, world_size, tables, words, page, directory, cards, peers, wires)
+    return Connections(device, rank, world_size, tables, words, page, directory, cards, peers, wires, lanes)
 
 
 def _open(device: Device, card: Card, world_size: int) -> tuple[PeerMemory, DeviceWords]:
@@ -221,11 +245,28 @@ def _prove(
     device.driver.synchronize_stream(device.side)
 
 
-def _judge(reports: list[dict[int, str]]) -> None:
-    """Raise if some pair of ranks cannot reach each other."""
-    for rank, problems in enumerate(reports):
+def _lines(
+    direct: list[int], staged: frozenset[int], through_host: Callable[[int], int] | None
+) -> np.ndarray:
+    """Addresses of a line per peer."""
+    if through_host is not None:
+        direct = [through_host(peer) if peer in staged else line for peer, line in enumerate(direct)]
+    return np.array(direct, np.int64)
+
+
+def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> list[frozenset[int]]:
+    """For every rank those that it and they cannot reach both ways; told at INFO by the lower of two."""
+    pairs: dict[tuple[int, int], str] = {}
+    for one, problems in enumerate(reports):
         for other, why in problems.items():
-            raise CommError(
-                f"the device of rank {rank} and that of rank {other} cannot reach each other: {why}. "
-                "Ranks need GPUs with peer access (see docs/gpu.md); exchange rows of CPU tensors instead"
+            pairs.setdefault((min(one, other), max(one, other)), why)
+    for (low, high), why in sorted(pairs.items()):
+        if low == rank:
+            _log.info(
+                "ranks %d and %d exchange rows through locked memory of the host: their devices cannot reach "
+                "each other (%s)",
+                low,
+                high,
+                why,
             )
+    return [frozenset(a + b - one for a, b in pairs if one in (a, b)) for one in range(len(reports))]

@@ -50,13 +50,18 @@ class Card:
 
 
 class Directory:
-    """This rank's own entries."""
+    """This rank's own entries.
+
+    Attributes:
+        closed_to_others: The driver does not export memory; nobody is to open it.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._file = SegmentFile()
         self._segment = self._file.grow(_BYTES)
         self._count = 0
+        self.closed_to_others = False
 
     def card(self, unreachable: str = "") -> Card:
         """What the others must know."""
@@ -71,7 +76,9 @@ class Directory:
         """
         if self._count == MOST_ENTRIES:
             raise MemoryError(f"this rank's communicator has grown {MOST_ENTRIES} times; build it anew")
-        handle = self._device.driver.export_memory(segment.address)
+        handle = bytes(IPC_HANDLE_BYTES)
+        if not self.closed_to_others:
+            handle = self._device.driver.export_memory(segment.address)
         place = _FIRST + self._count * _ENTRY
         entry = self._segment.memory[place : place + _ENTRY]
         entry[:24].view(np.int64)[:] = (segment.base, segment.size, segment.address)

@@ -31,6 +31,7 @@ from torch import Tensor
 from dgcl.control import Control
 from dgcl.device.connect import connect, entered
 from dgcl.device.gpu import DEFAULT_STREAMS, CudaError, Device
+from dgcl.device.lanes import staged_rows
 from dgcl.device.plan import Plan
 from dgcl.device.pool import DevicePool
 from dgcl.device.program import EXPAND, FOLD
@@ -75,6 +76,16 @@ class DeviceExchange:
         self.pool = DevicePool(device, self._connections.directory.add)
         self._watchdog = Watchdog(self._connections, self.pool, program, board, peers, timeout)
         self._board, self._peers = board, peers
+        lanes = self._connections.lanes
+        self._staged_rows = (0, 0)
+        self._copy_streams: list[int] = []
+        if lanes is not None and lanes.staged:
+            with device.current():
+                self._copy_streams = [device.driver.create_stream() for _ in range(2)]
+            self._staged_rows = (
+                staged_rows(program.expand, lanes.staged),
+                staged_rows(program.fold, lanes.staged),
+            )
         self._plans: dict[tuple[int, int, str, int], Plan] = {}
         with device.current():
             self._switched = device.driver.create_event()
@@ -116,10 +127,14 @@ class DeviceExchange:
         # Blocks lie at multiples of 256 bytes, here and at the peers.
         plan = self._plan(EXPAND, kind.row_bytes, rows.dtype, unit_of(kind.row_bytes))
         second = relay.address if relay else buffer.address
-        words = entered(pack_tag(EXPAND, kind), buffer.address, second, 0, buffer, relay)
-        self._enqueue(EXPAND, plan, stream, words, (buffer.address, rows.data_ptr()), rows, kind.row_bytes)
-        if relay is not None:
-            self.pool.release(relay)
+        staging = self._scratch(self._staged_rows[EXPAND] * kind.row_bytes, stream)
+        bases = buffer.address, second, staging.address if staging else 0
+        words = entered(pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay)
+        copy = buffer.address, rows.data_ptr()
+        self._enqueue(EXPAND, plan, stream, words, copy, bases, rows, kind.row_bytes)
+        for scratch in (relay, staging):
+            if scratch is not None:
+                self.pool.release(scratch)
         return result
 
     def _fold(self, rows: Tensor) -> Tensor:
@@ -132,10 +147,15 @@ class DeviceExchange:
         result = self._as_tensor(buffer, (program.num_owned, *rows.shape[1:]), rows.dtype)
         unit = unit_of(kind.row_bytes, rows.data_ptr(), item_bytes=rows.dtype.itemsize)
         plan = self._plan(FOLD, kind.row_bytes, rows.dtype, unit)
-        tag = pack_tag(FOLD, kind)
-        words = entered(tag, rows.data_ptr(), arrivals.address, buffer.address, arrivals, None)
-        self._enqueue(FOLD, plan, stream, words, (0, 0), rows, kind.row_bytes)
+        staging = self._scratch(self._staged_rows[FOLD] * kind.row_bytes, stream)
+        bases = arrivals.address, arrivals.address, staging.address if staging else 0
+        words = entered(
+            pack_tag(FOLD, kind), rows.data_ptr(), arrivals.address, buffer.address, bases[2], arrivals, None
+        )
+        self._enqueue(FOLD, plan, stream, words, (0, 0), bases, rows, kind.row_bytes)
         self.pool.release(arrivals)
+        if staging is not None:
+            self.pool.release(staging)
         return result
 
     def use_on(self, rows: Tensor, stream: int) -> None:
@@ -219,6 +239,11 @@ class DeviceExchange:
             )
         pool.capturing = bool(stream) and driver.is_capturing(stream)
         if pool.capturing:
+            if self._copy_streams:
+                raise RuntimeError(
+                    f"rank {self._program.rank} exchanges rows with some ranks through the host's memory; such a "
+                    "call cannot be captured into a CUDA graph"
+                )
             self._stream_waits = False
             return stream
         if pool.last_stream is not None and pool.last_stream != stream:
@@ -241,7 +266,14 @@ class DeviceExchange:
             kind = row_type(dtype, row_bytes // dtype.itemsize)
             connections = self._connections
             self._plans[key] = Plan(
-                self._device, self._program, verb, connections.wires, connections.tables, kind, unit
+                self._device,
+                self._program,
+                verb,
+                connections.wires,
+                connections.tables,
+                kind,
+                unit,
+                connections.lanes if self._copy_streams else None,
             )
         return self._plans[key]
 
@@ -252,6 +284,7 @@ class DeviceExchange:
         stream: int,
         words: tuple[int, ...],
         copy: tuple[int, int],
+        bases: tuple[int, int, int],
         rows: Tensor,
         row_bytes: int,
     ) -> None:
@@ -262,7 +295,8 @@ class DeviceExchange:
             if not driver.has_happened(tables.event):
                 driver.wait_event(stream, tables.event)
         try:
-            plan.enqueue(stream, self._call, words, copy, stream_waits=self._stream_waits)
+            streams = [stream, *self._copy_streams]
+            plan.enqueue(streams, self._call, words, copy, bases, stream_waits=self._stream_waits)
             if not self.pool.capturing:
                 driver.record_event(self._ended, stream)
         except CudaError as error:

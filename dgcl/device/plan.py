@@ -7,10 +7,14 @@ the copy of an expand's own rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dgcl.device.gpu import Device
-from dgcl.device.program import EXPAND, Launch, Wires, lay_out
+from dgcl.device.lane_copies import LaneCopies
+from dgcl.device.lanes import Lanes
+from dgcl.device.program import BEGUN, EXPAND, HANDED, JOINED, Launch, Wires, lay_out
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.program.model import Program
@@ -71,7 +75,7 @@ class Plan:
         verb: EXPAND or FOLD.
         row_type: What a row is.
         unit: What a thread moves at a time; divides row size and addresses.
-        blocks: How many thread blocks at most a launch may have; 0: what the device holds.
+        lanes: The way through the host; None where every peer can be reached.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Plan:
         tables: Tables,
         row_type: RowType,
         unit: int,
-        blocks: int = 0,
+        lanes: Lanes | None = None,
     ) -> None:
         kernel = f"gather_{unit}" if verb == EXPAND else sum_name(row_type.name, unit)
         uploaded: dict[int, np.ndarray] = {}
@@ -100,33 +104,41 @@ class Plan:
             kernel,
             unit,
             row_type.row_bytes,
-            blocks or device.blocks_at_once(kernel),
+            device.blocks_at_once(kernel),
             upload,
         )
         own_bytes = program.num_owned * row_type.row_bytes if verb == EXPAND else 0
+
+        def copies(prepared: Prepared) -> LaneCopies | None:
+            if lanes is None:
+                return None
+            return LaneCopies(device, program, verb, row_type.row_bytes, lanes, wires, prepared, upload)
+
         self._ways = tuple(
-            _Way(device, wires, launches, uploaded, own_bytes, waits) for waits in (False, True)
+            _Way(device, wires, launches, uploaded, own_bytes, waits, copies) for waits in (False, True)
         )
 
     def enqueue(
         self,
-        stream: int,
+        streams: list[int],
         call: int,
         entered: tuple[int, ...],
         copy: tuple[int, int] = (0, 0),
+        bases: tuple[int, int, int] = (0, 0, 0),
         *,
         stream_waits: bool = False,
     ) -> None:
         """Put a call into a stream.
 
         Args:
-            stream: Its handle.
+            streams: Its handle; behind it those for copies to and from the host.
             call: The call's number, for waits by the stream itself.
             entered: The last parameters of ``enter``.
             copy: Where own rows go, and where they are.
+            bases: Where peers' rows go, those that this rank only passes on, and rows on their way to the host.
             stream_waits: Let the stream itself wait for flags, before the kernels that do.
         """
-        self._ways[stream_waits].enqueue(stream, call, entered, copy)
+        self._ways[stream_waits].enqueue(streams, call, entered, copy, bases)
 
 
 class _Way:
@@ -140,6 +152,7 @@ class _Way:
         uploaded: dict[int, np.ndarray],
         own_bytes: int,
         stream_waits: bool,
+        make_copies: Callable[[Prepared], LaneCopies | None],
     ) -> None:
         self._prepared = prepared = Prepared(device.driver)
         if stream_waits and not device.waits_in_streams:
@@ -148,7 +161,12 @@ class _Way:
         self._entered = prepared.launch(device.kernels["enter"], 1, 1, *first, *[0] * 11)
         self._copy = len(prepared) if own_bytes else -1
         prepared.copy(0, 0, own_bytes)
+        self._lane_copies = copies = make_copies(prepared)
         for launch in launches:
+            if launch.kernel in (BEGUN, HANDED, JOINED):
+                assert copies is not None
+                copies.add(launch.kernel, launch.parameters)
+                continue
             if stream_waits and launch.kernel == "wait":
                 # The kernel comes after all the same: it tells a stop from a flag.
                 for flag in uploaded[launch.parameters[1]]:
@@ -159,8 +177,17 @@ class _Way:
             kernel = device.kernels[launch.kernel]
             prepared.launch(kernel, launch.blocks, launch.threads, *launch.parameters)
 
-    def enqueue(self, stream: int, call: int, entered: tuple[int, ...], copy: tuple[int, int]) -> None:
+    def enqueue(
+        self,
+        streams: list[int],
+        call: int,
+        entered: tuple[int, ...],
+        copy: tuple[int, int],
+        bases: tuple[int, int, int],
+    ) -> None:
         self._entered[_STATIC_PARAMETERS:] = entered
         if self._copy >= 0:
             self._prepared.place_copy(self._copy, *copy)
-        self._prepared.enqueue([stream], call)
+        if self._lane_copies is not None:
+            self._lane_copies.place(bases)
+        self._prepared.enqueue(streams, call)

@@ -44,6 +44,10 @@ RESULT: Final = 2
 STAGING: Final = 3
 _PEERS: Final = 4
 
+BEGUN: Final = "begun"
+HANDED: Final = "handed"
+JOINED: Final = "joined"
+
 # Bytes of a copy kernel's task that are worth a thread block.
 _UNITS_PER_THREAD: Final = {EXPAND: 4, FOLD: 1}
 _FLAG_THREADS: Final = 32
@@ -70,7 +74,8 @@ class Wires:
         ready: ``(P,)`` where each peer announces its calls to this rank.
         done: ``(P,)`` each peer's done flag for this rank.
         raised: ``(P,)`` this rank's done flag for each peer.
-        maps: ``(P, 2)`` address and number of the MAP records of each peer.
+        maps: ``(P, 2)`` address and number of the MAP records of each peer; -1: it is out of reach.
+        staged: The peers that are reached through memory of the host (:mod:`dgcl.device.lanes`).
         begun, finished: Where the host reads the number of the last call that the device has begun (a line,
             with what the announcement says), and of the last that it has finished; 0 for nowhere.
     """
@@ -84,13 +89,19 @@ class Wires:
     done: np.ndarray
     raised: np.ndarray
     maps: np.ndarray
+    staged: frozenset[int] = frozenset()
     begun: int = 0
     finished: int = 0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel of the catalogue, and the stage that it belongs to."""
+    """A launch of a kernel of the catalogue, and the stage that it belongs to.
+
+    Where peers are reached through the host there are three more kinds, which launch nothing: :data:`BEGUN` (this
+    rank's buffers may be written), :data:`HANDED` (the rows of the sends in ``parameters`` are ready to be copied),
+    and :data:`JOINED` (all copies are to be done here).
+    """
 
     stage: int
     kernel: str
@@ -151,26 +162,42 @@ def lay_out(
         announced = np.append(np.delete(wires.lines, program.rank), wires.begun or []).astype(np.int64)
         parameters = upload(announced), len(announced), wires.words, wires.num_words
         yield Launch(-1, "announce", 1, _FLAG_THREADS, (wires.state, *parameters))
+        if wires.staged:
+            yield Launch(-1, BEGUN, 0, 0, ())
+        first_rows = staging_rows(schedule, wires.staged)
         for stage in np.unique(schedule.send_stage).tolist():
             sends = np.flatnonzero(schedule.send_stage == stage).tolist()
+            direct = [i for i in sends if i not in first_rows]
             ready = [_ready_flag(wires, int(schedule.send_peer[i])) for i in sends]
             yield from flags(stage, "wait", ready)
             yield from flags(stage, "resolve", ready, wires.words)
             awaited = np.unique(np.concatenate([_dependencies(schedule, i) for i in sends]))
             yield from flags(stage, "wait", _done_flags(program, wires, schedule, awaited))
-            yield from move(stage, [task for i in sends for task in _tasks(program, verb, schedule, i)])
-            raised = [_raised_flag(program, wires, schedule, i) for i in sends]
+            tasks = (_tasks(program, verb, schedule, i, first_rows.get(i)) for i in sends)
+            yield from move(stage, [task for some in tasks for task in some])
+            raised = [_raised_flag(program, wires, schedule, i) for i in direct]
             yield from flags(stage, "signal", raised)
+            if len(direct) < len(sends):
+                yield Launch(stage, HANDED, 0, 0, tuple(i for i in sends if i in first_rows))
         last = program.num_stages
         everything = np.arange(len(schedule.recv_peer))
         yield from flags(last, "wait", _done_flags(program, wires, schedule, everything))
         if verb == FOLD:
             kept = {"source": LOCAL, "second": SECOND, "target": RESULT, "count": program.num_owned}
             yield from move(last, [kept])
+        if wires.staged:
+            yield Launch(last, JOINED, 0, 0, ())
         if wires.finished:
             yield from flags(last, "signal", [{"address": wires.finished, "multiplier": 1}])
 
     return list(launches())
+
+
+def staging_rows(schedule: Schedule, staged: frozenset[int]) -> dict[int, int]:
+    """For each send to a peer that is reached through the host: its first row in the staging memory."""
+    sends = [i for i, peer in enumerate(schedule.send_peer.tolist()) if peer in staged]
+    counts = [int(schedule.send_count[i].sum()) for i in sends]
+    return dict(zip(sends, (np.cumsum([0, *counts])[:-1]).tolist(), strict=True))
 
 
 def _ready_flag(wires: Wires, peer: int) -> dict[str, int]:
@@ -220,8 +247,11 @@ def _dependencies(schedule: Schedule, send: int) -> np.ndarray:
     return schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
 
 
-def _tasks(program: Program, verb: int, schedule: Schedule, send: int) -> Iterator[dict[str, int]]:
-    """The rows that the receiver needs, then those that it passes on (expand) or that passed here (fold)."""
+def _tasks(
+    program: Program, verb: int, schedule: Schedule, send: int, staging: int | None = None
+) -> Iterator[dict[str, int]]:
+    """The rows that the receiver needs, then those that it passes on (expand) or that passed here (fold); from row
+    ``staging`` of the staging memory on, one behind the other, where the receiver is out of reach."""
     for portion in range(2):
         count = int(schedule.send_count[send, portion])
         if count == 0:
@@ -236,6 +266,9 @@ def _tasks(program: Program, verb: int, schedule: Schedule, send: int) -> Iterat
             "to": int(schedule.send_to[send, portion]),
             "count": count,
         }
+        if staging is not None:
+            task["target"], task["to"] = STAGING, staging
+            staging += count
         if verb == EXPAND:
             task["near_rows"] = program.num_local
         elif portion == 1:

@@ -80,12 +80,17 @@ def suspects(waits: list[Wait], look: Look) -> str:
     return "; ".join(known) + (f"; and {more} more" if more else "")
 
 
-def differing(program: Program, look: Look, tag: int, peers: Iterable[int]) -> DisagreementError | None:
-    """Which of some peers, whom this rank's call needs, makes another call; None: nobody."""
+def differing(
+    program: Program, look: Look, tag: int, peers: Iterable[int], staged: frozenset[int]
+) -> DisagreementError | None:
+    """Which of some peers, whom this rank's call needs, makes another call; None: nobody.
+
+    One in ``staged``, reached through the host, may be done with a call whose rows are still in the slots.
+    """
     call = look.state(CALL)
     for peer in peers:
         theirs, their_tag = look.ready(peer)
-        if theirs > call or (theirs == call and their_tag != tag):
+        if (theirs > call and peer not in staged) or (theirs == call and their_tag != tag):
             what = f"rank {peer} is in call {theirs}: {describe_tag(their_tag)}"
             return disagreement(program, call, tag, what)
     return None

@@ -145,6 +145,9 @@ class Watchdog:
         end = time.monotonic() + _LOOK_TAKES
         while (look := page.look()) is None and time.monotonic() < end:
             time.sleep(_TICK / 4)
+        if look is not None and self._connections.lanes is not None:
+            for peer, call, tag in self._connections.lanes.announcements():
+                look.note_ready(peer, call, tag)
         return look
 
     def _judge(self, look: Look | None, late: bool) -> None:
@@ -157,13 +160,15 @@ class Watchdog:
             return
         if look.state(FAULT) == DISAGREES:
             schedule = (self._program.expand, self._program.fold)[verb_of(tag)]
-            found = differing(self._program, look, tag, schedule.send_peer.tolist())
+            found = differing(self._program, look, tag, schedule.send_peer.tolist(), frozenset())
             # A line may have been written over since a kernel read it.
             self.fail(found or disagreement(self._program, call, tag, "a peer announced another one"))
             return
+        lanes = self._connections.lanes
+        staged = lanes.staged if lanes is not None else frozenset()
         waits = awaited(self._program, look, tag)
         needed_peers = dict.fromkeys(peer for _, peer, _ in waits)
-        differs = differing(self._program, look, tag, needed_peers)
+        differs = differing(self._program, look, tag, needed_peers, staged)
         gone = {peer: why for peer in needed_peers if (why := self._peers.gone(peer)) is not None}
         if differs is not None or gone:
             # A peer may have done its part just before it went on: only what is still missing now is lost.
@@ -171,7 +176,9 @@ class Watchdog:
             if again is None or again.state(CALL) != call:
                 return
             waits = awaited(self._program, again, tag)
-            differs = differing(self._program, again, tag, dict.fromkeys(peer for _, peer, _ in waits))
+            differs = differing(
+                self._program, again, tag, dict.fromkeys(peer for _, peer, _ in waits), staged
+            )
             if differs is not None:
                 self.fail(differs)
                 return

@@ -82,6 +82,11 @@ class Look:
         first = (_READY + peer * LINE) // 8
         return int(self._words[first]), int(self._words[first + 1])
 
+    def note_ready(self, peer: int, call: int, tag: int) -> None:
+        """Enter what ``peer`` has announced elsewhere."""
+        first = (_READY + peer * LINE) // 8
+        self._words[first : first + 2] = call, tag
+
     def done(self, peer: int) -> int:
         """What ``peer`` has counted up to."""
         return int(self._words[(_READY + (self._world_size + peer) * LINE) // 8])

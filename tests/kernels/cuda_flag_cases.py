@@ -122,7 +122,7 @@ def signal_raises_flags(machine: Machine) -> None:
 class Lines(Rank):
     """Two peers' ready lines, and what this rank has mapped of each."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, num_maps: int | None = None) -> None:
         super().__init__(machine)
         self.lines, line = machine.words(32)
         self.lines[:8] = [3, TAG, 100, 5000, 64, 200, 6000, 128]
@@ -141,7 +141,7 @@ class Lines(Rank):
                     "address": line + 128 * peer,
                     "target": 2 + 2 * peer,
                     "maps": at,
-                    "num_maps": len(rows),
+                    "num_maps": len(rows) if num_maps is None else num_maps,
                 }
                 for peer, (rows, (_, at)) in enumerate(zip(maps, seen, strict=True))
             )
@@ -196,6 +196,16 @@ def resolve_waits_for_what_is_not_mapped_yet(machine: Machine) -> None:
     finish()
     assert lines.slots.tolist() == [0, 0, 10_064, 20_128, 30_000, 0, 0, 0]
     assert lines.get(tables.SKIP) == 0
+
+
+def resolve_only_compares_calls_of_who_is_out_of_reach(machine: Machine) -> None:
+    for announced, fault in ((3, 0), (4, tables.DISAGREES)):
+        lines = Lines(machine, num_maps=-1)
+        lines.lines[16] = announced
+        lines.slots[2:6] = 7
+        lines.resolve()
+        assert lines.get(tables.FAULT) == fault
+        assert lines.slots.tolist() == [0, 0, 0, 0, 0, 0, 0, 0]
 
 
 def resolve_gives_up_on_the_abort_word(machine: Machine) -> None:
@@ -261,6 +271,7 @@ FLAG_CASES: Final = {
         resolve_notices_another_call,
         resolve_notices_another_kind_of_call,
         resolve_waits_for_what_is_not_mapped_yet,
+        resolve_only_compares_calls_of_who_is_out_of_reach,
         resolve_gives_up_on_the_abort_word,
         enter_fills_the_tables,
         nothing_is_done_after_a_stop,

@@ -246,11 +246,11 @@ class FakeCuda:
         self.memory.check(address, num_bytes)
 
     def is_own(self, address: int) -> bool:
-        """Whether an address is in this device's memory."""
+        """Whether an address is in memory of this device, or of the host."""
         return any(
             start <= address < start + size
             for start, (size, owner) in list(self.memory._known.items())
-            if owner is not None and getattr(owner, "device", None) is self
+            if owner is None or getattr(owner, "device", None) is self
         )
 
     def __getattribute__(self, name: str) -> Any:

@@ -101,7 +101,7 @@ def wait(device: FakeCuda, name: str, grid: int, state: int, flags: int, count: 
 
 def _find(device: FakeCuda, flag: tuple[int, ...], which: int) -> int | None:
     base, size, offset = array(device, flag[0] + _BUFFERS + 24 * which, 3, np.int64).tolist()
-    if size == 0:
+    if size == 0 or flag[5] < 0:
         return 0
     for known in array(device, flag[4], flag[5], tables.MAP).tolist():
         if known[:2] == (base, size) and known[2] != 0:

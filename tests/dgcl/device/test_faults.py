@@ -32,7 +32,7 @@ def warm(rank: Rank) -> None:
 
 def failing(rank: Rank, call: Callable[[], object] | None = None) -> tuple[type[BaseException], str]:
     """How a rank hears of it, in a call or where it waits for its end; and after that nothing runs any more."""
-    with pytest.raises(CommError) as caught:
+    with pytest.raises(CommError) as caught:  # noqa: PT012
         (call or (lambda: rank.exchange.expand(rank.owned(3))))()
         rank.wait()
     rank.fake.drain()
