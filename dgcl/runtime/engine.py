@@ -42,7 +42,7 @@ EXPAND: Final = 0
 FOLD: Final = 1
 
 _SPINS: Final = 20
-_YIELDS: Final = 200
+_YIELDS: Final = 100
 _SLEEPS: Final = 200
 _SLEEP_MICROSECONDS: Final = 20
 
