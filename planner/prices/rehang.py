@@ -173,8 +173,8 @@ def _pass_on(
                     use_link[2], use_stage[2] = forest.link[moved], earlier
                     use_link[3], use_stage[3] = forest.link[moved], forest.stage[moved]
                     uses = 4
-                best_gain, best_rows = -1e-12 * clock.top.sum(), np.int64(0)
-                part = forest.count[t]
+                best_gain, best_rows = -1e-12 * clock.top.sum(), 0
+                part = int(forest.count[t])
                 while part > 0:
                     gain = _shift(
                         clock, routes, use_link, use_stage, use_sign, uses, part, beta, False, touched, delta
