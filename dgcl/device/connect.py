@@ -146,6 +146,8 @@ def connect(device: Device, control: Control) -> Connections:
     except CudaError as error:
         directory.closed_to_others = True
         unreachable = f"its device memory cannot be shared: {error}"
+    if not device.is_open:
+        unreachable = "it is kept closed"
     maps = [(tables.allocate(MOST_ENTRIES * MAP.itemsize), MOST_ENTRIES) for _ in range(world_size)]
     addresses = tables.allocate(8 * num_slots(world_size))
     announced = tables.allocate(8 * _ENTERED_WORDS)

@@ -85,6 +85,7 @@ class Device:
         side: A stream for what runs beside calls: tables on their way, looks at flags, stops.
         uuid: Which device it is, whatever its number.
         waits_in_streams: Whether its streams can wait for words by themselves.
+        is_open: Whether peers may open its memory; set to False before connecting, to try the way through the host.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Device:
         self.side = driver.create_stream()
         self.uuid = driver.uuid(index)
         self.waits_in_streams = driver.can_wait_in_streams(index)
+        self.is_open = True
 
     def blocks_at_once(self, kernel: str) -> int:
         """How many thread blocks of a kernel the device holds at once."""

@@ -38,12 +38,14 @@ def _launch(
 def check_ranks(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     """Rows and gradients of 2, 4 and 8 processes, to the bit, peer to peer and in stages."""
     found = {}
-    for count in (2, 4, 8):
-        for method in ("direct", "spst"):
-            found[f"{count} processes, {method}"] = _told(
-                _launch(work.check_rank, count, 1 << 13, method, device)
-            )
-            say(f"- {count} processes, {method}: {found[f'{count} processes, {method}']}")
+    for count, method, through_host in (
+        *((count, method, False) for count in (2, 4, 8) for method in ("direct", "spst")),
+        (2, "direct", True),
+        (4, "spst", True),
+    ):
+        name = f"{count} processes, {method}" + ", through the host" * through_host
+        found[name] = _told(_launch(work.check_rank, count, 1 << 13, method, device, through_host))
+        say(f"- {name}: {found[name]}")
     return found, all(answer.startswith("right") for answer in found.values())
 
 

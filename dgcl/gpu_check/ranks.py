@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,10 @@ import torch
 import torch.distributed as dist
 
 import dgcl
+from dgcl.build import connect, prepare
 from dgcl.communicator import Communicator
 from dgcl.context import context
+from dgcl.device import open_devices
 from dgcl.errors import CommError
 from dgcl.gpu_check.programs import TOPOLOGY, make_edges
 
@@ -38,10 +41,18 @@ KINDS: Final = (
 _TIMEOUT: Final = 40.0
 
 
-def join(num_nodes: int, method: str, device: str, timeout: float = _TIMEOUT) -> Communicator:
+def join(
+    num_nodes: int, method: str, device: str, timeout: float = _TIMEOUT, *, through_host: bool = False
+) -> Communicator:
     """A communicator on ``device`` over a random graph."""
     control = context.require_control()
     edges, part = make_edges(control.world_size, num_nodes)
+    if through_host:
+        opened = open_devices(control, device)
+        if opened is not None:
+            opened.is_open = False
+        shares = partial(prepare, edges, control.world_size, TOPOLOGY, part=part, method=method)
+        return connect(shares, Communicator, timeout, device=opened)
     return dgcl.build_comm_info(
         edges, TOPOLOGY, part=part, method=method, timeout=timeout, device=device, seed=1
     )
@@ -85,10 +96,10 @@ def is_right(comm: Communicator, device: str) -> dict[str, bool]:
     return found
 
 
-def check_rank(num_nodes: int, method: str, device: str) -> dict[str, bool]:
+def check_rank(num_nodes: int, method: str, device: str, through_host: bool = False) -> dict[str, bool]:
     """One rank of the check for right rows."""
     with own_stream(device):
-        return is_right(join(num_nodes, method, device), device)
+        return is_right(join(num_nodes, method, device, through_host=through_host), device)
 
 
 def _synchronize(device: str) -> None:

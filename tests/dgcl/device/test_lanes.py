@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from dgcl.device.gpu import Device
 from dgcl.device.lanes import NUM_SLOTS, cut
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 from tests.dgcl.device.fake_cuda import FakeCuda
@@ -93,6 +94,23 @@ def test_a_driver_that_exports_nothing_leaves_the_host() -> None:
             fake.refused["cuIpcGetMemHandle"] = 801
 
     on_devices(PAIR, lambda rank: both_verbs(rank, 3, torch.float32), shared=False, prepare=prepare)
+
+
+def test_devices_that_are_kept_closed_use_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Device.__init__
+
+    def closed(self: Device, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.is_open = False
+
+    monkeypatch.setattr(Device, "__init__", closed)
+
+    def body(rank: Rank) -> int:
+        both_verbs(rank, 3, torch.float32)
+        return rank.exchange._connections.num_staged
+
+    results, _ = on_devices(PAIR, body)
+    assert results == [1, 1]
 
 
 def test_rows_without_bytes_come_too() -> None:

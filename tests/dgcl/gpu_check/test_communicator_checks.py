@@ -16,9 +16,9 @@ from dgcl.gpu_check.measurement import Size
 SMALL = Size(num_bytes=1 << 10, num_peers=2, repeats=1)
 
 
-@pytest.mark.parametrize("method", ["direct", "spst"])
-def test_rows_and_gradients_are_found_right(method: str) -> None:
-    answers = dgcl.launch(ranks.check_rank, 2, 1 << 7, method, "cpu")
+@pytest.mark.parametrize("through_host", [False, True])
+def test_rows_and_gradients_are_found_right(through_host: bool) -> None:
+    answers = dgcl.launch(ranks.check_rank, 2, 1 << 7, "direct", "cpu", through_host)
     assert communicator._told(answers) == f"right, {len(ranks.KINDS) + 1} kinds of rows"
 
 
@@ -47,7 +47,8 @@ def test_a_configuration_that_fails_is_told_and_the_others_go_on(monkeypatch: py
     assert not good
     assert found["2 processes, direct"] == "failed: CudaError: no"
     assert found["8 processes, spst"] == "right, 1 kinds of rows"
-    assert len(said) == 6
+    assert found["4 processes, spst, through the host"] == "right, 1 kinds of rows"
+    assert len(said) == 8
 
 
 def test_speeds_make_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
