@@ -13,6 +13,10 @@ from tests.dgcl.faults.cases import GRACE, Case, Said, judge
 from tests.dgcl.faults.rank import Problem, make_problems, serve
 from tests.dgcl.support_processes import Ranks
 
+#: A machine with much other work may need longer for a call than the deadline of ranks that will be stopped.
+_TOO_SLOW = "the deadline passed before the fault"
+_TRIES = 3
+
 
 @dataclass
 class Tally:
@@ -48,9 +52,13 @@ class Harness:
 
     def play(self, case: Case) -> list[str]:
         """Let it happen; what was wrong."""
-        if self._ranks is None:
-            self._ranks = Ranks(self.world_size, serve, self._problems)
-        wrong = self._play(case, self._ranks)
+        for _ in range(_TRIES):
+            if self._ranks is None:
+                self._ranks = Ranks(self.world_size, serve, self._problems)
+            wrong = self._play(case, self._ranks)
+            if not wrong or not wrong[0].startswith(_TOO_SLOW):
+                break
+            self.close()
         self.tally.faults[case.kind, case.point] += 1
         self.tally.wrong += [f"{case}: {text}" for text in wrong]
         if wrong or case.kind == "kill":
@@ -73,6 +81,8 @@ class Harness:
         ranks.tell(("play", case))
         try:
             first = ranks.told([case.victim])[case.victim]
+            if first[0] == "ended" and first[1].error == "CommTimeoutError":
+                return [f"{_TOO_SLOW}: {first[1].text}"]
             if first[0] != "struck":
                 return [f"the fault never struck: {first}"]
             struck: float = first[1]
