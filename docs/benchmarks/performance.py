@@ -70,19 +70,17 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
     if paths:
         whole = [Case(functools.partial(load_problem, path), (WIDTH,)) for path in paths.values()]
         found["graphs"] = run(COMPARED, whole, laps(11)) + run(OTHERS, whole, 5)
-        found["folds"] = run(("auto", "auto+atomic", "auto+substages"), whole, laps(7))
+        found["folds"] = run(("auto", "auto+atomic", "auto+substages"), whole, 5)
         per_rank = {size: (size << 20) // (WIDTH * 4 * (world_size - 1)) for size in SIZES}
-        found["large"] = run(
-            ("auto", "gloo"), [alltoall(rows, WIDTH) for rows in per_rank.values()], laps(11)
-        )
+        found["large"] = run(("auto", "gloo"), [alltoall(rows, WIDTH) for rows in per_rank.values()], laps(7))
         path = paths["ogbn_arxiv"]
         parts = [Case(functools.partial(fraction_of, path, f), (WIDTH,), f) for f in FRACTIONS]
-        found["fractions"] = run(("halo",), parts, laps(11))
+        found["fractions"] = run(("halo",), parts, laps(9))
         found["memory"] = [
             train(path, topology, constant) for path in paths.values() for constant in (False, True)
         ]
         found["growth"] = grow(20 if quick else 1000)
-        found["overlap"] = {name: overlap(path, topology, laps(7)) for name, path in paths.items()}
+        found["overlap"] = {name: overlap(path, topology, 5) for name, path in paths.items()}
     return found if context.require_control().rank == 0 else None
 
 
