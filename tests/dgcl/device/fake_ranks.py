@@ -147,7 +147,11 @@ def on_devices(
             rank.exchange.close()
             _contexts.current = 0
 
-    results = dgcl.launch(run, world.world_size, timeout=60.0)
+    try:
+        results = dgcl.launch(run, world.world_size, timeout=60.0)
+    finally:
+        for fake in fakes:
+            fake.stop()
     for fake in fakes:
         if fake.errors:
             raise fake.errors[0]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.build import _several_machines
 from dgcl.communicator import Communicator
 from dgcl.context import context
 from dgcl.device import open_devices
 from dgcl.device.exchange import DeviceExchange
+from dgcl.device.gpu import Device
+from dgcl.machines import RankPlace
 from tests.dgcl.device.fake_cuda import FakeCuda, Memory
 from tests.dgcl.device.fake_ranks import open_fake
 from tests.dgcl.support_plans import World, make_world, random_world
@@ -63,7 +67,11 @@ def on_device(world: World, function: Any, memory: Memory | None = None) -> list
         fakes[control.rank].drain()
         return result
 
-    return dgcl.launch(run, world.world_size)
+    try:
+        return dgcl.launch(run, world.world_size)
+    finally:
+        for fake in fakes:
+            fake.stop()
 
 
 def train(comm: Communicator) -> list[Tensor]:
@@ -135,6 +143,8 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
             DeviceExchange(PAIR.programs[control.rank], control, 20.0, device)
 
     dgcl.launch(run, 2)
+    for fake in fakes:
+        fake.stop()
 
 
 @pytest.mark.parametrize(
@@ -164,3 +174,24 @@ def test_the_cpu_needs_no_device() -> None:
         return open_devices(context.require_control(), "cpu") is None
 
     assert dgcl.launch(run, 2) == [True, True]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one-gpu", "a-gpu-each"])
+def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def find_topology(control: object, places: list[RankPlace]) -> SimpleNamespace:
+        asked.append([place.gpu for place in places])
+        return SimpleNamespace(topology="found")
+
+    monkeypatch.setattr("dgcl.build.find_topology", find_topology)
+
+    def run() -> object:
+        control = context.require_control()
+        number = 1 if shared else 1 + control.rank
+        device = SimpleNamespace(uuid=number.to_bytes(16, "big").hex())
+        return _several_machines(control, "auto", cast(Device, device))
+
+    assert dgcl.launch(run, 2) == (["uniform:2"] * 2 if shared else ["found"] * 2)
+    first = "GPU-00000000-0000-0000-0000-000000000001"
+    assert asked == ([] if shared else [[first, first[:-1] + "2"]] * 2)
