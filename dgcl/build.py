@@ -297,6 +297,9 @@ def connect(
         except Exception as error:  # every rank must hear of it, whatever it is
             _tell_all(control, error)
             raise
+        except BaseException as error:  # Ctrl-C: the others wait for their shares
+            control.leave(f"was stopped by {type(error).__name__}")
+            raise
     share = control.scatter(answers)
     if isinstance(share, Exception):
         raise share

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 
 import dgcl
+from dgcl import build as building
 from dgcl.build import prepare
 from dgcl.context import context
+from dgcl.control import SingleControl
 from dgcl.graph import Graph
 from dgcl.planner.methods import METHODS
 from dgcl.topology import Connection, Device, Topology
@@ -252,3 +254,22 @@ def test_an_exchange_with_placed_parts_is_right() -> None:
         check_exchange(build(topology=LINE, part=PARTS, place=True))
 
     dgcl.launch(run, 3)
+
+
+def test_ctrl_c_while_rank_0_plans_is_not_waited_for() -> None:
+    left: list[str] = []
+
+    class Recorder(SingleControl):
+        def leave(self, why: str) -> None:
+            left.append(why)
+
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    context.control = Recorder()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            building.connect(interrupted, dgcl.Communicator, 1.0)
+    finally:
+        context.control = None
+    assert left == ["was stopped by KeyboardInterrupt"]
