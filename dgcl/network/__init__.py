@@ -25,7 +25,8 @@ What keeps it right:
   has posted its receive.
 - *Reuse.* A call ends when its sends are on the wire and its receives in their place; then its buffers are free.
 - *Failure.* Nobody waits in Python for Gloo but these threads. A rank that gives up stops its sender (rows may be
-  freed next), tells its partners, and on closing breaks the group, which ends every wait in it. Gloo breaks a
-  whole group when one wait on it times out: therefore the group is our own, made of the user's group's ranks, and
-  waits on it have no deadline of their own; the executor's is the only one.
+  freed next), tells its partners, and on closing breaks the group, which ends the waits in it but for those that
+  Gloo forgets (messages cut off on their way); these threads end by a deadline far beyond the executor's. Gloo
+  breaks a whole group when one wait on it times out: therefore the group is our own, made of the user's group's
+  ranks, and the executor's deadline is the only one that a call meets.
 """

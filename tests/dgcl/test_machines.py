@@ -190,10 +190,7 @@ def test_auto_tells_what_it_found_in_one_line(caplog: pytest.LogCaptureFixture) 
 def test_auto_over_several_machines_is_asked_of_rank_0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other ranks need not say what rank 0 says."""
 
-    def place() -> RankPlace:
-        return TWO_HOSTS[context.require_control().rank]
-
-    monkeypatch.setattr("dgcl.build.place_of_this_rank", place)
+    monkeypatch.setattr("dgcl.build.places_of_ranks", lambda control, gpu: TWO_HOSTS)
 
     def rank(topology: str) -> str:
         control = context.require_control()
