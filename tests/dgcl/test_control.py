@@ -13,6 +13,7 @@ import dgcl
 from dgcl.context import context
 from dgcl.control import Control, SingleControl, ThreadControl, ThreadMeeting, all_reduce_sum
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
+from dgcl.group_messages import GroupMessages
 from tests.dgcl.rank_pool import RankPool
 
 
@@ -195,3 +196,15 @@ def test_scatter_wants_one_entry_per_rank() -> None:
             context.require_control().scatter([1, 2, 3])
 
     dgcl.launch(run, 2)
+
+
+def test_a_control_group_that_was_closed_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr("torch.distributed.destroy_process_group", closed.append)
+    group: Any = object()
+    messages = GroupMessages(group, [0, 1], 0)
+    messages.close("rank 1 has died")
+    messages.close("something later")
+    assert closed == [group]
+    with pytest.raises(CommError, match=r"is closed since rank 1 has died; call dgcl\.init\(\) again"):
+        messages.swap("exchange", {}, [1])
