@@ -76,7 +76,8 @@ def improve(
         for sharpness in SCHEDULES[(at // 2 if thorough else at) % len(SCHEDULES)]:
             if best_time <= enough or time.perf_counter() > deadline:
                 break
-            reached = exchange(*fixed, forest, clock, sharpness / unit, enough, PASSES, at % 2 == 1)
+            passes = PASSES if few or thorough else PASSES // 2
+            reached = exchange(*fixed, forest, clock, sharpness / unit, enough, passes, at % 2 == 1)
             forest = _compact(forest)
             if reached < best_time * (1.0 - 1e-9):
                 best_time, best = reached, _compact(forest)
