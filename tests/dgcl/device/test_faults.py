@@ -21,7 +21,7 @@ from tests.dgcl.support_processes import Ranks, describe
 
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
-SOON = 4.0
+SOON = 10.0
 
 
 def warm(rank: Rank) -> None:
@@ -51,34 +51,35 @@ def test_a_rank_that_makes_no_call_is_named(memory_operations: bool) -> None:
         warm(rank)
         start = time.monotonic()
         if rank.rank == 2:
-            time.sleep(0.7)
+            time.sleep(1.6)
             failing(rank)
             return None
         kind, text = failing(rank)
         return kind, text, time.monotonic() - start
 
     world = random_world(3, 3, "direct")  # where everyone needs everyone
-    results, _ = on_devices(world, body, timeout=0.4, prepare=prepare)
+    results, _ = on_devices(world, body, timeout=1.0, prepare=prepare)
     kinds = [kind for kind, _, _ in results[:2]]
     assert kinds == [CommTimeoutError] * 2
     texts = [text for _, text, _ in results[:2]]
-    assert any("waited 0.4 s in vain: stage" in text for text in texts)
+    assert any("waited 1 s in vain: stage" in text for text in texts)
     assert all("missing from rank 2 (it has not begun this call)" in text for text in texts)
-    assert all(0.3 < seconds < SOON for _, _, seconds in results[:2])
+    assert all(0.8 < seconds < SOON for _, _, seconds in results[:2])
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_no_failure() -> None:
     """Every stage takes less than the timeout, the whole more."""
 
     def body(rank: Rank) -> None:
         warm(rank)
         for step in range(4):
-            time.sleep(0.25 * (rank.rank == 1))
+            time.sleep(0.8 * (rank.rank == 1))
             out = rank.exchange.expand(rank.owned(3, seed=step))
         rank.wait()
         assert torch.equal(out, rank.expanded(3, seed=3))
 
-    on_devices(LINE, body, timeout=0.8)
+    on_devices(LINE, body, timeout=2.5)
 
 
 @pytest.mark.parametrize("different", ["verb", "width", "dtype"])
@@ -173,8 +174,8 @@ def test_a_device_that_stands_still_is_late() -> None:
         rank.control.barrier()
         return str(rank.exchange._watchdog.failure)
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=0.5)
-    assert "the device has not got on for 0.5 s" in results[0]
+    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0)
+    assert "the device has not got on for 1 s" in results[0]
 
 
 def test_a_closed_communicator_says_so() -> None:

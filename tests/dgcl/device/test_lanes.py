@@ -146,7 +146,7 @@ def test_a_late_rank_is_named() -> None:
         both_verbs(rank, 3, torch.float32, 1)
         rank.control.barrier()
         if rank.rank == 1:
-            time.sleep(1.2)
+            time.sleep(2.0)
             return None
         with pytest.raises(CommError) as caught:  # noqa: PT012
             rank.exchange.expand(rank.owned(3))
@@ -154,7 +154,7 @@ def test_a_late_rank_is_named() -> None:
         rank.fake.drain()
         return caught.type, str(caught.value)
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=0.5, prepare=losing(0))
+    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0, prepare=losing(0))
     assert results[0][0] is CommTimeoutError
     assert "missing from rank 1 (it has not begun this call)" in results[0][1]
 
