@@ -44,13 +44,11 @@ class SplitGraph:
         self._degrees = torch.from_numpy(np.maximum(local.in_degrees[: local.num_owned], 1))
         self._weight = edge_weight
         from_halo = local.indices >= local.num_owned
-        self._owned, self._halo = (
-            _Part(local.heads[mask], local.indices[mask] - first, (local.num_owned, columns), mask)
-            for mask, first, columns in (
-                (~from_halo, 0, local.num_owned),
-                (from_halo, local.num_owned, local.num_halo),
-            )
-        )
+        rows = np.arange(local.num_owned)
+        self._owned = _Part(rows, local.num_owned, local.heads, local.indices, ~from_halo)
+        # Vertices with an edge from a halo row are few: the others' rows are not touched for it.
+        rows = np.unique(local.heads[from_halo])
+        self._halo = _Part(rows, local.num_halo, local.heads, local.indices - local.num_owned, from_halo)
 
     def sum_owned(self, x: Tensor) -> Tensor:
         """``(num_owned, F)``: over the edges from owned rows ``(num_owned, F)``."""
@@ -76,18 +74,32 @@ class SplitGraph:
         """:meth:`sum` over the in-degree; zero where there is no in-edge. Collective."""
         return self.sum(x) / self._degrees.to(x.dtype)[:, None]
 
-    def matrix(self, part: _Part, transposed: bool, dtype: torch.dtype) -> Tensor:
-        """A part of the adjacency matrix."""
-        return part.matrix(transposed, dtype, self._weight)
+    def product(self, part: _Part, x: Tensor) -> Tensor:
+        """``(len(part.rows), F)``: sums over a part of the edges at the vertices that have one."""
+        return torch.mm(part.matrix(False, x.dtype, self._weight), x)
+
+    def product_back(self, part: _Part, grad: Tensor) -> Tensor:
+        """Gradients of what :meth:`product` was given, from those ``(num_owned, F)`` of all sums."""
+        grad = grad if len(part.rows) == len(grad) else grad.index_select(0, part.rows)
+        return torch.mm(part.matrix(True, grad.dtype, self._weight), grad)
 
 
 class _Part:
-    """Some of the edges as a sparse matrix, both ways round; each made when it is first needed."""
+    """Some of the edges as a sparse matrix, both ways round; each made when it is first needed.
+
+    Args:
+        rows: Vertices with such an edge, ascending; the rows of the matrix.
+        columns: How many columns it has.
+        heads, tails: Of all edges, where they lead and their columns.
+        mask: Which edges.
+    """
 
     def __init__(
-        self, heads: np.ndarray, tails: np.ndarray, shape: tuple[int, int], mask: np.ndarray
+        self, rows: np.ndarray, columns: int, heads: np.ndarray, tails: np.ndarray, mask: np.ndarray
     ) -> None:
-        self._heads, self._tails, self._shape = heads, tails, shape
+        self.rows = torch.from_numpy(rows.astype(np.int64))
+        self._heads, self._tails = np.searchsorted(rows, heads[mask]), tails[mask]
+        self._shape = (len(rows), columns)
         self._edges = torch.from_numpy(np.flatnonzero(mask))
         self.matrix = functools.cache(self._matrix)
 
@@ -110,17 +122,20 @@ class _Part:
 
 
 class _Product(torch.autograd.Function):
-    """A part of the matrix times rows."""
+    """A part of the matrix times rows, at all vertices."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, graph: SplitGraph, part: _Part) -> Tensor:
         ctx.graph, ctx.part = graph, part
-        return torch.mm(graph.matrix(part, False, x.dtype), x)
+        sums = graph.product(part, x)
+        if len(part.rows) == graph.comm.num_owned:
+            return sums
+        return x.new_zeros(graph.comm.num_owned, x.shape[1]).index_copy_(0, part.rows, sums)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return torch.mm(ctx.graph.matrix(ctx.part, True, grad.dtype), grad), None, None
+        return ctx.graph.product_back(ctx.part, grad), None, None
 
 
 class _OverlappedSum(torch.autograd.Function):
@@ -130,20 +145,16 @@ class _OverlappedSum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, graph: SplitGraph) -> Tensor:
         ctx.graph = graph
         pending = PendingRows(graph.comm, x)
-        out = torch.mm(graph.matrix(graph._owned, False, x.dtype), x)
+        out = graph.product(graph._owned, x)
         halo = pending.wait()
-        if len(halo):
-            out += torch.mm(graph.matrix(graph._halo, False, x.dtype), halo)
-        return out
+        return out.index_add_(0, graph._halo.rows, graph.product(graph._halo, halo))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         graph: SplitGraph = ctx.graph
-        halo_grad = torch.mm(graph.matrix(graph._halo, True, grad.dtype), grad)
+        halo_grad = graph.product_back(graph._halo, grad)
         if graph.comm._exchange is not None:
-            own = torch.mm(graph.matrix(graph._owned, True, grad.dtype), grad)
-            return fold_halo(graph.comm, halo_grad, own), None
+            return fold_halo(graph.comm, halo_grad, graph.product_back(graph._owned, grad)), None
         started = StartedFold(graph.comm, halo_grad)
-        own = torch.mm(graph.matrix(graph._owned, True, grad.dtype), grad)
-        return started.finish(own), None
+        return started.finish(graph.product_back(graph._owned, grad)), None

@@ -77,9 +77,6 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
         path = paths["ogbn_arxiv"]
         parts = [Case(functools.partial(fraction_of, path, f), (WIDTH,), f) for f in FRACTIONS]
         found["fractions"] = run(("halo",), parts, laps(9))
-        found["memory"] = [
-            train(path, topology, constant) for path in paths.values() for constant in (False, True)
-        ]
         found["growth"] = grow(20 if quick else 1000)
         found["overlap"] = {name: overlap(path, topology, 5) for name, path in paths.items()}
     return found if context.require_control().rank == 0 else None
@@ -87,9 +84,10 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
 
 def train(path: Path, topology: Topology, constant: bool) -> list[dict[str, Any]]:
     """What a two-layer GCN with rows of 128 elements takes on each rank, and what was predicted; with a
-    ``constant`` input its halo rows are exchanged once."""
+    ``constant`` input its halo rows are exchanged once. For processes that have done nothing else."""
     control = context.require_control()
-    ctypes.CDLL(None).malloc_trim(0)  # what earlier measurements have given up counts for nothing
+    grow(6)  # libraries and compiled code are loaded, and count for nothing
+    ctypes.CDLL(None).malloc_trim(0)
     before = resident("VmRSS")
     problem = load_problem(path) if control.rank == 0 else None
     comm = dgcl.build_comm_info(problem and problem.graph, topology, part=problem and problem.part)
@@ -239,6 +237,11 @@ def main() -> int:
             topology = resolve_topology("host", ranks)
             args = (paths if ranks == 4 else {}, topology, given.quick)
             found[ranks] = dgcl.launch(on_ranks, ranks, *args, ranks="processes")[0]
+        found[4]["memory"] = [
+            dgcl.launch(train, 4, path, topology, constant, ranks="processes")[0]
+            for path in paths.values()
+            for constant in (False, True)
+        ]
     parts = [part for run in found.values() for part in run.values()]
     lines = [line for part in parts for line in part if isinstance(line, Line)]
     if total_wrong(lines):
