@@ -18,7 +18,7 @@ from dgcl.program import Program, compile_programs
 from dgcl.relation import VertexClasses
 from dgcl.topology import Topology
 
-_OWNED_FOR_EACH = 2  # rows that a rank has for each that it sends
+_OWNED_FOR_EACH = 1.5  # rows that a rank has for each that it sends: between METIS parts and random ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def _vertices(relation: Relation, world_size: int, seed: int) -> tuple[np.ndarra
     """Owners of all vertices, and the vertices of each class; a rank without any gets one that stays."""
     rng = np.random.default_rng(seed)
     sent = np.bincount(relation.source, weights=relation.count, minlength=world_size).astype(np.int64)
-    owned = np.maximum(_OWNED_FOR_EACH * sent, 1)
+    owned = np.maximum(np.ceil(_OWNED_FOR_EACH * sent), 1).astype(np.int64)
     part = np.repeat(np.arange(world_size, dtype=np.int32), owned)
     first = np.concatenate([[0], np.cumsum(owned)])
     class_ptr = np.concatenate([[0], np.cumsum(relation.count)]).astype(np.int64)

@@ -24,10 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from performance_page import COMPARED, FRACTIONS, GRAPHS, OTHERS, SIZES, WIDTH, figures
+from performance_page import COMPARED, FRACTIONS, GRAPHS, OTHERS, SIZES, VERBS, WIDTH, figures
 
 import dgcl
 import dgcl.nn
+from dgcl.bench.baselines import GlooHaloExchange
+from dgcl.bench.exchange import Exchange, HaloExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.measure import measure
 from dgcl.bench.problems import Problem, from_pattern, load_problem, save_problem, take_fraction
@@ -78,6 +80,7 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
         parts = [Case(functools.partial(fraction_of, path, f), (WIDTH,), f) for f in FRACTIONS]
         found["fractions"] = run(("halo",), parts, laps(9))
         found["growth"] = grow(20 if quick else 1000)
+        found["hot"] = {name: back_to_back(path, topology) for name, path in paths.items()}
         found["overlap"] = {name: overlap(path, topology, 5) for name, path in paths.items()}
     return found if context.require_control().rank == 0 else None
 
@@ -151,6 +154,38 @@ def grow(epochs: int) -> list[dict[str, int]]:
     comm.close()
     (early, _), (_, warm), (late, last) = held.values()
     return control.exchange({"epochs": epochs, "pool": late - early, "resident": last - warm})
+
+
+def back_to_back(path: Path, topology: Topology, calls: int = 20, laps: int = 7) -> dict[str, list[float]]:
+    """Seconds per exchange of halo rows, for many exchanges of the same rows one after the other, which so are
+    in the caches as far as they fit; from the first rank's start to the last rank's end."""
+    control = context.require_control()
+    problem = load_problem(path) if control.rank == 0 else None
+    comm = dgcl.build_comm_info(
+        problem and problem.graph, topology, part=problem and problem.part, method="direct"
+    )
+    exchanges: dict[str, Exchange] = {"halo": HaloExchange(comm), "gloo-halo": GlooHaloExchange(comm)}
+    rows, gradients = torch.ones(comm.num_owned, WIDTH), torch.ones(comm.num_local, WIDTH)
+    meeting = Flags(control, 300.0)
+    seconds: dict[str, list[float]] = {f"{name} {verb}": [] for name in exchanges for verb in VERBS}
+    for lap in range(laps + 1):
+        for name, exchange in exchanges.items():
+            for verb, call, given in zip(
+                VERBS, (exchange.expand, exchange.fold), (rows, gradients), strict=True
+            ):
+                meeting.barrier()
+                begin = time.perf_counter()
+                for _ in range(calls):
+                    call(given)
+                times = control.exchange((begin, time.perf_counter()))
+                if lap > 0:
+                    took = max(end for _, end in times) - min(start for start, _ in times)
+                    seconds[f"{name} {verb}"].append(took / calls)
+    for exchange in exchanges.values():
+        exchange.close()
+    meeting.close()
+    comm.close()
+    return seconds
 
 
 def overlap(path: Path, topology: Topology, laps: int) -> dict[str, list[float]]:

@@ -79,6 +79,9 @@ def figures(four: dict[str, Any], two: dict[str, Any], about: dict[str, Any]) ->
         "### The model",
         "",
         *fraction_tables(four["fractions"]),
+        "### The same rows again and again",
+        "",
+        *hot_table(four["hot"]),
         "### Overlap",
         "",
         *overlap_table(four["overlap"]),
@@ -240,6 +243,18 @@ def fraction_tables(lines: list[Line]) -> list[str]:
         for _, verb, fit in fits(lines)
     ]
     return [*table(("vertices", "modelled (us)", "forward (us)", "backward (us)"), rows), *found, ""]
+
+
+def hot_table(found: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Halo rows that are in the caches as far as they fit, against Gloo."""
+    rows = []
+    for name, laps in found.items():
+        for verb in VERBS:
+            ours, theirs = laps[f"halo {verb}"], laps[f"gloo-halo {verb}"]
+            times = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+            cells = (f"{statistics.median(each) * 1e6:,.0f}" for each in (ours, theirs))
+            rows.append((GRAPHS[name], verb, *cells, f"{times:.1f}x"))
+    return table(("graph", "verb", "`halo` (us)", "`gloo-halo` (us)", "faster than gloo"), rows)
 
 
 def overlap_table(found: dict[str, dict[str, list[float]]]) -> list[str]:
