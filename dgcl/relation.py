@@ -1,8 +1,8 @@
 """From graph and parts to the relation: which vertices travel, from whom, to whom (DGCL paper, section 4.1).
 
 A vertex u must reach every part that owns an out-neighbour of u, since an edge u->v means that v reads u.
-Vertices with the same owner and the same destinations form a class, the unit of planning (design.md, decision
-1).
+Vertices with the same owner and the same destinations form a class, the unit of planning
+(docs/concepts.md).
 """
 
 from __future__ import annotations

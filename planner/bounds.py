@@ -1,6 +1,6 @@
 """Seconds that no plan in the model can beat, however clever: bounds by cuts and by distance.
 
-The model is that of formats.md ("Cost of a plan"); each function below carries its proof. None of them
+The model is that of docs/plan-format.md ("Meta"); each function below carries its proof. None of them
 depends on how many stages a plan has.
 """
 

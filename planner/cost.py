@@ -1,4 +1,4 @@
-"""What a plan costs in the model of formats.md ("Cost of a plan").
+"""What a plan costs in the model of docs/plan-format.md ("Meta").
 
 For stage k and connection-direction c, load(k, c) is the bytes that cross c in stage k. A stage lasts as
 long as its

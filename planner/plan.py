@@ -43,7 +43,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Trees for the classes of one relation (formats.md, "Plan: npz").
+    """Trees for the classes of one relation (docs/plan-format.md, "Arrays").
 
     Attributes:
         tree_class: (T,) int32, the class that each tree serves.
@@ -153,7 +153,7 @@ class Plan:
         relation: what is delivered.
         trees: how.
         topology: the machine that the plan was made for; its links are explicit.
-        meta: the plan file's meta object (formats.md), JSON values only.
+        meta: the plan file's meta object (docs/plan-format.md), JSON values only.
     """
 
     relation: Relation
@@ -218,7 +218,7 @@ class Plan:
         return str(self.meta["fingerprint"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan file (formats.md)."""
+        """Write the plan file (docs/plan-format.md)."""
         from dgcl.planner.plan_io import save_plan
 
         save_plan(self, path)

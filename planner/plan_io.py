@@ -1,6 +1,6 @@
 """Plan files: writing, reading with distrust, and the fingerprint that ties arrays and meta together.
 
-The layout is that of formats.md ("Plan: npz"): an npz, its text deflated, readable with numpy and json alone.
+The layout is that of docs/plan-format.md ("Arrays"): an npz, its text deflated, readable with numpy and json alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What must be delivered: vertex classes with their owner, destination set and size.
 
-Vertices with the same owner and the same set of ranks that need their row are interchangeable (design.md,
-decision 1), so the relation holds one row per class, however large the graph is.
+Vertices with the same owner and the same set of ranks that need their row are interchangeable, so the relation
+holds one row per class, however large the graph is.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Relation:
         return need.reshape(world, world)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the relation as an npz file (formats.md: world_size, source, dests, count)."""
+        """Write the relation as an npz file (docs/cli.md, "Files"): world_size, source, dests, count."""
         write_npz(
             path,
             {

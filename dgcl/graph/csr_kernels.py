@@ -125,13 +125,3 @@ def sort_buckets(
             cursor[v] = k + 1
             indices[k] = old_indices[j]
             edge_ids[k] = old_edge_ids[j]
-
-
-@njit(cache=True, nogil=True)
-def rows_ascend(indptr: NDArray[np.int64], values: NDArray[Any]) -> bool:
-    """Tell whether `values` rise strictly within every row of a CSR."""
-    for v in range(indptr.size - 1):
-        for k in range(indptr[v] + 1, indptr[v + 1]):
-            if values[k] <= values[k - 1]:
-                return False
-    return True

@@ -107,7 +107,7 @@ def make_plan(
 def _describe(
     relation: Relation, topology: Topology, trees: Trees, method: str, options: PlanOptions
 ) -> dict[str, Any]:
-    """Return the meta object of a plan (formats.md), all but planning_seconds."""
+    """Return the meta object of a plan (docs/plan-format.md), all but planning_seconds."""
     stages = stage_seconds(trees, topology.arrays(), options.row_bytes).tolist()
     predicted = sum(stages)
     bound = trees.bound or best_bound(relation, topology, options.row_bytes)

@@ -19,12 +19,7 @@ def find_class(relation: Relation, text: str) -> int:
     """
     text = text.strip()
     if re.fullmatch(r"\d+", text):
-        c = int(text)
-        if c >= relation.num_classes:
-            raise ValueError(
-                f"class {c} does not exist: the relation has classes 0 to {relation.num_classes - 1}"
-            )
-        return c
+        return _existing(relation, int(text))
     match = re.fullmatch(r"(\d+)\s*>\s*(\d+(?:\s*,\s*\d+)*)", text)
     if match is None:
         raise ValueError(f"a class is given by its number or as OWNER>DEST,DEST,... (got {text!r})")
@@ -51,10 +46,7 @@ def explain(plan: Plan, c: int) -> dict[str, Any]:
     takes alone.
     """
     relation, trees = plan.relation, plan.trees
-    if not 0 <= c < relation.num_classes:
-        raise ValueError(
-            f"class {c} does not exist: the relation has classes 0 to {relation.num_classes - 1}"
-        )
+    _existing(relation, c)
     names = [device.name for device in plan.topology.devices]
     mine = np.flatnonzero(trees.tree_class == c)
     mine = mine[np.argsort(-trees.tree_count[mine], kind="stable")]

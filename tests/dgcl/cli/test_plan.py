@@ -1,4 +1,4 @@
-"""`dgcl plan`: the files it writes say what formats.md says, and what it prints agrees with them."""
+"""`dgcl plan`: the files it writes say what docs/plan-format.md says, and what it prints agrees with them."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def with_idle_relays(source: int, dests: list[int], count: int, world_size: int)
 
 
 def test_relays_that_serve_nobody_are_left_out_of_the_programs() -> None:
-    """The plan is one (formats.md forbids nothing in it); its programs are those of the plan without them."""
+    """The plan is one (docs/plan-format.md allows it); its programs are those of the plan without them."""
     graph = np.random.default_rng(2).integers(0, 30, (2, 60))
     part = np.arange(30) % 5
     idle, plain = (make_world(graph.T, part, 5, trees) for trees in (with_idle_relays, "direct"))
