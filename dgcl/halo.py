@@ -36,7 +36,7 @@ class PendingRows:
         self._rows: Tensor | None = None
         self._exchange: StartedExpand | None = None
         if comm._exchange is not None:  # a baseline, which knows nothing of starting
-            self._rows = comm._expand_now(rows.detach())[comm.num_owned :]
+            self._rows = comm._expand_now(_as_it_reads(rows.detach()))[comm.num_owned :]
         else:
             self._exchange = StartedExpand(comm, rows.detach())
 
@@ -65,9 +65,9 @@ class StartedExpand:
 
     def __init__(self, comm: Communicator, rows: Tensor) -> None:
         runtime, program = comm._runtime, comm._program
+        self._comm, self._source, self._version = comm, rows, _version(rows)
+        self._given = _as_it_reads(rows).contiguous()
         runtime.check_usable()
-        self._comm, self._given, self._version = comm, rows.contiguous(), rows._version
-        self._source = rows
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         # Halo rows and, behind them, relay rows: the engine counts both from the first row that is not owned.
         self._block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
@@ -83,7 +83,7 @@ class StartedExpand:
     def finish(self) -> Tensor:
         """``(num_halo, *F)``."""
         comm = self._comm
-        if self._source._version != self._version:
+        if _version(self._source) != self._version:
             comm.fail("rows of a started exchange were changed before they were sent")
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
@@ -102,20 +102,27 @@ class StartedExpand:
 
 
 class StartedFold:
-    """A fold of halo rows that is under way: their owners will add them to what they have."""
+    """A fold of halo rows that is under way: their owners will add them to what they have. Dropped before it is
+    finished, it fails the communicator, because peers would wait for this rank."""
 
     def __init__(self, comm: Communicator, halo_rows: Tensor) -> None:
         runtime, program = comm._runtime, comm._program
-        runtime.check_usable()
-        self._comm, self._given = comm, halo_rows.contiguous()
+        self._comm, self._given = comm, _as_it_reads(halo_rows).contiguous()
         kind = row_type(halo_rows.dtype, math.prod(halo_rows.shape[1:]))
+        assert kind.sum_code >= 0, halo_rows.dtype
+        runtime.check_usable()
         self._arrivals = runtime.allocate(program.expand.rows_sent * kind.row_bytes)
         place = (self._arrivals.segment, self._arrivals.offset)
         # The engine counts rows from the first owned one; it reads none of those.
         first = self._given.data_ptr() - program.num_owned * kind.row_bytes
         buffers = (first, program.num_local, self._arrivals.address)
         self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
+        self._finished = False
         self._done = runtime.drive(self._call, patience=0)
+
+    def __del__(self) -> None:
+        if not self.__dict__.get("_finished", True):
+            self._comm.fail("a started fold was dropped before it was finished")
 
     def finish(self, into: Tensor) -> Tensor:
         """Add what has arrived to ``into`` ``(num_owned, *F)``, contiguous, in place."""
@@ -131,16 +138,37 @@ class StartedFold:
             self._arrivals.address,
             kind.row_bytes,
         )
+        self._finished = True
         runtime.pool.release(self._arrivals)
+        if not into.is_inference():
+            torch.autograd.graph.increment_version(into)  # autograd must know that it was written to
         return into
 
 
 def fold_halo(comm: Communicator, halo_rows: Tensor, into: Tensor) -> Tensor:
     """Add rows ``(num_halo, *F)`` to their owners' rows ``into`` ``(num_owned, *F)``, in place. Collective."""
+    if into.shape[1:] != halo_rows.shape[1:]:
+        raise ValueError(
+            f"into must have rows of the shape of halo_rows, {tuple(halo_rows.shape[1:])}"
+            f" (got {tuple(into.shape[1:])})"
+        )
+    if into.is_complex():  # the sum of complex numbers is that of their parts
+        fold_halo(comm, torch.view_as_real(halo_rows.resolve_conj()), torch.view_as_real(into))
+        return into
     if comm._exchange is None and into.is_contiguous():
         return StartedFold(comm, halo_rows).finish(into)
     zeros = torch.zeros_like(into)
     return into.add_(comm._fold_now(torch.cat([zeros, halo_rows])))
+
+
+def _as_it_reads(rows: Tensor) -> Tensor:
+    """Rows whose memory holds what they read as: lazy conjugation and negation are carried out."""
+    return rows.resolve_conj().resolve_neg()
+
+
+def _version(rows: Tensor) -> int | None:
+    """How often rows were changed in place; None in inference mode, which does not count."""
+    return None if rows.is_inference() else rows._version
 
 
 class _HaloRows(torch.autograd.Function):

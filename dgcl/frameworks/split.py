@@ -31,6 +31,11 @@ class SplitGraph:
 
     def __init__(self, comm: Communicator, edge_weight: Tensor | None = None) -> None:
         local = comm.local
+        if comm.device.type != "cpu":
+            raise ValueError(
+                f"split_graph is for rows in the host's memory (this communicator's are on {comm.device});"
+                " use comm.local_graph on GPUs"
+            )
         if edge_weight is not None and edge_weight.shape != (local.num_edges,):
             raise ValueError(
                 f"edge_weight must have shape ({local.num_edges},), one for each local edge as"

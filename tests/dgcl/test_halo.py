@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dgcl
+from dgcl.halo import StartedFold
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.support_ranks import local_ids, random_bits, same_bits
@@ -75,6 +76,65 @@ def folds(case: str, world_size: int, dtype: torch.dtype) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 def test_gradients_are_added_in_place(case: Case, dtype: torch.dtype) -> None:
     assert all(dgcl.launch(folds, 3, case.name, 3, dtype))
+
+
+def complex_gradients(how: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    comm = build("directed", 3)
+    generator = torch.Generator().manual_seed(1)
+    whole = torch.randn(comm.num_nodes, 3, dtype=torch.complex128, generator=generator)
+    x = whole[comm.owned_ids].requires_grad_()
+    given = x.conj() if how == "conjugate" else x
+    halo = comm.expand_async(given).wait()
+    (halo * halo).real.sum().backward()
+    y = x.detach().clone().requires_grad_()
+    expected = comm.expand(y.conj().resolve_conj() if how == "conjugate" else y)[comm.num_owned :]
+    (expected * expected).real.sum().backward()
+    assert torch.equal(halo, expected)
+    return x.grad, y.grad
+
+
+@pytest.mark.parametrize("how", ["plain", "conjugate"])
+def test_complex_rows_have_gradients(how: str) -> None:
+    for found, expected in dgcl.launch(complex_gradients, 3, how):
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(found, expected)
+
+
+def in_inference_mode() -> bool:
+    comm = build("directed", 3)
+    whole = random_bits((comm.num_nodes, 4), torch.float32)
+    with torch.inference_mode():
+        mine = whole[comm.owned_ids] + 0
+        found = comm.expand_async(mine).wait()
+        return same_bits(found, (whole + 0)[comm.halo_ids])
+
+
+def test_inference_mode() -> None:
+    assert all(dgcl.launch(in_inference_mode, 3))
+
+
+def abandons_a_fold() -> None:
+    comm = build("directed", 3)
+    if comm.rank == 0:
+        StartedFold(comm, torch.ones(comm.num_halo, 4))
+    comm.fold(torch.ones(comm.num_local, 4))
+
+
+def test_a_fold_that_is_dropped_is_an_error_on_peers() -> None:
+    with pytest.raises(dgcl.CommError, match="dropped before it was finished"):
+        dgcl.launch(abandons_a_fold, 3)
+
+
+def test_autograd_knows_what_was_added() -> None:
+    def act() -> None:
+        comm = build("directed", 1)
+        z = torch.ones(comm.num_owned, 2, requires_grad=True)
+        into = torch.exp(z)  # saved for its backward
+        comm.fold_halo(torch.ones(comm.num_halo, 2), into.detach())
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            into.sum().backward()
+
+    dgcl.launch(act, 1)
 
 
 def layers(case: str, world_size: int, how: str, weighted: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,6 +281,11 @@ def test_dropped_rows_are_an_error_on_peers() -> None:
             lambda c: c.fold_halo(torch.zeros(c.num_halo, 2), torch.zeros(c.num_owned, 2).bool()),
             TypeError,
             "into must be",
+        ),
+        (
+            lambda c: c.fold_halo(torch.zeros(c.num_halo, 2), torch.zeros(c.num_owned, 3)),
+            ValueError,
+            "into must have rows of the shape of halo_rows",
         ),
         (lambda c: c.split_graph(torch.zeros(3)), ValueError, "edge_weight must have shape"),
         (
