@@ -5,7 +5,10 @@ memory they touch belongs to other processes and has no array behind it on this 
 
 - :mod:`dgcl.kernels.memory`: loads and stores with an order, copies, and how a waiting thread gives way;
 - :mod:`dgcl.kernels.half`: float16 and bfloat16 to float32 and back, in integer arithmetic;
+- :mod:`dgcl.kernels.copies`: rows copied, asked for ahead of their turn, and written past the caches;
 - :mod:`dgcl.kernels.rows`: gather rows; add rows in a fixed order.
+
+``cuda_*`` is the same for GPUs, with the driver calls that launch it; docs/gpu.md is the guide to these files.
 
 Nothing here is imported by ``import dgcl``: numba loads on first use.
 """

@@ -3,7 +3,7 @@
 Devices are the GPUs, in the order of their ranks where the source tells them, else of their numbers, else of
 their PCI addresses (which is CUDA's order too, for GPUs of one kind). Switches are named after what they
 are: ``cpu1`` is NUMA node 1, ``pci-0f:02.0`` the PCIe switch of that address, NICs carry the name of their
-first port. The wire of a port ends at ``NAME.port``, where :func:`dgcl.topology.cluster` connects machines.
+first port. The wire of a port ends at ``NAME.port``, where :func:`dgcl.topology.combine.cluster` connects machines.
 
 NVSwitches never block, so all that a GPU's links reach are one switch here, and its links one port; the
 traffic of a GPU does go over all of them.

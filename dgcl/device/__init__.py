@@ -1,17 +1,21 @@
 """The runtime on CUDA devices: the programs of :mod:`dgcl.program`, enqueued on the caller's stream.
 
-===========================  ===========================================================================
-module                       what
-===========================  ===========================================================================
-:mod:`dgcl.device.program`   a program as a list of launches
-:mod:`dgcl.device.gpu`       one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.device.pool`      buffers that peers can write to, handed out in the order of streams
-:mod:`dgcl.device.words`     a rank's flags and state on the device, and what it shares with its host
-:mod:`dgcl.device.directory` where peers find a rank's memory, and opening it
-:mod:`dgcl.device.plan`      the operations of one kind of call, prepared once
-:mod:`dgcl.device.watchdog`  deadlines, lost peers, stopping the device
-:mod:`dgcl.device.exchange`  expand and fold of tensors
-===========================  ===========================================================================
+============================== ========================================================================
+module                         what
+============================== ========================================================================
+:mod:`dgcl.device.program`     a program as a list of launches
+:mod:`dgcl.device.gpu`         one device: driver, kernels, streams, the tensors of torch
+:mod:`dgcl.device.pool`        buffers that peers can write to, handed out in the order of streams
+:mod:`dgcl.device.words`       a rank's flags and state on the device, and what it shares with its host
+:mod:`dgcl.device.directory`   where peers find a rank's memory, and opening it
+:mod:`dgcl.device.connect`     setting all of it up, and how each pair of ranks exchanges rows
+:mod:`dgcl.device.lanes`       rows of pairs without peer access, through the host's memory
+:mod:`dgcl.device.lane_copies` the copies on that way
+:mod:`dgcl.device.plan`        the operations of one kind of call, prepared once
+:mod:`dgcl.device.watchdog`    deadlines, lost peers, stopping the device
+:mod:`dgcl.device.exchange`    expand and fold of tensors
+:mod:`dgcl.device.report`      what the device says of a call, as errors
+============================== ========================================================================
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ they were compiled. What is shown:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dgcl.planner.plan import Plan, Trees
@@ -118,6 +120,17 @@ def _check_waits(program: Program, schedule: Schedule, send: int, needed: list[n
         )
 
 
+def _sends(programs: list[Program], verb: str, stage: int) -> Iterator[tuple[Program, int, Program, int]]:
+    """All sends of a stage: the sender, its send, the receiver, and that one's receive."""
+    for program in programs:
+        schedule: Schedule = getattr(program, verb)
+        for send in np.flatnonzero(schedule.send_stage == stage).tolist():
+            peer = programs[schedule.send_peer[send]]
+            theirs: Schedule = getattr(peer, verb)
+            recv = np.flatnonzero((theirs.recv_stage == stage) & (theirs.recv_peer == program.rank))[0]
+            yield program, send, peer, int(recv)
+
+
 def _run_expand(programs: list[Program]) -> None:
     """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1:
     owned)."""
@@ -129,38 +142,33 @@ def _run_expand(programs: list[Program]) -> None:
         holds[-1][: program.num_owned] = program.owned_ids
     for stage in range(programs[0].num_stages):
         writes = []
-        for program in programs:
+        for program, send, peer, recv in _sends(programs, "expand", stage):
             schedule = program.expand
-            for send in np.flatnonzero(schedule.send_stage == stage).tolist():
-                peer = programs[schedule.send_peer[send]]
-                recv = np.flatnonzero(
-                    (peer.expand.recv_stage == stage) & (peer.expand.recv_peer == program.rank)
-                )[0]
-                needed: list[np.ndarray] = []
-                for portion in (0, 1):
-                    count = schedule.send_count[send, portion]
-                    start = schedule.send_from[send, portion]
-                    rows = program.send_rows[start : start + count]
-                    if len(rows) != count:
-                        raise fail(
-                            program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range"
-                        )
-                    if (holds[program.rank][rows] < 0).any():
-                        raise fail(
-                            program,
-                            f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
-                        )
-                    needed.append(came[program.rank][rows])
-                    first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
-                    low, high = (
-                        (peer.num_local, peer.num_local + peer.num_relay)
-                        if portion
-                        else (peer.num_owned, peer.num_local)
+            needed: list[np.ndarray] = []
+            for portion in (0, 1):
+                count = schedule.send_count[send, portion]
+                start = schedule.send_from[send, portion]
+                rows = program.send_rows[start : start + count]
+                if len(rows) != count:
+                    raise fail(
+                        program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range"
                     )
-                    if count and not low <= first <= first + count <= high:
-                        raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
-                    writes.append((peer.rank, first, holds[program.rank][rows], recv))
-                _check_waits(program, schedule, send, needed)
+                if (holds[program.rank][rows] < 0).any():
+                    raise fail(
+                        program,
+                        f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
+                    )
+                needed.append(came[program.rank][rows])
+                first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
+                low, high = (
+                    (peer.num_local, peer.num_local + peer.num_relay)
+                    if portion
+                    else (peer.num_owned, peer.num_local)
+                )
+                if count and not low <= first <= first + count <= high:
+                    raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
+                writes.append((peer.rank, first, holds[program.rank][rows], recv))
+            _check_waits(program, schedule, send, needed)
         for rank, first, ids, recv in writes:  # after all reads of the stage
             place = slice(first, first + len(ids))
             if (holds[rank][place] >= 0).any():
@@ -215,34 +223,29 @@ def _run_fold(programs: list[Program]) -> None:
 
     for stage in range(programs[0].num_stages):
         writes = []
-        for program in programs:
+        for program, send, peer, recv in _sends(programs, "fold", stage):
             schedule = program.fold
-            for send in np.flatnonzero(schedule.send_stage == stage).tolist():
-                peer = programs[schedule.send_peer[send]]
-                recv = np.flatnonzero(
-                    (peer.fold.recv_stage == stage) & (peer.fold.recv_peer == program.rank)
-                )[0]
-                needed: list[np.ndarray] = []
-                for portion in (0, 1):
-                    count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
-                    if count == 0:
-                        continue
-                    low, high = (
-                        (program.num_local, program.num_local + program.num_relay)
-                        if portion
-                        else (program.num_owned, program.num_local)
+            needed: list[np.ndarray] = []
+            for portion in (0, 1):
+                count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
+                if count == 0:
+                    continue
+                low, high = (
+                    (program.num_local, program.num_local + program.num_relay)
+                    if portion
+                    else (program.num_owned, program.num_local)
+                )
+                if not low <= begin <= begin + count <= high:
+                    raise fail(program, f"fold: stage {stage}: sends rank {peer.rank} rows that it lacks")
+                sums, brought = total(program, begin, begin + count, with_own=portion == 0)
+                if (brought < 0).any():
+                    raise fail(
+                        program,
+                        f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
                     )
-                    if not low <= begin <= begin + count <= high:
-                        raise fail(program, f"fold: stage {stage}: sends rank {peer.rank} rows that it lacks")
-                    sums, brought = total(program, begin, begin + count, with_own=portion == 0)
-                    if (brought < 0).any():
-                        raise fail(
-                            program,
-                            f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
-                        )
-                    needed.append(brought)
-                    writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
-                _check_waits(program, schedule, send, needed)
+                needed.append(brought)
+                writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
+            _check_waits(program, schedule, send, needed)
         for rank, first, sums, recv in writes:
             place = slice(first, first + len(sums))
             if first < 0 or len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():

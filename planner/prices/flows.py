@@ -39,7 +39,7 @@ class Flows(NamedTuple):
 
 
 def empty_flows(space: StateSpace, num_stages: int) -> Flows:
-    """Return zero flows; with 0 stages, a placeholder for `push` without recording."""
+    """Return zero flows; with 0 stages, what `push` takes when nothing is recorded."""
     family, moves = space.family, space.moves
     world, num_groups = space.world_size, len(space.groups)
     pair_base, move_base = np.zeros(world * num_groups, np.int64), np.zeros(world * num_groups, np.int64)

@@ -153,7 +153,7 @@ def run_rounds(
     Args:
         family, moves, choices, start: the states (StateSpace); `choices` is scratch.
         block_ptr: (B+1,) int64, the owners of each block of a column.
-        routes, flows: what links load; `flows` is a placeholder.
+        routes, flows: what links load; into `flows` nothing is recorded.
         score: (K, C) logarithms of the weights, updated.
         first, last: numbers of the rounds, for the falling step.
         step: step of round 0, relative to the time that is aimed at; round t takes step / sqrt(t + 1).

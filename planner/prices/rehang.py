@@ -4,7 +4,7 @@ With devices in groups a row crosses to each other group once, straight from its
 whose machine has more to send out than others have to take in is then the bottleneck, although a machine that
 has the row already could pass it on. Here single edges of finished trees are replaced: the edge into a device
 by one from any other device of the tree that has the row early enough, or can get it earlier, in a stage before
-that device's own sends. As in polish.py the plan's time is smoothed, its gradient prices every (stage, link),
+that device's own sends. As in polish.py the gradient of the plan's smoothed time (clock.py) prices every (stage, link),
 and rows move as long as the exact change of the smooth time is a gain. In turn with that, whole trees are exchanged
 (polish.py), which balances what a group's devices take in.
 """
@@ -20,9 +20,10 @@ from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 from dgcl.planner.prices.assembly import cleaned, sort_by_stage
-from dgcl.planner.prices.improve import _clock, _forest
+from dgcl.planner.prices.clock import Clock, best_portion, shift, start_clock, weigh, wind
+from dgcl.planner.prices.forest import Forest, plant
 from dgcl.planner.prices.loop import Routes, link_prices
-from dgcl.planner.prices.polish import Clock, Forest, _shift, _wind, exchange
+from dgcl.planner.prices.polish import exchange
 from dgcl.planner.prices.tree_program import empty_choices
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def rehang(
     if trees.num_trees == 0:
         return trees
     space, routes = problem.space, problem.routes
-    forest = _forest(trees, arrays)
-    clock = _clock(problem, arrays, num_stages, latency_unit)
+    forest = plant(trees, arrays)
+    clock = start_clock(problem, arrays, num_stages, latency_unit)
     choices = empty_choices(num_stages, space.world_size, space.num_sets)
     ends = arrays.link_src, arrays.link_dst
     single = (routes, relation.source, arrays.link_of.astype(np.int32), *ends)
@@ -75,7 +76,7 @@ def rehang(
             break
         reached = _pass_on(*single, forest, clock, sharpness / reached, enough, PASSES)
         if time.perf_counter() < deadline:
-            forest = _forest(_tidied(forest, relation, arrays), arrays)
+            forest = plant(_tidied(forest, relation, arrays), arrays)
             reached = exchange(*whole, forest, clock, sharpness / reached, enough, PASSES, False)
         if reached < best_time * (1.0 - 1e-6):
             best_time, best = reached, _tidied(forest, relation, arrays)
@@ -112,11 +113,9 @@ def _pass_on(
     use_link, use_stage = np.empty(4, np.int32), np.empty(4, np.int32)
     use_sign = np.array([1, -1, 1, -1])
     for _ in range(passes):
-        if _wind(clock, forest, routes, beta) <= enough:
+        if wind(clock, forest, routes, beta) <= enough:
             break
-        for k in range(num_stages):
-            for c in range(num_directions):
-                weight[k, c] = clock.power[k, c] / clock.total[k]
+        weigh(clock, weight)
         link_prices(weight, routes, price)
         dearest = 0.0
         for k in range(num_stages):
@@ -173,15 +172,19 @@ def _pass_on(
                     use_link[2], use_stage[2] = forest.link[moved], earlier
                     use_link[3], use_stage[3] = forest.link[moved], forest.stage[moved]
                     uses = 4
-                best_gain, best_rows = -1e-12 * clock.top.sum(), 0
-                part = int(forest.count[t])
-                while part > 0:
-                    gain = _shift(
-                        clock, routes, use_link, use_stage, use_sign, uses, part, beta, False, touched, delta
-                    )
-                    if gain < best_gain:
-                        best_gain, best_rows = gain, part
-                    part //= 2
+                best_rows = best_portion(
+                    clock,
+                    routes,
+                    use_link,
+                    use_stage,
+                    use_sign,
+                    uses,
+                    forest.count[t],
+                    0.0,
+                    beta,
+                    touched,
+                    delta,
+                )
                 if best_rows == 0:
                     continue
                 if best_rows < forest.count[t]:  # the others stay as they were, in a tree of their own
@@ -195,7 +198,7 @@ def _pass_on(
                         forest.stage[edges + other - low] = forest.stage[other]
                     forest.used[0], forest.used[1] = grown + 1, edges + high - low
                     forest.count[t] = best_rows
-                _shift(
+                shift(
                     clock, routes, use_link, use_stage, use_sign, uses, best_rows, beta, True, touched, delta
                 )
                 forest.link[e], forest.stage[e] = new_link, new_stage
@@ -205,13 +208,13 @@ def _pass_on(
                     entered[link_dst[forest.link[moved]]] = earlier
                 improved = True
                 if clock.total.min() < 1e-6:  # far below its reference height: roundings would rule
-                    _wind(clock, forest, routes, beta)
+                    wind(clock, forest, routes, beta)
             entered[owner] = num_stages
             for e in range(low, high):
                 entered[link_dst[forest.link[e]]] = num_stages
         if not improved:
             break
-    return _wind(clock, forest, routes, beta)
+    return wind(clock, forest, routes, beta)
 
 
 def _tidied(forest: Forest, relation: Relation, arrays: TopologyArrays) -> Trees:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
@@ -55,7 +55,6 @@ def test_worked_example(world_size: int) -> None:
     assert classes.relation.world_size == world_size
 
 
-@settings(deadline=None)
 @given(
     edge_indices(max_nodes=40, max_edges=150),
     st.sampled_from([1, 2, 3, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 1024]),

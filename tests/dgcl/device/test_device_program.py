@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,22 +12,12 @@ from dgcl.device.program import EXPAND, FOLD, Launch, Wires, lay_out, peer_slot
 from dgcl.kernels.cuda_tables import FLAG, TASK
 from tests.dgcl.device.device_worlds import CASES, ORDERS, run_case
 from tests.dgcl.support_plans import random_world
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.simulated import run_simulated
 
 
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, str]:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.dgcl.device.device_worlds"],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return run_simulated("tests.dgcl.device.device_worlds")
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dgcl.gpu_check.gather_speed import row_table
 from dgcl.gpu_check.measurement import HEAD, Line, Size
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.simulated import run_simulated
 
 LINE = Line(
     what="sum",
@@ -67,17 +62,7 @@ def test_row_tables_name_existing_rows() -> None:
 
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, Any]:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.dgcl.gpu_check.simulated"],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
-    result: dict[str, Any] = json.loads(run.stdout)
-    return result
+    return run_simulated("tests.dgcl.gpu_check.simulated")
 
 
 def test_kernels_measured_in_the_simulator_are_right(outcome: dict[str, Any]) -> None:

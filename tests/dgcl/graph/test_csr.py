@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
@@ -31,7 +31,6 @@ def expected_in_edges(num_nodes: int, edges: np.ndarray) -> list[list[tuple[int,
     return rows
 
 
-@settings(deadline=None)
 @given(edge_indices(), st.sampled_from([np.int64, np.int32, np.uint64, np.int8, np.dtype(">i4")]))
 def test_edge_index_is_grouped_by_destination(drawn: tuple[int, np.ndarray], dtype: Any) -> None:
     num_nodes, edges = drawn
@@ -44,7 +43,6 @@ def test_edge_index_is_grouped_by_destination(drawn: tuple[int, np.ndarray], dty
     np.testing.assert_array_equal(graph.out_degrees(), np.bincount(edges[0], minlength=num_nodes))
 
 
-@settings(deadline=None)
 @given(edge_indices())
 def test_csr_of_out_neighbours_counts_edges_by_position(drawn: tuple[int, np.ndarray]) -> None:
     num_nodes, edges = drawn
@@ -53,7 +51,6 @@ def test_csr_of_out_neighbours_counts_edges_by_position(drawn: tuple[int, np.nda
     assert in_edges(as_graph((indptr, edges[1]))) == expected_in_edges(num_nodes, edges)
 
 
-@settings(deadline=None)
 @given(edge_indices())
 def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]) -> None:
     num_nodes, edges = drawn

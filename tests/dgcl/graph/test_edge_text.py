@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph, edge_text
@@ -101,7 +101,6 @@ class TestEdgeList:
         with pytest.raises(ValueError, match=f"^{path}.*{message}"):
             read_graph(path, **options)
 
-    @settings(deadline=None)
     @given(edge_indices(max_nodes=2000), st.integers(1, 40))
     def test_blocks_may_end_anywhere(self, drawn: tuple[int, np.ndarray], block: int) -> None:
         """Files are read block by block; lines and their numbers must survive being cut."""
@@ -124,7 +123,6 @@ class TestEdgeList:
 
 
 class TestMatrixMarket:
-    @settings(deadline=None)
     @given(edge_indices(), st.sampled_from(["pattern", "integer", "real", "complex"]))
     def test_entries_are_edges(self, drawn: tuple[int, np.ndarray], field: str) -> None:
         """As scipy writes them."""

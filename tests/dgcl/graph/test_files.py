@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 
 from dgcl.graph import as_graph
 from dgcl.graph.files import GraphFile, read_graph, save_graph
@@ -151,7 +151,6 @@ class TestNpz:
 
 
 class TestSave:
-    @settings(deadline=None)
     @given(drawn=edge_indices())
     def test_what_is_saved_is_read(self, tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
         num_nodes, edges = drawn

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
@@ -138,7 +138,6 @@ NETWORKX_CLASSES = [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph]
 
 
 class TestNetworkx:
-    @settings(deadline=None)
     @given(edge_indices(), st.sampled_from(NETWORKX_CLASSES), st.randoms(use_true_random=False))
     def test_edges_are_those_of_to_directed(
         self, drawn: tuple[int, np.ndarray], cls: Any, random: Any

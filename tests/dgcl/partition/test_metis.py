@@ -7,7 +7,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
@@ -22,7 +22,6 @@ def rows(xadj: np.ndarray, adjncy: np.ndarray) -> list[list[int]]:
     return [sorted(adjncy[a:b].tolist()) for a, b in pairwise(xadj)]
 
 
-@settings(deadline=None)
 @given(edge_indices(), st.data())
 def test_undirected_simple_graph_and_its_subgraphs(
     drawn: tuple[int, np.ndarray], data: st.DataObject

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
@@ -42,7 +42,6 @@ def cliques(num_cliques: int, size: int, chain: int = 1) -> Graph:
     return as_graph(np.array(edges).T)
 
 
-@settings(deadline=None)
 @given(
     edge_indices(max_nodes=60, max_edges=200), st.integers(1, 12), st.sampled_from(METHODS), st.integers(0, 5)
 )

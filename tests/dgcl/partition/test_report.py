@@ -7,7 +7,7 @@ import json
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
@@ -34,7 +34,6 @@ def test_worked_example() -> None:
     json.dumps(report.to_json())
 
 
-@settings(deadline=None)
 @given(edge_indices(), st.sampled_from([1, 2, 3, 8, 70]), st.integers(0, 1000))
 def test_figures_are_those_of_the_definition(
     drawn: tuple[int, np.ndarray], num_parts: int, seed: int
@@ -60,7 +59,6 @@ def test_graph_without_edges_is_balanced() -> None:
     assert (report.balance, report.edge_balance) == (1.5, 1.0)
 
 
-@settings(deadline=None)
 @given(edge_indices(), st.sampled_from([1, 2, 5, 64, 65, 130]), st.integers(1, 4), st.integers(0, 1000))
 def test_replication_counts_what_each_part_can_be_reached_from(
     drawn: tuple[int, np.ndarray], num_parts: int, hops: int, seed: int

@@ -118,7 +118,7 @@ def test_programs_follow_the_rules_of_numbering(trees: str, world_size: int) -> 
         check_program(world, program, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**20),
     world_size=st.integers(1, 8),
