@@ -198,6 +198,7 @@ class GroupControl:
     def __init__(self, group: ProcessGroup | None, timeout: float) -> None:
         import torch.distributed as dist
 
+        from dgcl.farewells import Farewells
         from dgcl.group_messages import GroupMessages
 
         ranks = dist.get_process_group_ranks(group) if group is not None else None
@@ -208,18 +209,30 @@ class GroupControl:
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
         self._is_part = group is not None
-        self._messages = GroupMessages(self.new_group(), self._ranks, self.rank)
+        own = self.new_group()
+        self._messages = GroupMessages(own, self._ranks, self.rank, Farewells.of_group(own, self.rank))
 
     def new_group(self) -> ProcessGroup:
-        """Another Gloo group of the same ranks, in the same order. Collective over them, and only them."""
+        """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
+
+        Raises:
+            CommError: A rank has died, or has not come within the timeout.
+        """
         import torch.distributed as dist
 
-        made: ProcessGroup = dist.new_group(
-            self._ranks,
-            backend="gloo",
-            timeout=timedelta(seconds=self._timeout),
-            use_local_synchronization=self._is_part,
-        )
+        try:
+            made: ProcessGroup = dist.new_group(
+                self._ranks,
+                backend="gloo",
+                timeout=timedelta(seconds=self._timeout),
+                use_local_synchronization=self._is_part,
+            )
+        except RuntimeError as error:
+            text = str(error).split(". This is typically", 1)[0]
+            raise CommError(
+                f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other: one has died, or"
+                f" has not called dgcl.init within {self._timeout:g} s, or cannot be reached ({text})"
+            ) from None
         return made
 
     def exchange(self, value: Any) -> list[Any]:
@@ -261,4 +274,4 @@ class GroupControl:
 
     def leave(self, why: str) -> None:
         """Take part no more; ranks that wait for this one hear of it at once."""
-        self._messages.close(why)
+        self._messages.leave(why)

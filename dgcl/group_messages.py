@@ -3,7 +3,8 @@
 The object collectives of ``torch.distributed`` pass messages around a ring: when a rank dies its two neighbours
 hear of it, and everybody else waits for the group's timeout, half an hour by default. Here a rank waits on the
 connection to the very rank that it wants something from, which breaks at once, so all hear of it, and know whose
-it was. Whoever has heard closes its own connections, so that ranks that wait for *it* hear in turn.
+it was. Whoever has heard closes its own connections, so that ranks that wait for *it* hear in turn; why, they find in
+its farewell.
 
 Objects are pickled; nothing is unpickled that did not come over a connection of this group.
 """
@@ -11,14 +12,33 @@ Objects are pickled; nothing is unpickled that did not come over a connection of
 from __future__ import annotations
 
 import pickle
+import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
+from dgcl.farewells import Farewell, Farewells
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+
+class _Broken(Exception):
+    """An operation with a peer has failed; Gloo's text."""
+
+    def __init__(self, peer: int, text: str) -> None:
+        super().__init__(text)
+        self.peer, self.text = peer, text
+
+
+def _step(peer: int, function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)``, which has to do with ``peer``."""
+    try:
+        return function(*args)
+    except RuntimeError as error:
+        raise _Broken(peer, str(error).split(". This is typically", 1)[0]) from error
 
 
 class GroupMessages:
@@ -28,11 +48,14 @@ class GroupMessages:
         group: A Gloo group that carries nothing else.
         ranks: The global rank of each of its members.
         rank: This process's place among them.
+        farewells: Where ranks say why they leave; None: nowhere, and a rank is blamed that saw another die.
     """
 
-    def __init__(self, group: ProcessGroup, ranks: list[int], rank: int) -> None:
+    def __init__(
+        self, group: ProcessGroup, ranks: list[int], rank: int, farewells: Farewells | None = None
+    ) -> None:
         self._group: ProcessGroup | None = group
-        self._ranks, self._rank = ranks, rank
+        self._ranks, self._rank, self._farewells = ranks, rank, farewells
         self._why = ""
 
     def swap(self, verb: str, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
@@ -48,56 +71,81 @@ class GroupMessages:
                 f"rank {self._rank}: the control group is closed since {self._why}; call dgcl.init() again on"
                 " the ranks that are left"
             )
-        peer = self._rank
         try:
-            sends = []  # (peer, what must live until it is sent, the sending)
-            packed: dict[int, torch.Tensor] = {}  # by the object's id: what goes to all is pickled once
-            for peer, value in outgoing.items():
-                if id(value) not in packed:
-                    packed[id(value)] = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-                data = packed[id(value)]
-                sends += [(peer, part, self._send(part, peer)) for part in (torch.tensor([len(data)]), data)]
-            sizes = {peer: torch.zeros(1, dtype=torch.int64) for peer in sources}
-            waits = [(peer, self._receive(sizes[peer], peer)) for peer in sources]
-            for wait in waits:
-                peer = wait[0]
-                wait[1].wait()
-            parts = {peer: torch.empty(int(sizes[peer]), dtype=torch.uint8) for peer in sources}
-            waits = [(peer, self._receive(parts[peer], peer)) for peer in sources]
-            for wait in waits:
-                peer = wait[0]
-                wait[1].wait()
-            for send in sends:
-                peer = send[0]
-                send[2].wait()
-        except RuntimeError as error:
-            text = str(error).split(". This is typically", 1)[0]
-            kind = CommTimeoutError if "imed out" in text else PeerLostError
-            what = "has not come" if kind is CommTimeoutError else "has died or left"
-            failure = kind(
-                f"rank {self._rank}: {verb} over the control group failed: rank {peer} {what} ({text})"
-            )
-            self.close(str(failure))
-            raise failure from None
+            return self._transfer(outgoing, sources)
+        except _Broken as error:
+            kind, farewell = self._cause(error.peer, error.text)
+            clause = farewell.clause
+            if farewell.culprit != error.peer:
+                clause += f", says rank {error.peer}"
+            self._close_after(error, farewell)
+            raise kind(f"rank {self._rank}: {verb} over the control group failed: {clause}") from None
         except BaseException as error:
-            self.close(f"{verb} was stopped by {type(error).__name__}")
+            why = f"was stopped by {type(error).__name__} in {verb}"
+            self._close_after(error, Farewell(self._rank, f"rank {self._rank} {why}"))
             raise
+
+    def _transfer(self, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
+        sends = []  # (peer, what must live until it is sent, the sending)
+        packed: dict[int, torch.Tensor] = {}  # by the object's id: what goes to all is pickled once
+        for peer, value in outgoing.items():
+            if id(value) not in packed:
+                packed[id(value)] = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+            data = packed[id(value)]
+            sends += [(peer, part, self._send(part, peer)) for part in (torch.tensor([len(data)]), data)]
+        sizes = self._receive_all({peer: torch.zeros(1, dtype=torch.int64) for peer in sources})
+        parts = self._receive_all(
+            {peer: torch.empty(int(size), dtype=torch.uint8) for peer, size in sizes.items()}
+        )
+        for peer, _, sending in sends:
+            _step(peer, sending.wait)
         return {peer: pickle.loads(part.numpy().data) for peer, part in parts.items()}
 
-    def close(self, why: str) -> None:
-        """Close all connections, which every rank that waits for this one notices."""
+    def _receive_all(self, into: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        waits = [(peer, self._receive(part, peer)) for peer, part in into.items()]
+        for peer, receiving in waits:
+            _step(peer, receiving.wait)
+        return into
+
+    def _close_after(self, error: BaseException, farewell: Farewell) -> None:
+        """Close although ``error`` is on its way: what its frames hold would keep the connections open."""
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__context__
+        self.close(farewell)
+
+    def leave(self, why: str) -> None:
+        """Close all connections because of this rank; ``why`` completes a sentence about it."""
+        self.close(Farewell(self._rank, f"rank {self._rank} {why}"))
+
+    def close(self, farewell: Farewell) -> None:
+        """Say why, and close all connections, which every rank that waits for this one notices."""
         import torch.distributed as dist
 
         if self._group is not None:
-            group, self._group, self._why = self._group, None, why
+            group, self._group, self._why = self._group, None, farewell.clause
+            if self._farewells is not None:
+                self._farewells.say(self._rank, farewell)
             dist.destroy_process_group(group)
+
+    def _cause(self, peer: int, text: str) -> tuple[type[CommError], Farewell]:
+        """Why an operation with ``peer`` ended with this text of Gloo's: the error to raise, and whose fault."""
+        if "imed out" in text:
+            return CommTimeoutError, Farewell(peer, f"rank {peer} has not come ({text})")
+        try:
+            farewell = self._farewells.of(peer) if self._farewells is not None else None
+        except ConnectionError as error:
+            text += f"; {error}: the rank that keeps it may be the one that died"
+            farewell = None
+        return PeerLostError, farewell or Farewell(peer, f"rank {peer} has died or left ({text})")
 
     def _send(self, data: torch.Tensor, peer: int) -> Any:
         import torch.distributed as dist
 
-        return dist.isend(data, self._ranks[peer], group=self._group)
+        return _step(peer, dist.isend, data, self._ranks[peer], self._group)
 
     def _receive(self, data: torch.Tensor, peer: int) -> Any:
         import torch.distributed as dist
 
-        return dist.irecv(data, self._ranks[peer], group=self._group)
+        return _step(peer, dist.irecv, data, self._ranks[peer], self._group)

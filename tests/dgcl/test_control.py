@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import dgcl
 from dgcl.context import context
 from dgcl.control import Control, SingleControl, ThreadControl, ThreadMeeting, all_reduce_sum
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
+from dgcl.farewells import Farewell, Farewells
 from dgcl.group_messages import GroupMessages
 from tests.dgcl.rank_pool import RankPool
 
@@ -203,8 +205,55 @@ def test_a_control_group_that_was_closed_says_why_and_what_to_do(monkeypatch: py
     monkeypatch.setattr("torch.distributed.destroy_process_group", closed.append)
     group: Any = object()
     messages = GroupMessages(group, [0, 1], 0)
-    messages.close("rank 1 has died")
-    messages.close("something later")
+    messages.close(Farewell(1, "rank 1 has died"))
+    messages.leave("was stopped later")
     assert closed == [group]
     with pytest.raises(CommError, match=r"is closed since rank 1 has died; call dgcl\.init\(\) again"):
         messages.swap("exchange", {}, [1])
+
+
+# What ranks say when they leave.
+
+
+def test_a_farewell_is_read_by_others_and_belongs_to_its_group() -> None:
+    store = dist.HashStore()
+    one, other = (Farewells(dist.PrefixStore(name, store)) for name in ("one", "other"))
+    assert one.of(2) is None
+    said = Farewell(0, 'rank 0 was stopped by OSError: "no" \N{SNOWMAN}')
+    one.say(2, said)
+    assert one.of(2) == said
+    assert one.of(0) is None
+    assert other.of(2) is None
+
+
+class BrokenStore(dist.HashStore):
+    """The store of a job whose keeper has died, or whose host does not answer."""
+
+    def __init__(self, answer: Callable[[], None]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def set(self, key: str, value: str) -> None:
+        self._answer()
+
+    def check(self, keys: list[str]) -> bool:
+        self._answer()
+        return False
+
+
+def dies() -> None:
+    raise dist.DistNetworkError("Broken pipe")
+
+
+def hangs() -> None:
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("answer", [dies, hangs])
+def test_a_store_that_is_gone_is_said_and_not_waited_for(answer: Callable[[], None]) -> None:
+    farewells = Farewells(BrokenStore(answer))
+    begin = time.monotonic()
+    farewells.say(0, Farewell(0, "rank 0 has returned"))
+    with pytest.raises(ConnectionError, match="does not answer"):
+        farewells.of(1)
+    assert time.monotonic() - begin < 4.5

@@ -164,6 +164,51 @@ def test_a_rank_that_dies_before_the_first_call() -> None:
         assert "rank 0: exchange over the control group failed: rank 1 has died or left" in text
 
 
+def leave_in_the_set_up(channel: Connection, how: str) -> None:
+    """Rank 0 goes, rank 2 hears of it and goes, rank 1 waits for rank 2 alone."""
+    from dgcl.context import context
+
+    control = context.require_control()
+    channel.send("here")
+    channel.recv()
+    try:
+        if control.rank == 0:
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            control.leave("was stopped by MemoryError: no more")
+        elif control.rank == 2:
+            control.exchange(None)
+        else:
+            control.broadcast(None, src=2)
+    except CommError as error:
+        channel.send(describe(error))
+        channel.recv()
+
+
+@pytest.mark.parametrize(
+    ("how", "clause"),
+    [
+        ("kill", r"rank 0 has died or left \(.*\)"),
+        ("leave", r"rank 0 was stopped by MemoryError: no more"),
+    ],
+)
+def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause: str) -> None:
+    with Ranks(3, leave_in_the_set_up, how) as ranks:
+        ranks.told()
+        ranks.tell("go", [0])
+        if how == "kill":
+            ranks.processes[0].join()
+        ranks.tell("go", [2])
+        kind, text, _ = ranks.told([2])[2]
+        assert kind == "PeerLostError"
+        assert re.fullmatch(f"rank 2: exchange over the control group failed: {clause}", text), text
+        ranks.tell("go", [1])
+        kind, text, _ = ranks.told([1])[1]
+        assert kind == "PeerLostError"
+        pattern = f"rank 1: scatter over the control group failed: {clause}, says rank 2"
+        assert re.fullmatch(pattern, text), text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_killed_at_any_moment(seed: int) -> None:

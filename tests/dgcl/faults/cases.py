@@ -118,7 +118,8 @@ def _expected(case: Case) -> Iterator[tuple[str, str]]:
     """(class, pattern of the text) that a survivor may raise."""
     victim = f"rank {case.victim}"
     if case.in_set_up:
-        yield "PeerLostError", rf"control group failed: rank {case.victim} has died or left"
+        how = "has died or left" if case.kind == "kill" else "was stopped by"
+        yield "PeerLostError", rf"control group failed: rank {case.victim} {how}"
         if case.kind != "kill":
             return
     if case.kind == "kill":
