@@ -5,14 +5,18 @@ the plan and its own file (:func:`load_comm_info`). A part file is::
 
     8 bytes     MAGIC
     8 bytes     length of the header, little-endian
-    header      JSON: schema, set (the same in all files written together), rank, world_size, sizes, numbers, and
-                for each array its name, dtype, shape, and place in the file
+    header      JSON: schema, set (the same in all files written together), plan (the fingerprint of plan.npz),
+                rank, world_size, sizes, numbers, and for each array its name, dtype, shape, and place in the file
     arrays      as they are, each from a multiple of 64 bytes on
     32 bytes    BLAKE2b of all before
 
 Arrays are mapped, not read: pages that nobody looks at stay on the disk. The mapping is private, so what a program
 writes into an array never reaches the file. Files are believed only if their hash is right and their tables point
 where they should; nothing in them is ever executed.
+
+All files are written in a folder of their own inside ``DIR`` and then renamed. Whoever is killed before the renames
+leaves the parts that were there as they were; whoever is killed between two of them leaves a mix, which is refused:
+ranks compare the sets of their parts, and each the fingerprint of the plan that it finds with its part's.
 """
 
 from __future__ import annotations
@@ -22,9 +26,10 @@ import json
 import mmap
 import os
 import secrets
+import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +38,8 @@ import numpy as np
 from dgcl.build import Share, connect_shares
 from dgcl.context import context
 from dgcl.local_graph import LocalGraph
-from dgcl.planner.plan_io import load_plan, save_plan
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, load_plan, plan_arrays, save_plan
 from dgcl.program.checks import check_program
 from dgcl.program.model import Program, Schedule
 from dgcl.row_exchange import agree
@@ -42,8 +48,10 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 MAGIC: Final = b"DGCLPART"
-SCHEMA: Final = "dgcl-part/1"
+SCHEMA: Final = "dgcl-part/2"
 PLAN: Final = "plan.npz"
+_PART: Final = "rank-*.part"
+_UNFINISHED: Final = ".new-"
 _ALIGNMENT: Final = 64
 _DIGEST_BYTES: Final = 32
 _LONGEST_HEADER: Final = 1 << 20
@@ -55,20 +63,39 @@ def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
     return Path(folder) / f"rank-{rank:05d}.part"
 
 
+def is_of_parts(name: str) -> bool:
+    """Whether a file or folder of this name belongs to parts, finished or not."""
+    return name == PLAN or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
+
+
 def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None:
     """Write the parts of all ranks and their plan; the folder is made where there is none.
 
+    What was there of other parts is replaced, and what a killed writer left is removed: one writer at a time.
+
     Raises:
-        OSError: A file cannot be written.
+        OSError: A file cannot be written; what was there is as it was.
     """
     place = Path(folder)
     place.mkdir(exist_ok=True)
-    token = secrets.token_hex(8)
-    for share in shares:
-        _write_whole(part_path(place, share.program.rank), _pieces(share, token))
-    temporary = place / f".{token}.npz"
-    save_plan(shares[0].plan, temporary)
-    os.replace(temporary, place / PLAN)
+    for left in place.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left)
+    token, plan = secrets.token_hex(8), shares[0].plan
+    new = place / f"{_UNFINISHED}{token}"
+    new.mkdir()
+    try:
+        sign = _sign(plan)
+        for share in shares:
+            _write(part_path(new, share.program.rank), _pieces(share, token, sign))
+        save_plan(plan, new / PLAN)
+        names = sorted(entry.name for entry in new.iterdir())
+        for name in names:
+            os.replace(new / name, place / name)
+    finally:
+        shutil.rmtree(new)
+    for other in place.glob(_PART):  # of more ranks than there are now
+        if other.name not in names:
+            other.unlink()
 
 
 def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tuple[Share, str]:
@@ -133,7 +160,12 @@ def load_comm_info(
     return connect_shares(share, Communicator, timeout, channel)
 
 
-def _pieces(share: Share, token: str) -> list[bytes | np.ndarray]:
+def _sign(plan: Plan) -> str:
+    """The fingerprint of what a plan is, not of what it states to be."""
+    return fingerprint(plan_arrays(plan.relation, plan.trees), plan.meta)
+
+
+def _pieces(share: Share, token: str, sign: str) -> list[bytes | np.ndarray]:
     """What is written, in order, but the hash."""
     program, local = share.program, share.local
     arrays: dict[str, np.ndarray] = {}
@@ -157,6 +189,7 @@ def _pieces(share: Share, token: str) -> list[bytes | np.ndarray]:
     header: dict[str, Any] = {
         "schema": SCHEMA,
         "set": token,
+        "plan": sign,
         "rank": program.rank,
         "world_size": program.world_size,
         "sizes": list(share.sizes),
@@ -171,21 +204,15 @@ def _pieces(share: Share, token: str) -> list[bytes | np.ndarray]:
     return pieces
 
 
-def _write_whole(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
-    """Write a file whole or not at all, and its hash behind it."""
+def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
+    """Write a file, and its hash behind it."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            for piece in pieces:
-                data = piece if isinstance(piece, bytes) else piece.reshape(-1).view(np.uint8).data
-                digest.update(data)
-                file.write(data)
-            file.write(digest.digest())
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    with open(path, "xb") as file:
+        for piece in pieces:
+            data = piece if isinstance(piece, bytes) else piece.reshape(-1).view(np.uint8).data
+            digest.update(data)
+            file.write(data)
+        file.write(digest.digest())
 
 
 def _checked_header(memory: np.ndarray) -> dict[str, Any]:
@@ -204,7 +231,7 @@ def _checked_header(memory: np.ndarray) -> dict[str, Any]:
     start = len(MAGIC) + 8
     header = json.loads(memory[start : start + length].tobytes())
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise ValueError(f"it is not of schema {SCHEMA}")
+        raise ValueError(f"it is not of schema {SCHEMA}; prepare the parts anew")
     header["arrays"] = {
         name: (dtype, shape, start + length + begin)
         for name, (dtype, shape, begin) in header["arrays"].items()
@@ -240,5 +267,9 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
     plan = load_plan(folder / PLAN)
     if plan.relation.world_size != program.world_size:
         raise ValueError(f"{PLAN} is for {plan.relation.world_size} ranks, and this for {program.world_size}")
+    if _sign(plan) != header["plan"]:
+        raise ValueError(
+            f"{PLAN} beside it is another plan than the one that it was made for; prepare the parts anew"
+        )
     num_nodes, num_edges = header["sizes"]
     return Share(program, local, plan, (int(num_nodes), int(num_edges)))

@@ -113,19 +113,17 @@ def partition(args: argparse.Namespace) -> int:
 
 def _check_folder(out: str) -> None:
     """Refuse a folder that parts cannot be written to before anything is computed."""
+    from dgcl.part_files import is_of_parts
+
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise CliError(f"--out {out}: is a file, name a folder, or leave out the slash")
-    if folder.is_dir() and any(not _is_of_parts(entry.name) for entry in folder.iterdir()):
+    if folder.is_dir() and any(not is_of_parts(entry.name) for entry in folder.iterdir()):
         raise CliError(f"--out {out}: has other files in it, name a new folder")
     if not folder.parent.is_dir():
         raise CliError(f"--out {out}: there is no folder {folder.parent}")
     if not os.access(folder if folder.is_dir() else folder.parent, os.W_OK):
         raise CliError(f"--out {out}: no permission to write there")
-
-
-def _is_of_parts(name: str) -> bool:
-    return name == "plan.npz" or (name.startswith("rank-") and name.endswith(".part"))
 
 
 def _write_parts(

@@ -91,6 +91,13 @@ def spoil_set(folder: Path) -> None:
     part_path(folder, 0).write_bytes(first)
 
 
+def spoil_rename(folder: Path) -> None:
+    """As if the writer of other parts had been killed before its last rename: their plan is not there yet."""
+    plan = (folder / PLAN).read_bytes()
+    save_shares(folder, prepare(EDGES, 3, "uniform", part=PARTS[::-1].copy()))
+    (folder / PLAN).write_bytes(plan)
+
+
 def spoil_plan(folder: Path) -> None:
     (folder / PLAN).write_bytes(b"PK")
 
@@ -101,15 +108,53 @@ def spoil_plan(folder: Path) -> None:
         (spoil_missing, "No such file"),
         (spoil_rank, "it is for rank 0 of 3, and this is rank 1 of 3"),
         (spoil_set, "rank 0 and rank 1 were not written together"),
+        (spoil_rename, "plan.npz beside it is another plan than the one that it was made for"),
         (spoil_plan, "plan.npz"),
     ],
-    ids=["missing", "another rank's", "another set's", "no plan"],
+    ids=["missing", "another rank's", "another set's", "another set's plan", "no plan"],
 )
 def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str) -> None:
     spoil(folder)
     said = dgcl.launch(outcome, 3, folder)
     assert all(words in text for text in said), said
     assert threading.active_count() < 10
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("renames", [0, 1, 3])
+def test_a_writer_that_is_stopped(folder: Path, renames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first rename nothing has changed; later a mix is refused; the next writer puts all right."""
+    before, done = contents(folder), 0
+
+    def replace(source: Path, target: Path) -> None:
+        nonlocal done
+        if done == renames:
+            raise OSError("the disk is full")
+        done += 1
+        Path(source).rename(target)
+
+    other = prepare(EDGES, 3, "uniform", part=PARTS[::-1].copy())
+    with monkeypatch.context() as patched:
+        patched.setattr("dgcl.part_files.os.replace", replace)
+        with pytest.raises(OSError, match="the disk is full"):
+            save_shares(folder, other)
+    after = contents(folder)
+    assert after.keys() == before.keys()
+    assert sum(after[name] != before[name] for name in before) == renames
+    said = dgcl.launch(outcome, 3, folder)
+    assert all((text == "connected") == (renames == 0) for text in said), said
+    save_shares(folder, other)
+    assert dgcl.launch(outcome, 3, folder) == ["connected"] * 3
+
+
+def test_what_a_killed_writer_left_and_parts_of_more_ranks_are_removed(folder: Path) -> None:
+    (folder / ".new-0123").mkdir()
+    (folder / ".new-0123" / "rank-00000.part").write_bytes(b"half of it")
+    save_shares(folder, prepare(EDGES, 2, "uniform", part=PARTS // 2))
+    assert sorted(contents(folder)) == [PLAN, "rank-00000.part", "rank-00001.part"]
 
 
 def test_another_number_of_ranks(folder: Path) -> None:
