@@ -2,13 +2,17 @@
 
 ``gather_16``, ``sum_float32_4``, ``wait``, ...: the number is the unit in bytes. Variants of the gather are
 named like ``gather_16_x8_stream``: eight loads under way, with a cache hint.
+
+A kernel's Python function is imported when it is compiled, not before: whoever loads stored PTX needs no CUDA half
+of numba that works.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from dgcl.kernels.cuda_memory import HINTS
 
@@ -38,27 +42,30 @@ class Kernel:
 
 def gather(unit: int, unroll: int = _UNROLL, hint: str = "plain") -> Kernel:
     """A gather, or a variant of it."""
-    from dgcl.kernels.cuda_gather import gather_kernel
-
     name = f"gather_{unit}" + (f"_x{unroll}" if unroll != _UNROLL else "") + f"_{hint}" * (hint != "plain")
-    return Kernel(name, 6, lambda: gather_kernel(unit, unroll, hint))
+    return Kernel(name, 6, lambda: _import("cuda_gather", "gather_kernel")(unit, unroll, hint))
+
+
+def _import(module: str, name: str) -> Any:
+    return getattr(import_module(f"dgcl.kernels.{module}"), name)
 
 
 def catalogue() -> dict[str, Kernel]:
     """Every kernel that the runtime uses, by name."""
-    from dgcl.kernels import cuda_flags
     from dgcl.kernels.cuda_numbers import ITEM_BYTES
-    from dgcl.kernels.cuda_sum import sum_kernel
+
+    def flags(name: str, num_parameters: int) -> Kernel:
+        return Kernel(name, num_parameters, lambda: _import("cuda_flags", name))
 
     def sums(element: str, unit: int) -> Kernel:
-        return Kernel(f"sum_{element}_{unit}", 7, lambda: sum_kernel(element, unit))
+        return Kernel(f"sum_{element}_{unit}", 7, lambda: _import("cuda_sum", "sum_kernel")(element, unit))
 
     kernels = [
-        Kernel("enter", 13, lambda: cuda_flags.enter),
-        Kernel("announce", 5, lambda: cuda_flags.announce),
-        Kernel("wait", 3, lambda: cuda_flags.wait),
-        Kernel("resolve", 5, lambda: cuda_flags.resolve),
-        Kernel("signal", 3, lambda: cuda_flags.signal),
+        flags("enter", 13),
+        flags("announce", 5),
+        flags("wait", 3),
+        flags("resolve", 5),
+        flags("signal", 3),
         *(gather(unit) for unit in UNITS),
         *(sums(element, unit) for element, size in ITEM_BYTES.items() for unit in UNITS if unit >= size),
     ]
@@ -75,8 +82,8 @@ def sum_name(dtype: str, unit: int) -> str:
     return f"sum_{'int8' if dtype == 'uint8' else dtype}_{unit}"
 
 
-def nearest_capability(capability: tuple[int, int]) -> tuple[int, int]:
-    """The newest of :data:`CAPABILITIES` that a GPU of this compute capability runs.
+def fitting_capabilities(capability: tuple[int, int]) -> list[tuple[int, int]]:
+    """Those of :data:`CAPABILITIES` that a GPU of this compute capability runs, oldest first.
 
     Raises:
         ValueError: The GPU is older than all of them.
@@ -88,4 +95,4 @@ def nearest_capability(capability: tuple[int, int]) -> tuple[int, int]:
             f"capability: expected compute capability {oldest} or newer, got "
             f'{capability[0]}.{capability[1]}; use device="cpu"'
         )
-    return fitting[-1]
+    return fitting

@@ -24,6 +24,7 @@ _NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
 _EVENT_WITHOUT_TIME = 2
 _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 600, 704
 _RELAXED = 2  # a mode of capture
+_ERROR_LOG, _ERROR_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # options of the translator of PTX
 _UUID_BYTES = 16
 
 IPC_HANDLE_BYTES: Final = 64
@@ -33,12 +34,17 @@ class CudaError(RuntimeError):
     """A driver function failed.
 
     Attributes:
-        code: The driver's number of the error.
+        function: Which one.
+        code, name: The driver's number and name of the error.
     """
 
     def __init__(self, function: str, code: int, name: str) -> None:
         super().__init__(f"{function}: {name} ({code})")
-        self.code = code
+        self.function, self.code, self.name = function, code, name
+
+    def explained(self, words: str) -> CudaError:
+        """The same error with more to say."""
+        return CudaError(self.function, self.code, f"{self.name}: {words}")
 
 
 class _IpcHandle(ctypes.Structure):
@@ -151,6 +157,14 @@ class Driver:
         self.call("cuStreamCreate", byref(stream), c_uint(_NON_BLOCKING_STREAM))
         return stream.value or 0
 
+    def create_urgent_stream(self) -> int:
+        """A stream of the highest priority: apart from others in the device's queues, as far as there are queues.
+        Streams of one priority share a few, and what comes behind a wait in a queue waits, too."""
+        stream, lowest, highest = c_void_p(), c_int(), c_int()
+        self.call("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
+        self.call("cuStreamCreateWithPriority", byref(stream), c_uint(_NON_BLOCKING_STREAM), highest)
+        return stream.value or 0
+
     def destroy_stream(self, stream: int) -> None:
         """Give up a stream; what it has still to do is done."""
         self.call("cuStreamDestroy_v2", c_void_p(stream))
@@ -202,9 +216,19 @@ class Driver:
     # Kernels
 
     def load_module(self, ptx: str) -> int:
-        """Translate PTX for the GPU of the current context, and load it."""
-        module = c_void_p()
-        self.call("cuModuleLoadData", byref(module), c_char_p(ptx.encode()))
+        """Translate PTX for the GPU of the current context, and load it.
+
+        Raises:
+            CudaError: The driver refuses it; with what its translator says of it.
+        """
+        module, said = c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
+        options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+        values = (c_void_p * 2)(ctypes.addressof(said), _LOG_BYTES)
+        try:
+            self.call("cuModuleLoadDataEx", byref(module), c_char_p(ptx.encode()), c_uint(2), options, values)
+        except CudaError as error:
+            words = " ".join(said.value.decode(errors="replace").split())
+            raise error.explained(words) if words else error from None
         return module.value or 0
 
     def unload_module(self, module: int) -> None:

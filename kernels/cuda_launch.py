@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from dgcl.kernels.cuda_catalogue import Kernel, catalogue, nearest_capability
+from dgcl.kernels.cuda_catalogue import Kernel, catalogue, fitting_capabilities
 from dgcl.kernels.cuda_driver import CudaError, Driver
 from dgcl.kernels.cuda_enqueue import (
     COPY,
@@ -22,6 +24,11 @@ from dgcl.kernels.cuda_enqueue import (
     enqueue,
 )
 from dgcl.kernels.cuda_ptx import ptx_of
+
+_log = logging.getLogger("dgcl")
+
+# The driver's numbers for "no binary for this GPU", "invalid PTX" and "unsupported PTX version".
+_REFUSES_PTX: Final = (209, 218, 222)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Kernels:
     ) -> None:
         self.driver = driver
         self.num_multiprocessors = driver.num_multiprocessors(device)
-        self._capability = nearest_capability(driver.capability(device))
+        self._capabilities = fitting_capabilities(driver.capability(device))
         self._ptx = ptx
         self._catalogue = catalogue()
         self._loaded: dict[str, Loaded] = {}
@@ -72,11 +79,28 @@ class Kernels:
         Raises:
             CudaError: The driver refuses it.
         """
-        module = self.driver.load_module(self._ptx(kernel, self._capability))
+        module = self._load(kernel)
         self._modules.append(module)
         handle = self.driver.function(module, f"dgcl_{kernel.name}")
         loaded = self._loaded[kernel.name] = Loaded(kernel.name, kernel.num_parameters, handle)
         return loaded
+
+    def _load(self, kernel: Kernel) -> int:
+        """A module by the newest PTX that the driver takes: one may be too old for the text, or unable to
+        translate it."""
+        while True:
+            capability = self._capabilities[-1]
+            try:
+                return self.driver.load_module(self._ptx(kernel, capability))
+            except CudaError as error:
+                if error.code not in _REFUSES_PTX or len(self._capabilities) == 1:
+                    raise
+                self._capabilities.pop()
+                _log.info(
+                    "the driver refuses kernels for compute capability %d.%d (%s); trying older ones",
+                    *capability,
+                    error,
+                )
 
     def blocks_at_once(self, kernel: Loaded, threads: int) -> int:
         """How many blocks of a kernel the device holds at once."""

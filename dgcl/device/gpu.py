@@ -98,7 +98,7 @@ class Device:
         self.driver, self.index, self.tensors = driver, index, tensors
         self.context = driver.current_context()
         self.kernels = Kernels(driver, index, ptx)
-        self.side = driver.create_stream()
+        self.side = driver.create_urgent_stream()
         self.uuid = driver.uuid(index)
         self.waits_in_streams = driver.can_wait_in_streams(index)
         self.is_open = True

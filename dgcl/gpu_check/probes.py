@@ -21,7 +21,7 @@ import torch
 from dgcl.gpu_check.flag_rounds import FlagRounds
 from dgcl.gpu_check.gpu import Gpu, Tables, as_bytes
 from dgcl.gpu_check.pair import Peer
-from dgcl.kernels.cuda_catalogue import catalogue, nearest_capability
+from dgcl.kernels.cuda_catalogue import catalogue, fitting_capabilities
 from dgcl.kernels.cuda_driver import CudaError
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_ptx import compile_ptx
@@ -43,7 +43,7 @@ def probe_driver() -> dict[str, Any]:
     kernel = catalogue()["sum_float32_16"]
     start = time.perf_counter()
     try:
-        compile_ptx(kernel, nearest_capability(capability))
+        compile_ptx(kernel, fitting_capabilities(capability)[-1])
         found["numba compiles here"] = f"{time.perf_counter() - start:.2f} s for the first"
     except Exception as error:  # whatever is wrong with this installation is what the probe is for
         found["numba compiles here"] = f"no: {type(error).__name__}: {error}"[:300]

@@ -90,7 +90,11 @@ CUresult cuDeviceGetAttribute(int *found, CUdevice_attribute which, CUdevice dev
   return CUDA_SUCCESS;
 }
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options,
+                            void **values) {
+  if (count != 2 || options[0] != CU_JIT_ERROR_LOG_BUFFER || options[1] != CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES ||
+      ((char *)values[0])[(long long)values[1] - 1] != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   *module = (CUmodule)(long long)((const char *)image)[0];
   return CUDA_SUCCESS;
 }
@@ -194,6 +198,17 @@ CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
   *stream = (CUstream)(long long)(600 + (flags == CU_STREAM_NON_BLOCKING));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *lowest, int *highest) {
+  *lowest = 0;
+  *highest = -5;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+  *stream = (CUstream)(long long)(610 + (flags == CU_STREAM_NON_BLOCKING) + priority);
   return CUDA_SUCCESS;
 }
 

@@ -30,6 +30,7 @@ class FakeLibrary:
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []
         self.refuse: str | None = None
+        self.refused: list[bytes] = []  # texts of kernels
         self.unloaded: list[int] = []
         void, uint, callback = ctypes.c_void_p, ctypes.c_uint, ctypes.CFUNCTYPE
         self.cuLaunchKernel = callback(ctypes.c_int, void, *[uint] * 7, void, ctypes.POINTER(void), void)(
@@ -62,9 +63,13 @@ class FakeLibrary:
         value._obj.value = {16: 132, 75: 9, 76: 0, 122: 1}[which.value]
         return 0
 
-    def cuModuleLoadData(self, module: Any, image: Any) -> int:
+    def cuModuleLoadDataEx(self, module: Any, image: Any, count: Any, options: Any, values: Any) -> int:
         module._obj.value = len(image.value)
-        return 222 if self.refuse == "cuModuleLoadData" else 0
+        assert (count.value, list(options), values[1]) == (2, [5, 6], 4096)
+        if self.refuse == "cuModuleLoadDataEx" or image.value in self.refused:
+            ctypes.memmove(values[0], b"ptxas fatal:\n too new\0", 23)
+            return 222
+        return 0
 
     def cuModuleUnload(self, module: Any) -> int:
         self.unloaded.append(module.value)
@@ -115,9 +120,30 @@ def test_an_unknown_kernel_is_an_error(library: FakeLibrary) -> None:
 
 
 def test_refused_ptx_is_an_error(library: FakeLibrary) -> None:
-    library.refuse = "cuModuleLoadData"
-    with pytest.raises(CudaError, match=r"cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION \(222\)"):
+    library.refuse = "cuModuleLoadDataEx"
+    told = r"cuModuleLoadDataEx: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: ptxas fatal: too new \(222\)"
+    with pytest.raises(CudaError, match=told) as caught:
         Kernels(Driver(library), 0, ptx_of)["signal"]
+    assert caught.value.code == 222
+
+
+def test_ptx_that_a_driver_refuses_is_replaced_by_older_ptx(
+    library: FakeLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dgcl")
+    library.refused = [b"9.0", b"8.0"]
+    tried: list[str] = []
+
+    def ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
+        tried.append(".".join(map(str, capability)))
+        return tried[-1]
+
+    kernels = Kernels(Driver(library), 0, ptx)
+    assert kernels["signal"].handle == 30
+    assert tried == ["9.0", "8.0", "7.5"]
+    assert "refuses kernels for compute capability 9.0 (cuModuleLoadDataEx" in caplog.text
+    assert kernels["wait"].handle == 30
+    assert tried[3:] == ["7.5"], "what was refused is asked for again"
 
 
 def test_no_device_is_an_error(library: FakeLibrary) -> None:
@@ -273,6 +299,7 @@ def test_every_function_for_streams_is_called_as_declared(stub: ctypes.CDLL) -> 
     with pytest.raises(CudaError):
         driver.enable_peer_access(504)
     assert driver.create_stream() == 601
+    assert driver.create_urgent_stream() == 611 - 5
     assert driver.create_event() == 701
     assert [driver.is_capturing(stream) for stream in (7, 8)] == [True, False]
     assert [driver.has_happened(event) for event in (1, 2)] == [True, False]

@@ -297,7 +297,7 @@ class FakeCuda:
         _contexts.relaxed = True
         return 0
 
-    def cuModuleLoadData(self, module: Any, image: Any) -> int:
+    def cuModuleLoadDataEx(self, module: Any, image: Any, *options: Any) -> int:
         self._need_context()
         module._obj.value = next(_numbers)
         return 0
@@ -321,6 +321,15 @@ class FakeCuda:
         stream._obj.value = number = 0x100 + next(_numbers)
         self._streams[number] = Stream()
         return 0
+
+    def cuCtxGetStreamPriorityRange(self, lowest: Any, highest: Any) -> int:
+        self._need_context()
+        lowest._obj.value, highest._obj.value = 0, -2
+        return 0
+
+    def cuStreamCreateWithPriority(self, stream: Any, flags: Any, priority: Any) -> int:
+        assert priority.value == -2
+        return self.cuStreamCreate(stream, flags)
 
     def cuStreamSynchronize(self, stream: Any) -> int:
         self._need_context()
