@@ -4,6 +4,9 @@ Where the plan carries a row from its owner to those that need it, the fold carr
 back: a rank adds what it gets from its children to its own contribution and sends one row to its parent, so
 it moves exactly as many rows as the plan. On connections that are
 alike in both directions it takes exactly as long.
+
+`dgcl check` and the screen of `dgcl plan` show what this module finds. What the ranks then do with it, tables and
+buffers, is proved on its own (dgcl/program/verify.py).
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
+
+
+class NoWayBackError(ValueError):
+    """A link that the plan uses has none the other way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +86,14 @@ def reverse_plan(plan: Plan) -> Fold:
     """Return the fold of a plan, verified.
 
     Raises:
-        ValueError: an edge has no link the other way; the message names the pair.
+        NoWayBackError: an edge has no link the other way; the message names the pair.
     """
     trees = reverse_trees(plan.trees)
     missing = np.flatnonzero(plan.topology.arrays().link_of[trees.edge_src, trees.edge_dst] < 0)
     if missing.size:
         s, d = int(trees.edge_src[missing[0]]), int(trees.edge_dst[missing[0]])
         names = [plan.topology.devices[r].name for r in (s, d)]
-        raise ValueError(
+        raise NoWayBackError(
             f"the plan cannot be folded back: it sends from rank {d} ({names[1]}) to rank {s} ({names[0]})"
             f" but topology {plan.topology.name!r} has no link {names[0]} -> {names[1]} for the way back"
         )

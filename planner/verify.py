@@ -1,4 +1,4 @@
-"""Whether a plan is what it states: delivery is proved, cost, gap and fingerprint are recomputed.
+"""Whether a plan is what it states: delivery is proved, cost, gap and fingerprint are recomputed; and its fold.
 
 `check_plan_file` needs nothing but the file.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dgcl.planner.cost import direct_seconds, stage_seconds
 from dgcl.planner.delivery import verify_trees
 from dgcl.planner.errors import PlanError
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
+
+if TYPE_CHECKING:
+    from dgcl.planner.reverse import Fold
 
 _RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
 
@@ -31,6 +34,8 @@ class Report:
         predicted_seconds, lower_bound_seconds, gap, direct_seconds: as stated and found true (the bound
             itself is held against the cut bound only: it may not be above the cost).
         cut_bound_seconds: the bound by cuts, recomputed.
+        fold_seconds, fold_bound_seconds: what the way back takes, proved to add every contribution once, and
+            a bound on any fold; None where some link has none the other way.
         fingerprint: recomputed and equal to the stated one.
     """
 
@@ -51,6 +56,8 @@ class Report:
     gap: float
     direct_seconds: float | None
     cut_bound_seconds: float
+    fold_seconds: float | None
+    fold_bound_seconds: float | None
     fingerprint: str
 
     def to_json(self) -> dict[str, Any]:
@@ -118,6 +125,19 @@ def _require_equal(name: str, stated: float, found: float) -> None:
         raise PlanError(f"meta.{name} is {stated!r} but the edges cost {found!r}")
 
 
+def _fold(plan: Plan) -> Fold | None:
+    """Return the verified fold of a plan; None where there is no way back."""
+    from dgcl.planner.reverse import NoWayBackError, reverse_plan
+
+    try:
+        fold = reverse_plan(plan)
+    except NoWayBackError:
+        return None
+    if fold.bound.seconds > fold.predicted_seconds * (1 + _RELATIVE):
+        raise PlanError(f"the fold costs {fold.predicted_seconds!r}, below its bound {fold.bound.seconds!r}")
+    return fold
+
+
 def check_plan_file(path: str | os.PathLike[str]) -> Report:
     """Read a plan file and prove it, with nothing but the file.
 
@@ -134,6 +154,7 @@ def check_plan_file(path: str | os.PathLike[str]) -> Report:
         cut = cut_bound(plan.relation, plan.topology, plan.row_bytes)
         if cut.seconds > plan.predicted_seconds * (1 + _RELATIVE):
             raise PlanError(f"the plan costs {plan.predicted_seconds!r}, below the cut bound {cut.seconds!r}")
+        fold = _fold(plan)
     except PlanError as error:
         raise PlanError(f"{os.fspath(path)}: {error}") from None
     relation, trees = plan.relation, plan.trees
@@ -155,5 +176,7 @@ def check_plan_file(path: str | os.PathLike[str]) -> Report:
         gap=plan.gap,
         direct_seconds=plan.direct_seconds,
         cut_bound_seconds=cut.seconds,
+        fold_seconds=None if fold is None else fold.predicted_seconds,
+        fold_bound_seconds=None if fold is None else fold.bound.seconds,
         fingerprint=plan.fingerprint,
     )

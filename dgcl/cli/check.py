@@ -37,7 +37,12 @@ def check(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"ok": True, **report.to_json()})
         return 0
-    direct = report.direct_seconds
+    direct, fold = report.direct_seconds, report.fold_seconds
+    way_back = "not possible: some link has none the other way"
+    if fold is not None and report.fold_bound_seconds is not None:
+        way_back = (
+            f"{seconds(fold)}, every contribution added once (bound {seconds(report.fold_bound_seconds)})"
+        )
     print_fields(
         [
             ("plan", f"{args.plan}: accepted"),
@@ -47,6 +52,7 @@ def check(args: argparse.Namespace) -> int:
             ("sends", f"{size(report.bytes_sent)} ({size(report.bytes_needed)} needed)"),
             ("takes", seconds(report.predicted_seconds)),
             ("bound", f"{seconds(report.lower_bound_seconds)}; the plan is {report.gap:.2%} above it"),
+            ("fold", way_back),
             ("direct", "not possible: some pair has no link" if direct is None else seconds(direct)),
             ("fingerprint", report.fingerprint),
         ]

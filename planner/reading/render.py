@@ -18,7 +18,7 @@ def render(facts: dict[str, Any]) -> str:
 
 
 def _head(facts: dict[str, Any]) -> str:
-    machine, relation, bound = facts["machine"], facts["relation"], facts["bound"]
+    machine, relation, bound, fold = facts["machine"], facts["relation"], facts["bound"], facts["fold"]
     wires = [
         f"{c['count']} {c['kind']} ({_range(c['min_GBps'], c['max_GBps'])} GB/s)"
         for c in machine["connections"]
@@ -31,6 +31,11 @@ def _head(facts: dict[str, Any]) -> str:
         f"machine   {machine['name']}: {machine['devices']} devices{place}; {', '.join(wires)}",
         f"relation  {vertices}; {rows} ({each})",
         f"bound     {seconds(bound['seconds'])}, limited by: {bound['limited_by']}",
+        "fold      "
+        + (
+            fold.get("impossible")
+            or f"{seconds(fold['seconds'])} back, bound {seconds(fold['bound_seconds'])}"
+        ),
     ]
     return "\n".join(lines)
 

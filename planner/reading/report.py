@@ -24,6 +24,7 @@ from dgcl.planner.cost import GIGA, stage_loads
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan, PlanOptions
 from dgcl.planner.relation import Relation
+from dgcl.planner.reverse import NoWayBackError, reverse_plan
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -76,7 +77,17 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
         "stages": _stages(plan, seconds),
         "kinds": _kinds(plan, seconds),
         "bound": {"seconds": plan.lower_bound_seconds, "limited_by": plan.meta.get("limited_by", "")},
+        "fold": _fold(plan),
     }
+
+
+def _fold(plan: Plan) -> dict[str, Any]:
+    """What the way back takes: gradients to their owners over the same trees."""
+    try:
+        fold = reverse_plan(plan)
+    except NoWayBackError as error:
+        return {"impossible": str(error)}
+    return {"seconds": fold.predicted_seconds, "bound_seconds": fold.bound.seconds}
 
 
 def _machine(topology: Topology) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dgcl.planner.delivery import verify_trees
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.verify import check_plan_file, verify_plan
-from dgcl.topology import Topology
+from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
@@ -310,6 +310,28 @@ def test_the_report_repeats_what_was_proved(tmp_path: Path) -> None:
     assert report.fingerprint == plan.fingerprint
     assert report.cut_bound_seconds <= report.lower_bound_seconds
     assert json.loads(json.dumps(report.to_json())) == report.to_json()
+
+
+@pytest.mark.parametrize(
+    ("back", "fold"),
+    [
+        pytest.param(4.0, (2.0, 2.0), id="alike both ways"),
+        pytest.param(1.0, (8.0, 8.0), id="slower back"),
+        pytest.param(None, (None, None), id="no way back"),
+    ],
+)
+def test_the_fold_of_a_file_is_proved_and_priced(
+    back: float | None, fold: tuple[float | None, float | None], tmp_path: Path
+) -> None:
+    """8 GB over 4 GB/s; contributions return over a wire of their own."""
+    wires = [Connection("out", "w", "a", "b", 4.0), Connection("back", "w", "a", "b", back or 1.0)]
+    links = [Link("a", "b", ("out",)), Link("b", "a", ("back",))][: 2 if back else 1]
+    topology = Topology("t", (Device("a"), Device("b")), tuple(wires), tuple(links))
+    plan = make_plan(Relation.from_classes(2, [(0, {1}, 8)]), topology, options=PlanOptions(row_bytes=10**9))
+    plan.save(tmp_path / "plan.npz")
+    report = check_plan_file(tmp_path / "plan.npz")
+    assert report.predicted_seconds == 2.0
+    assert (report.fold_seconds, report.fold_bound_seconds) == fold
 
 
 def test_a_signed_plan_of_other_trees_is_a_plan_of_its_own(tmp_path: Path) -> None:

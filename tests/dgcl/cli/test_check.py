@@ -19,9 +19,11 @@ def test_good_plan(run: Run, plan_file: Path) -> None:
     assert report["deliveries"] == 6
     assert report["predicted_seconds"] == meta["predicted_seconds"]
     assert report["fingerprint"] == meta["fingerprint"]
+    assert report["fold_seconds"] == pytest.approx(meta["predicted_seconds"])  # the line is alike both ways
     text = run("check", plan_file)
     assert text.status == 0
     assert "accepted" in text.out
+    assert "every contribution added once" in text.out
 
 
 LIES = [

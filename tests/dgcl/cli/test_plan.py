@@ -86,7 +86,8 @@ def test_screen_names_machine_relation_methods_and_bound(run: Run, folder: Path)
     assert "6 boundary vertices" in lines[1]
     assert "6 rows to deliver" in lines[1]
     assert lines[2].startswith("bound ")
-    methods = {line.split()[0]: line for line in lines[5:8]}
+    assert lines[3].startswith("fold ")
+    methods = {line.split()[0]: line for line in lines[6:9]}
     assert set(methods) == {"direct", "spst", "auto"}
     assert "impossible" in methods["direct"]  # 0 and 2 have no link
 

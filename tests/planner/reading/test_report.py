@@ -74,6 +74,7 @@ def test_the_report_is_json_and_fits_on_one_screen(facts: dict) -> None:
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 120
     assert lines[2] == "bound     2 s, limited by: machine 0's IB, out"
+    assert lines[3] == "fold      4 s back, bound 2 s"
     assert any(row.split()[:3] == ["direct", "4", "s"] for row in lines)
 
 

@@ -1,0 +1,55 @@
+"""The number of stages that `auto` chooses for a row width, against the best plan of every number of stages.
+
+Where links have latency, K stages cost about alpha * K + row_bytes * T(K). The oracle is the integer program over all
+stage-labelled trees of at most K stages, solved for every K on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.methods import make_plan
+from dgcl.topology import Topology
+from tests.planner.exhaustive import milp_optimum
+from tests.planner.machines import known_answer_topology, small_topology
+
+WIDTHS = (1, 30, 40_000)
+BESIDE_THIN_WIRES = small_topology(4, [(0, 1, 8.0), (1, 2, 8.0), (2, 3, 8.0), (0, 2, 2.0), (0, 3, 1.0)])
+TWO_WAYS_ROUND = small_topology(4, [(0, 1, 4.0), (1, 3, 4.0), (0, 2, 4.0), (2, 3, 4.0), (0, 3, 1.0)])
+
+
+def with_latency(topology: Topology, *seconds: float) -> Topology:
+    """The topology with these latencies on its connections, in turn."""
+    connections = tuple(
+        replace(c, latency=seconds[i % len(seconds)]) for i, c in enumerate(topology.connections)
+    )
+    return replace(topology, connections=connections)
+
+
+@pytest.mark.parametrize(
+    ("topology", "classes", "stages"),
+    [
+        pytest.param(with_latency(known_answer_topology(), 2e-6), [(0, {2}, 80)], [1, 1, 2], id="triangle"),
+        pytest.param(with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3], id="broadcast"),
+        # Two short hops beat a long one for a single byte already; rows of 30 bytes would crowd them.
+        pytest.param(with_latency(TWO_WAYS_ROUND, 1e-6, 3e-6), [(0, {3}, 90), (3, {1, 2}, 20)], [2, 1, 3],
+                     id="unlike latencies"),
+    ],
+)  # fmt: skip
+def test_the_best_plan_of_any_number_of_stages_is_found(
+    topology: Topology, classes: list[tuple[int, set[int], int]], stages: list[int]
+) -> None:
+    relation = Relation.from_classes(topology.num_devices, classes)
+    chosen = []
+    for row_bytes in WIDTHS:
+        plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
+        best = [
+            milp_optimum(relation, topology, row_bytes, num_stages=k) for k in range(1, topology.num_devices)
+        ]
+        assert plan.predicted_seconds == pytest.approx(min(best), rel=1e-6)
+        assert best[plan.num_stages - 1] == pytest.approx(min(best), rel=1e-6)
+        chosen.append(plan.num_stages)
+    assert chosen == stages
