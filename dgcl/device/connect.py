@@ -165,6 +165,7 @@ def connect(device: Device, control: Control) -> Connections:
         except (CudaError, OSError, CommError) as error:
             problems[other] = str(error)
     _prove(device, tables, rank, words, lines)
+    _try_waits_of_streams(device, words, rank)
     control.barrier()
     page.start_look(words)
     driver.synchronize_stream(side)
@@ -245,6 +246,20 @@ def _prove(
         prepared.copy(theirs.proof(rank) + half, tables.upload(pattern) + half, half)
     prepared.enqueue([device.side])
     device.driver.synchronize_stream(device.side)
+
+
+def _try_waits_of_streams(device: Device, words: DeviceWords, rank: int) -> None:
+    """Let the side stream wait for what is there already. Kernels wait instead where the driver refuses; told at
+    INFO."""
+    if not device.waits_in_streams:
+        return
+    try:
+        prepared = Prepared(device.driver)
+        prepared.wait_value(words.proof(rank), 0, 0)
+        prepared.enqueue([device.side])
+    except CudaError as error:
+        device.waits_in_streams = False
+        _log.info("rank %d: kernels wait for flags, because streams cannot: %s", rank, error)
 
 
 def _lines(

@@ -20,6 +20,7 @@ call has been captured: from then on the host no longer knows the number of a ca
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -46,6 +47,8 @@ from dgcl.runtime.dtypes import row_type
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.pool import Block
 from dgcl.runtime.segments import SegmentFile
+
+_log = logging.getLogger("dgcl")
 
 _CLOSE_POLL = 0.005
 
@@ -101,6 +104,12 @@ class DeviceExchange:
         control.barrier()
         self._stream_waits = device.waits_in_streams and bool(others)
         self._shared = self._connections.shares_device_with(self._process, same=True)
+        if self._shared and os.environ.get("CUDA_MODULE_LOADING", "").upper() != "EAGER":
+            _log.info(
+                "rank %d shares a GPU with other threads of its process: start it with CUDA_MODULE_LOADING=EAGER, or "
+                "a kernel that is loaded when it is first used may wait for a wait that it would end",
+                program.rank,
+            )
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
         self._rows_to = np.zeros((2, program.world_size), np.int64)
         for verb, schedule in enumerate((program.expand, program.fold)):

@@ -11,6 +11,10 @@ different calls, the watchdog
    whether in a kernel or in the stream itself, and does nothing more for this communicator;
 3. keeps the error, which the next call, or ``synchronize``, raises.
 
+A driver may hold the watchdog up, too: some functions wait for kernels that run, and one of those may be waiting for
+this very process. So a second thread, which never calls the driver, looks whether the watchdog gets on; if not, it
+sets the abort word itself, which is memory of the host, so that the kernels end and the driver lets go.
+
 After the end it waits until every peer has let go of this rank's memory, and gives that back.
 """
 
@@ -38,6 +42,8 @@ _log = logging.getLogger("dgcl")
 _TICK: Final = 0.002  # how soon new memory of a peer is found
 _LOOK_EVERY: Final = 0.05
 _LOOK_TAKES: Final = 1.0  # at most; a device that is held up does not even copy
+_GUARD_EVERY: Final = 0.25
+_DRIVER_TAKES: Final = 3.0  # what opening or allocating memory may take beside everything else
 
 
 class Watchdog:
@@ -67,11 +73,14 @@ class Watchdog:
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         self._last: Look | None = None
-        self._since = self._looked = time.monotonic()
+        self._since = self._looked = self._ticked = time.monotonic()
+        self._cut_short = False
         self._thread = threading.Thread(
             target=self._run, name=f"dgcl watchdog of rank {program.rank}", daemon=True
         )
         self._thread.start()
+        guard = threading.Thread(target=self._guard, name=f"dgcl guard of rank {program.rank}", daemon=True)
+        guard.start()
 
     def fail(self, error: CommError) -> None:
         """Poison the communicator, tell the peers why, and let the device stop."""
@@ -106,7 +115,29 @@ class Watchdog:
         self._leaving.wait()
         self._give_back()
 
+    def _guard(self) -> None:
+        """Stop the device's kernels if the driver keeps the watchdog from it."""
+        patience = self._timeout + _DRIVER_TAKES
+        while not self._leaving.wait(_GUARD_EVERY):
+            if not self._cut_short and self.unfinished and time.monotonic() - self._ticked > patience:
+                self._cut_short = True
+                _log.warning(
+                    "rank %d: the driver has kept its watchdog waiting for %.0f s; stopping the device",
+                    self._program.rank,
+                    patience,
+                )
+                self._connections.page.stop_kernels()
+
     def _tick(self) -> None:
+        self._ticked = time.monotonic()
+        if self._cut_short and self.failure is None:
+            call, tag = self._connections.page.begun()
+            self.fail(
+                CommTimeoutError(
+                    f"{place(self._program, call, tag)}: the driver did not answer for {self._timeout:g} s, and "
+                    "the device was stopped; ranks that are threads need CUDA_MODULE_LOADING=EAGER"
+                )
+            )
         problem = self._connections.map_new()
         if problem:
             self.fail(CommError(problem))

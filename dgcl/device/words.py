@@ -156,11 +156,15 @@ class HostPage:
 
         Peers may still count over the greatest value, so this is to be repeated until all is quiet.
         """
-        write_word(self._segment.address, 1)
+        self.stop_kernels()
         address, num_bytes = words.lines
         self._device.driver.copy_to_device(
             address, self._segment.address + _STOP, num_bytes, self._device.side
         )
+
+    def stop_kernels(self) -> None:
+        """Let the waits of kernels end, without a word to the driver."""
+        write_word(self._segment.address, 1)
 
     def start_look(self, words: DeviceWords) -> None:
         """Begin to copy the words; :meth:`look` tells when they are here."""

@@ -104,6 +104,7 @@ class FakeCuda:
         self.refused: dict[str, int] = {}  # functions that fail, and how
         self.broken_writes = False  # what is written into other devices' memory gets lost
         self.limit = 1 << 40  # bytes of memory
+        self.held = False  # copies to the host begin when all that runs has ended
         self.slow: set[int] = set()
         self.frozen = threading.Event()
         self._streams: dict[int, Stream] = {0: Stream()}
@@ -204,6 +205,8 @@ class FakeCuda:
         return self.refused.get("cuLaunchKernel", 0)
 
     def _wait_value(self, stream: int, address: int, value: int, flags: int) -> int:
+        if "cuStreamWaitValue64_v2" in self.refused:
+            return self.refused["cuStreamWaitValue64_v2"]
         assert flags == 0
         assert self._streams[stream or 0].captured is None, "the value would be baked into the graph"
         word = ctypes.c_int64.from_address(address)
@@ -256,7 +259,7 @@ class FakeCuda:
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):
             refused = object.__getattribute__(self, "refused")
-            if name in refused and name != "cuLaunchKernel":
+            if name in refused and name not in ("cuLaunchKernel", "cuStreamWaitValue64_v2"):
                 return lambda *arguments: refused[name]
         return object.__getattribute__(self, name)
 
@@ -398,6 +401,10 @@ class FakeCuda:
 
     def cuMemcpyDtoHAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         self._need_context()
+        end = time.monotonic() + 60
+        while self.held and any(stream.work for stream in list(self._streams.values())):
+            assert time.monotonic() < end, "blocked for ever"
+            time.sleep(1e-3)
         self.memory.check(target.value, size.value)  # locked
         self._copy(target.value, source.value, size.value, stream.value)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -65,6 +66,45 @@ def test_a_rank_that_makes_no_call_is_named(memory_operations: bool) -> None:
     assert any("waited 1 s in vain: stage" in text for text in texts)
     assert all("missing from rank 2 (it has not begun this call)" in text for text in texts)
     assert all(0.8 < seconds < SOON for _, _, seconds in results[:2])
+
+
+@pytest.mark.slow
+def test_a_driver_that_waits_for_kernels_does_not_keep_them_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    """Functions of the driver that wait for all kernels, as some do, keep the watchdog from looking."""
+    told = threading.Event()
+
+    def body(rank: Rank) -> Any:
+        warm(rank)
+        if rank.rank == 1:
+            assert told.wait(60)
+            failing(rank)
+            return None
+        rank.exchange.expand(rank.owned(3))
+        rank.fake.held = True
+        with pytest.raises(CommTimeoutError) as caught:  # noqa: PT012
+            rank.wait()
+            rank.exchange.expand(rank.owned(3))
+        told.set()
+        rank.fake.drain()
+        return str(caught.value)
+
+    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0)
+    assert "in vain: stage 0" in results[0]
+    assert "rank 0: the driver has kept its watchdog waiting" in caplog.text
+
+
+def test_streams_that_cannot_wait_leave_it_to_kernels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "dgcl")
+
+    def prepare(fakes: list[FakeCuda]) -> None:
+        fakes[1].refused["cuStreamWaitValue64_v2"] = 801
+
+    def body(rank: Rank) -> None:
+        assert rank.device.waits_in_streams == (rank.rank == 0)
+        warm(rank)
+
+    on_devices(PAIR, body, shared=False, prepare=prepare)
+    assert "rank 1: kernels wait for flags, because streams cannot: operation 0 (wait)" in caplog.text
 
 
 @pytest.mark.slow
