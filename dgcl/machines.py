@@ -1,13 +1,15 @@
 """The machines of a job as one topology: every machine is described where it is, rank 0 puts them together.
 
 What ``topology="auto"`` means. Ranks on CPUs: how fast the cores of each host copy memory, measured, and its
-network port. Ranks on GPUs: what NVML and the kernel tell (:mod:`dgcl.topology.detect`), by the UUID of each
+network ports: those that ``GLOO_SOCKET_IFNAME`` names, which ranks of one host may set differently, or where it is
+not set, its fastest. Ranks on GPUs: what NVML and the kernel tell (:mod:`dgcl.topology.detect`), by the UUID of each
 rank's GPU, so that ``CUDA_VISIBLE_DEVICES`` and containers, which renumber, change nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from dgcl.topology.draft import Imported
 from dgcl.topology.host import measure_copy_rates, num_copiers
 from dgcl.topology.hosts import PORT_UNKNOWN, Host, hosts_topology
 from dgcl.topology.join import join_machines
+from dgcl.topology.machine import Net
 from dgcl.topology.machine_topology import machine_topology
 
 _log = logging.getLogger("dgcl")
@@ -35,11 +38,13 @@ class RankPlace:
         machine: The same for ranks that share a machine, and for no others.
         host: The machine's name, for people.
         gpu: The UUID of its GPU (``GPU-...``); ``""``: it runs on the CPU.
+        interface: The network interface that Gloo was told to use; ``""``: none, it finds one.
     """
 
     machine: str
     host: str
     gpu: str = ""
+    interface: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ class _Report:
 def place_of_this_rank(gpu: str = "", sysfs: Sysfs | None = None) -> RankPlace:
     """Where this process runs; ``gpu`` is the UUID of the GPU that it uses."""
     host = platform.node()
-    return RankPlace((sysfs or Sysfs()).machine_id() or host, host, gpu)
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # of several it takes turns
+    return RankPlace((sysfs or Sysfs()).machine_id() or host, host, gpu, interface)
 
 
 def places_of_ranks(control: Control, gpu: str = "") -> list[RankPlace]:
@@ -112,7 +118,7 @@ def find_topology(
             host = next(place.host for place in places if place.machine == machine)
             raise ValueError(f"topology: machine {host!r} cannot be described: {found.failure}")
     ordered = [reports[machine] for machine in machines]
-    imported = _join(ordered, [machines.index(place.machine) for place in places])
+    imported = _join(ordered, [machines.index(place.machine) for place in places], places)
     if control.rank == 0:
         for number, found in enumerate(ordered):
             _log.info("machine %d: %s", number, found.facts)
@@ -145,13 +151,25 @@ def _describe(places: list[RankPlace], sysfs: Sysfs, source: GpuSource | None, s
     try:
         if not places[0].gpu:
             rates = measure_copy_rates(num_copiers(len(places)), seconds)
-            return _Report(host=Host(rates, fastest_port(sysfs)), facts=facts)
+            ports = [_port(sysfs, interface) for interface in _interfaces(places)]
+            return _Report(host=Host(rates, tuple(ports)), facts=facts)
         if source is not None:
             return _describe_gpus(places, sysfs, source, facts)
         with Nvml() as nvml:
             return _describe_gpus(places, sysfs, nvml, facts)
     except (ValueError, NvmlUnavailable) as error:
         return _Report(failure=str(error), facts=facts)
+
+
+def _interfaces(places: Sequence[RankPlace]) -> list[str]:
+    """The interfaces that the ranks of a machine use, each once, in the order of the ranks."""
+    return list(dict.fromkeys(place.interface for place in places))
+
+
+def _port(sysfs: Sysfs, interface: str) -> Net:
+    """A network port of this machine by the name of its interface, without a speed where it tells none."""
+    port = sysfs.interface(interface) if interface else fastest_port(sysfs)
+    return port or Net(interface or "nic", None, "Eth")
 
 
 def _describe_gpus(places: list[RankPlace], sysfs: Sysfs, source: GpuSource, facts: str) -> _Report:
@@ -170,9 +188,9 @@ def _describe_gpus(places: list[RankPlace], sysfs: Sysfs, source: GpuSource, fac
     )
 
 
-def _join(reports: list[_Report], machine_of_rank: list[int]) -> Imported:
+def _join(reports: list[_Report], machine_of_rank: list[int], places: Sequence[RankPlace]) -> Imported:
     if all(report.host is not None for report in reports):
-        return _join_hosts([report.host for report in reports if report.host], machine_of_rank)
+        return _join_hosts([report.host for report in reports if report.host], machine_of_rank, places)
     found = [report.gpus for report in reports if report.gpus is not None]
     notes = [f"machine {number}: {note}" for number, imported in enumerate(found) for note in imported.notes]
     if len(found) == 1:
@@ -194,10 +212,15 @@ def _join(reports: list[_Report], machine_of_rank: list[int]) -> Imported:
     return Imported(topology, tuple(notes))
 
 
-def _join_hosts(hosts: list[Host], host_of_rank: list[int]) -> Imported:
+def _join_hosts(hosts: list[Host], host_of_rank: list[int], places: Sequence[RankPlace]) -> Imported:
     notes = [
         f"machine {number}: its network port does not tell its speed; {PORT_UNKNOWN:g} GB/s was assumed"
         for number, host in enumerate(hosts)
-        if len(hosts) > 1 and (host.port is None or host.port.bandwidth is None)
+        if len(hosts) > 1 and any(port.bandwidth is None for port in host.ports)
     ]
-    return Imported(hosts_topology(hosts, host_of_rank), tuple(notes))
+    names = [
+        _interfaces([place for place in places if place.machine == machine])
+        for machine in dict.fromkeys(place.machine for place in places)
+    ]
+    ports = [names[host].index(place.interface) for host, place in zip(host_of_rank, places, strict=True)]
+    return Imported(hosts_topology(hosts, host_of_rank, ports), tuple(notes))

@@ -1,7 +1,7 @@
-"""CPU ranks on several hosts as one topology: each host as in :mod:`dgcl.topology.host`, joined by its NIC.
+"""CPU ranks on several hosts as one topology: each host as in :mod:`dgcl.topology.host`, joined by its NICs.
 
-A row for another host is read by its sender's core, leaves by the NIC, and is written at the other end; it
-does not pass the memory connection of either host, which stands for copies within one.
+A row for another host is read by its sender's core, leaves by the NIC of its sender, enters by that of its receiver,
+and is written there; it does not pass the memory connection of either host, which stands for copies within one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,37 @@ PORT_UNKNOWN = 1.25  # GB/s: 10 Gb/s, where a NIC does not tell its speed
 
 @dataclass(frozen=True)
 class Host:
-    """A host of the job: how fast it copies, and the network port that it uses (None: not told)."""
+    """A host of the job: how fast it copies, and the network ports that its ranks use (none: not told)."""
 
     rates: CopyRates
-    port: Net | None = None
+    ports: tuple[Net, ...] = ()
 
 
-def hosts_topology(hosts: Sequence[Host], host_of_rank: Sequence[int]) -> Topology:
-    """The topology of CPU ranks, rank r on ``hosts[host_of_rank[r]]``."""
+def hosts_topology(
+    hosts: Sequence[Host], host_of_rank: Sequence[int], port_of_rank: Sequence[int] | None = None
+) -> Topology:
+    """The topology of CPU ranks.
+
+    Args:
+        hosts: The hosts.
+        host_of_rank: Rank r runs on ``hosts[host_of_rank[r]]``.
+        port_of_rank: The position of its port among its host's; None: the first, for all.
+    """
     check_num_devices(len(host_of_rank), f"{len(hosts)} hosts")
+    ports = [0] * len(host_of_rank) if port_of_rank is None else list(port_of_rank)
     connections: list[Connection] = []
     for number, host in enumerate(hosts):
         m = f"m{number}."
-        port = host.port or Net("nic", PORT_UNKNOWN, "Eth")
-        connections += [
-            Connection(f"{m}memory", "memory", f"{m}loads", f"{m}stores", host.rates.all, duplex="half"),
-            Connection(f"{m}out", "bus", f"{m}loads", f"{m}nic", host.rates.all),
-            Connection(f"{m}in", "bus", f"{m}nic", f"{m}stores", host.rates.all),
-            Connection(f"{m}wire", port.kind, f"{m}nic", "network", port.bandwidth or PORT_UNKNOWN),
-        ]
+        connections.append(
+            Connection(f"{m}memory", "memory", f"{m}loads", f"{m}stores", host.rates.all, duplex="half")
+        )
+        for position, port in enumerate(host.ports or (Net("nic", PORT_UNKNOWN, "Eth"),)):
+            n = _number(position)
+            connections += [
+                Connection(f"{m}out{n}", "bus", f"{m}loads", f"{m}nic{n}", host.rates.all),
+                Connection(f"{m}in{n}", "bus", f"{m}nic{n}", f"{m}stores", host.rates.all),
+                Connection(f"{m}wire{n}", port.kind, f"{m}nic{n}", "network", port.bandwidth or PORT_UNKNOWN),
+            ]
     for rank, number in enumerate(host_of_rank):
         rates = hosts[number].rates
         connections += [
@@ -50,7 +62,7 @@ def hosts_topology(hosts: Sequence[Host], host_of_rank: Sequence[int]) -> Topolo
         devices=tuple(Device(f"rank{r}", machine=host_of_rank[r]) for r in ranks),
         connections=tuple(connections),
         links=tuple(
-            Link(f"rank{src}", f"rank{dst}", _route(src, dst, host_of_rank))
+            Link(f"rank{src}", f"rank{dst}", _route(src, dst, host_of_rank, ports))
             for src in ranks
             for dst in ranks
             if src != dst
@@ -58,15 +70,21 @@ def hosts_topology(hosts: Sequence[Host], host_of_rank: Sequence[int]) -> Topolo
     )
 
 
-def _route(src: int, dst: int, host_of_rank: Sequence[int]) -> tuple[str, ...]:
+def _number(port: int) -> str:
+    """What tells the names of a host's ports apart; nothing for the first."""
+    return str(port) if port else ""
+
+
+def _route(src: int, dst: int, host_of_rank: Sequence[int], port_of_rank: Sequence[int]) -> tuple[str, ...]:
     here, there = host_of_rank[src], host_of_rank[dst]
     if here == there:
         return (f"core{src}", f"m{here}.memory", f"store{dst}")
+    leaving, entering = _number(port_of_rank[src]), _number(port_of_rank[dst])
     return (
         f"core{src}",
-        f"m{here}.out",
-        f"m{here}.wire",
-        f"m{there}.wire",
-        f"m{there}.in",
+        f"m{here}.out{leaving}",
+        f"m{here}.wire{leaving}",
+        f"m{there}.wire{entering}",
+        f"m{there}.in{entering}",
         f"store{dst}",
     )

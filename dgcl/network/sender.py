@@ -101,6 +101,14 @@ class Sender:
         call, task = job.call, job.call.task
         schedule, row_bytes = task.schedule, call.row_type.row_bytes
         for index in sends:
+            pieces = [
+                (portion, begin, end)
+                for portion in range(2)
+                for begin, end in slices_of(int(schedule.send_count[index, portion]), row_bytes)
+            ]
+            if not pieces:  # no bytes: the partner waits for nothing, and may be in a later call by now
+                job.sent[index] = 1
+                continue
             for address, value in self._conditions(job, peer, index):
                 while read_word(address) < value:
                     yield address, value
@@ -108,13 +116,6 @@ class Sender:
                 return  # it makes another call; the executor sees that, too
             if len(task.times):
                 task.times[index, 0] = time.perf_counter_ns()
-            pieces = [
-                (portion, begin, end)
-                for portion in range(2)
-                for begin, end in slices_of(int(schedule.send_count[index, portion]), row_bytes)
-            ]
-            if not pieces:
-                job.sent[index] = 1
             for number, (portion, begin, end) in enumerate(pieces):
                 while not free:
                     self._finish_oldest(job, free)

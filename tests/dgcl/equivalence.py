@@ -123,15 +123,14 @@ def on_rank(
     architecture: str,
     case_name: str,
     world_size: int,
-    shape: str,
+    shape: str | Topology,
     precision: str = "float64",
     channel: str = "auto",
 ) -> Run:
     """The run of one rank; logits and the input's gradient are collected from all."""
     kind, case, exact = ARCHITECTURES[architecture], CASE_BY_NAME[case_name], PRECISIONS[precision]
-    comm = dgcl.build_comm_info(
-        case.graph, TOPOLOGIES[shape](world_size), part=case.part(world_size), channel=channel
-    )
+    topology = TOPOLOGIES[shape](world_size) if isinstance(shape, str) else shape
+    comm = dgcl.build_comm_info(case.graph, topology, part=case.part(world_size), channel=channel)
     layers = build_layers(kind.layer, exact.dtype)
     x, labels, train = (dgcl.dispatch_features(each) for each in inputs(case, exact.dtype))
     x.requires_grad_()

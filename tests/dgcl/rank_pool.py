@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class RankPool:
         if not self._processes:
             self._start()
         for pipe in self._pipes:
-            pipe.send((function, args))
+            pipe.send_bytes(pickle.dumps((function, args)))
         results: list[Any] = [None] * self.world_size
         waiting = dict(zip(self._pipes, range(self.world_size), strict=True))
         while waiting:
@@ -42,7 +43,7 @@ class RankPool:
             for pipe in ready:
                 rank = waiting.pop(pipe)
                 try:
-                    good, value = pipe.recv()
+                    good, value = pickle.loads(pipe.recv_bytes())
                 except EOFError:
                     good, value = False, "died"
                 if not good:
@@ -64,37 +65,39 @@ class RankPool:
             self._folder = None
 
     def _start(self) -> None:
+        """Start the processes; the pipes are in rank order."""
         # A server imports what ranks need and forks them; it runs nothing in parallel, so a fork is sound.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self._folder = tempfile.TemporaryDirectory(prefix="dgcl-ranks-")
-        store = str(Path(self._folder.name) / "store")
+        meeting = f"file://{Path(self._folder.name) / 'store'}"
         for rank in range(self.world_size):
             here, there = context.Pipe()
-            args = (rank, self.world_size, store, there)
-            process = context.Process(target=_serve, args=args, daemon=True)
+            args = (rank, self.world_size, meeting, there)
+            process = context.Process(target=serve, args=args, daemon=True)
             process.start()
             there.close()
             self._processes.append(process)
             self._pipes.append(here)
 
 
-def _serve(rank: int, world_size: int, store: str, pipe: Connection) -> None:
+def serve(rank: int, world_size: int, meeting: str, pipe: Connection) -> None:
+    """Be a rank: meet the others at an address of ``torch.distributed``, and do what comes down the pipe."""
     import torch
     import torch.distributed as dist
 
     import dgcl
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
     dgcl.init()
     while True:
         try:
-            function, args = pipe.recv()
+            function, args = pickle.loads(pipe.recv_bytes())
         except EOFError:  # the tests are over
             return
         try:
             answer = (True, function(*args))
         except Exception:  # whatever it is, the test shall show it
             answer = (False, traceback.format_exc())
-        pipe.send(answer)
+        pipe.send_bytes(pickle.dumps(answer))  # by value: a rank may share no memory with the tests

@@ -74,6 +74,32 @@ def test_cpu_ranks_on_two_hosts(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert caplog.text.count("machine 1: node1") == 1
 
 
+def test_the_ports_that_gloo_was_told_to_use(tmp_path: Path) -> None:
+    """Not the fastest of a host; each rank its own, where ranks of a host were told different ones."""
+    kernels = {f"id{m}": kernel(tmp_path / str(m), speed="100000") for m in (0, 1)}
+    kernels["id0"].ethernet("ib0", None, speed="40000")
+    kernels["id0"].ethernet("ib1", None, speed="10000")
+    kernels["id1"].ethernet("bond0", None, speed="20000")
+    interfaces = [(0, "ib0"), (1, "bond0"), (0, "ib1"), (1, "bond0"), (0, "ib0")]
+    places = [RankPlace(f"id{m}", f"node{m}", interface=name) for m, name in interfaces]
+    found = on_threads(places, kernels)[0]
+    rates = {c.name: c.bandwidth for c in found.topology.connections if "wire" in c.name}
+    assert rates == {"m0.wire": 5.0, "m0.wire1": 1.25, "m1.wire": 2.5}
+    between = routes(found.topology)
+    assert between["rank2", "rank3"] == ("core2", "m0.out1", "m0.wire1", "m1.wire", "m1.in", "store3")
+    assert between["rank1", "rank4"] == ("core1", "m1.out", "m1.wire", "m0.wire", "m0.in", "store4")
+    assert between["rank0", "rank2"] == ("core0", "m0.memory", "store2")
+    assert found.notes == ()
+
+
+def test_a_port_that_is_not_there_has_no_speed(tmp_path: Path) -> None:
+    places = [RankPlace("id0", "node0", interface="eth9"), RankPlace("id1", "node1")]
+    found = on_threads(places, {f"id{m}": kernel(tmp_path / str(m)) for m in (0, 1)})[0]
+    rates = {c.name: c.bandwidth for c in found.topology.connections if "wire" in c.name}
+    assert rates == {"m0.wire": 1.25, "m1.wire": 3.125}
+    assert found.notes == ("machine 0: its network port does not tell its speed; 1.25 GB/s was assumed",)
+
+
 def gpus_of(count: int, fabric: str = "") -> list[Any]:
     return [gpu(i, f"0000:0{i + 4}:00.0", to_switch(12), fabric=fabric) for i in range(count)]
 
@@ -166,7 +192,11 @@ def test_no_driver(tmp_path: Path) -> None:
         find_topology(SingleControl(), gpu_places((0, 0)), sysfs=gpu_kernel(tmp_path).sysfs)
 
 
-def test_this_rank_and_its_machine(tmp_path: Path) -> None:
+def test_this_rank_and_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0,ib1")
+    assert place_of_this_rank().interface == "ib0"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    assert place_of_this_rank().interface == ""
     assert place_of_this_rank().machine == place_of_this_rank("GPU-1").machine != ""
     assert place_of_this_rank(sysfs=kernel(tmp_path).sysfs).machine == "c0ffee"
     assert not several_machines([place_of_this_rank()] * 3)

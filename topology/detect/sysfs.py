@@ -132,6 +132,10 @@ class Sysfs:
                     ports[address] = [net]
         return {address: tuple(nets) for address, nets in ports.items()}
 
+    def interface(self, name: str) -> Net | None:
+        """A network interface by its name, virtual or not; None where there is none of this name that is up."""
+        return self._ethernet_port(name)
+
     def _infiniband_port(self, device: str, port: str) -> Net | None:
         folder = f"sys/class/infiniband/{device}/ports/{port}"
         if "ACTIVE" not in (self.read(f"{folder}/state") or ""):

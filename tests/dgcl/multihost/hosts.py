@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -42,13 +41,17 @@ def missing() -> str | None:
 class Hosts:
     """``count`` hosts on one bridge; a context manager that removes all that it made.
 
+    A host may have several network cards. Each is a network namespace of its own, because Linux sends what goes to
+    one network by one card, whatever it is told; a rank that runs in the namespace of a card has this one alone.
+
     Args:
         count: How many.
-        megabytes: MB/s that each may send, and be sent; None: no limit.
+        megabytes: MB/s that each card may send, and be sent; None: no limit.
+        cards: How many a host has.
     """
 
-    def __init__(self, count: int, megabytes: float | None = None) -> None:
-        self.count = count
+    def __init__(self, count: int, megabytes: float | None = None, cards: int = 1) -> None:
+        self.count, self.cards = count, cards
         self._name = f"dgcl{secrets.token_hex(3)}"
         self._megabytes = megabytes
         self._running: list[subprocess.Popen[str]] = []
@@ -68,16 +71,17 @@ class Hosts:
             if process.poll() is None:
                 process.kill()  # unshare --kill-child takes what runs on the host with it
             process.wait()
-        for name in [*(self.namespace(host) for host in range(self.count)), f"{self._name}-switch"]:
+        names = [self.namespace(host, card) for host in range(self.count) for card in range(self.cards)]
+        for name in [*names, f"{self._name}-switch"]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
-    def namespace(self, host: int) -> str:
-        """The name of a host's network namespace."""
-        return f"{self._name}-{host}"
+    def namespace(self, host: int, card: int = 0) -> str:
+        """The name of the network namespace of a host's card."""
+        return f"{self._name}-{host}-{card}"
 
-    def address(self, host: int) -> str:
+    def address(self, host: int, card: int = 0) -> str:
         """Its address on the bridge."""
-        return f"10.77.0.{host + 1}"
+        return f"10.77.{card}.{host + 1}"
 
     def check(self, command: Sequence[str]) -> str:
         """What a command says.
@@ -126,7 +130,7 @@ class Hosts:
                 subprocess.Popen(
                     self.command(host, run),
                     cwd=ROOT,
-                    env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"},
+                    env=environment(),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -160,23 +164,29 @@ class Hosts:
         return self._running[host].pid
 
     def cut_off(self, host: int) -> None:
-        """Take a host's link down, with nothing said to anybody."""
-        self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}", "down"])
+        """Take a host's links down, with nothing said to anybody."""
+        self._set(host, "down")
 
     def restore(self, host: int) -> None:
         """And up again."""
-        self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}", "up"])
+        self._set(host, "up")
+
+    def _set(self, host: int, state: str) -> None:
+        for card in range(self.cards):
+            self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}-{card}", state])
 
     def limit(self, host: int, megabytes: float) -> None:
-        """Limit what a host sends, and what it is sent, to ``megabytes`` MB/s.
+        """Limit what each card of a host sends, and what it is sent, to ``megabytes`` MB/s.
 
         The burst is what the kernel may be late by on a busy machine without the link losing speed; the queue drops
         nothing, as a switch with flow control.
         """
-        for namespace, port in ((self.namespace(host), "eth0"), (f"{self._name}-switch", f"port{host}")):
-            rate = f"{megabytes * 8e6:.0f}bit"
-            shape = ["root", "tbf", "rate", rate, "burst", "512kb", "limit", "16mb"]
-            self.check(["tc", "-n", namespace, "qdisc", "replace", "dev", port, *shape])
+        rate = f"{megabytes * 8e6:.0f}bit"
+        shape = ["root", "tbf", "rate", rate, "burst", "512kb", "limit", "16mb"]
+        for card in range(self.cards):
+            ends = ((self.namespace(host, card), "eth0"), (f"{self._name}-switch", f"port{host}-{card}"))
+            for namespace, port in ends:
+                self.check(["tc", "-n", namespace, "qdisc", "replace", "dev", port, *shape])
 
     def _make(self) -> None:
         switch = f"{self._name}-switch"
@@ -184,20 +194,33 @@ class Hosts:
         self.check(["ip", "-n", switch, "link", "add", "bridge", "type", "bridge"])
         self.check(["ip", "-n", switch, "link", "set", "bridge", "up"])
         for host in range(self.count):
-            name, port = self.namespace(host), f"port{host}"
-            self.check(["ip", "netns", "add", name])
-            ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch]
-            self.check(["ip", "link", "add", *ends])
-            self.check(["ip", "-n", switch, "link", "set", port, "master", "bridge", "up"])
-            self.check(["ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0"])
-            for device in ("lo", "eth0"):
-                self.check(["ip", "-n", name, "link", "set", device, "up"])
+            for card in range(self.cards):
+                self._make_card(host, card)
             if self._megabytes is not None:
                 self.limit(host, self._megabytes)
 
+    def _make_card(self, host: int, card: int) -> None:
+        switch, name, port = f"{self._name}-switch", self.namespace(host, card), f"port{host}-{card}"
+        self.check(["ip", "netns", "add", name])
+        ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch]
+        self.check(["ip", "link", "add", *ends])
+        self.check(["ip", "-n", switch, "link", "set", port, "master", "bridge", "up"])
+        self.check(["ip", "-n", name, "addr", "add", f"{self.address(host, card)}/16", "dev", "eth0"])
+        for device in ("lo", "eth0"):
+            self.check(["ip", "-n", name, "link", "set", device, "up"])
+
+
+def environment() -> dict[str, str]:
+    """What ranks on hosts are started with."""
+    return {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+
 
 def read_counter(name: str = "tx_bytes") -> int:
-    """What this host has sent so far, or ``rx_bytes``: been sent; called by what runs on the host."""
-    with suppress(OSError):
-        return int(Path(f"/sys/class/net/eth0/statistics/{name}").read_text())
-    raise RuntimeError("there is no eth0 here")
+    """What this rank's card has sent so far, or ``rx_bytes``: been sent; called by what runs on the host."""
+    lines = (
+        Path("/proc/self/net/dev").read_text().splitlines()
+    )  # of the network that the process is in, unlike /sys
+    words = next((line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:")), None)
+    if words is None:
+        raise RuntimeError("there is no eth0 here")
+    return int(words[{"rx_bytes": 0, "tx_bytes": 8}[name]])

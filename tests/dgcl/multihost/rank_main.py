@@ -52,10 +52,14 @@ def machines() -> list[int]:
     return [sorted(set(places)).index(place) for place in places]
 
 
-def limited_topology(host_of_rank: list[int], megabytes: float) -> dgcl.Topology:
-    """What the test made: hosts whose ports carry ``megabytes`` MB/s."""
-    host = Host(CopyRates(4.0, 6.0), Net("nic", megabytes / 1e3, "Eth"))
-    return hosts_topology([host] * (max(host_of_rank) + 1), host_of_rank)
+def limited_topology(
+    host_of_rank: list[int], megabytes: float, card_of_rank: list[int] | None = None
+) -> dgcl.Topology:
+    """What the test made: hosts whose network cards carry ``megabytes`` MB/s, each rank with its own or with one."""
+    cards = card_of_rank or [0] * len(host_of_rank)
+    port = Net("nic", megabytes / 1e3, "Eth")
+    host = Host(CopyRates(4.0, 6.0), (port,) * (max(cards) + 1))
+    return hosts_topology([host] * (max(host_of_rank) + 1), host_of_rank, cards)
 
 
 def describe() -> Any:

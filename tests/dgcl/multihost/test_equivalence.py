@@ -1,0 +1,122 @@
+"""Training and the two verbs on ranks of several hosts give what one device gives.
+
+The matrix of tests/dgcl/test_equivalence.py, (DGL, PyG, plain torch) x (GCN, SAGE, GIN, GAT) x awkward graphs, five
+Adam steps in float64 at 1e-10, on ranks that share memory within a host and have the network between hosts. Half of
+it runs on plans for the hosts (a row crosses once, and is passed on inside), half on a chain of ranks, where rows are
+relayed; the second world has the halves the other way round. One standing set of processes serves each world.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dgcl.topology import Topology
+from tests.dgcl.awkward import CASES
+from tests.dgcl.equivalence import ARCHITECTURES, PRECISIONS, assert_equal_runs, on_rank, reference
+from tests.dgcl.multihost import verb_checks
+from tests.dgcl.multihost.conftest import PoolMaker
+from tests.dgcl.multihost.rank_main import limited_topology
+
+pytestmark = pytest.mark.multihost
+
+WORLDS = {"2 hosts of 2": [2, 2], "4 hosts of 1 or 2": [2, 1, 1, 2]}
+NAMES = [case.name for case in CASES]
+MATRIX = [(a, c) for a in ARCHITECTURES for c in NAMES]
+# Each model once and each graph at least once.
+COVER = [(a, NAMES[row % len(NAMES)]) for row, a in enumerate(ARCHITECTURES)]
+TREES = ["random-1", "random-2", "line"]
+
+world = pytest.mark.parametrize("ranks", WORLDS.values(), ids=WORLDS.keys())
+trees = pytest.mark.parametrize("trees", TREES)
+
+
+def topology(architecture: str, case: str, ranks: list[int]) -> str | Topology:
+    """What one of the matrix is planned for in a world."""
+    on_hosts = (list(ARCHITECTURES).index(architecture) + NAMES.index(case) + len(ranks) // 4) % 2 == 0
+    hosts = [host for host, count in enumerate(ranks) for _ in range(count)]
+    return limited_topology(hosts, 100.0) if on_hosts else "chain"
+
+
+def train_and_compare(
+    pools: PoolMaker, ranks: list[int], architecture: str, case: str, precision: str = "float64"
+) -> None:
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric"}.get(architecture.split("-")[0], "torch"))
+    shape = topology(architecture, case, ranks)
+    runs = pools(ranks).run(on_rank, architecture, case, sum(ranks), shape, precision)
+    expected = reference(architecture, case, precision)
+    for run in runs:
+        assert_equal_runs(run, expected, PRECISIONS[precision].tolerance)
+    for run in runs[1:]:
+        assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
+
+
+@pytest.mark.parametrize(("architecture", "case"), COVER)
+def test_every_model_and_every_graph(architecture: str, case: str, host_pool: PoolMaker) -> None:
+    train_and_compare(host_pool, WORLDS["2 hosts of 2"], architecture, case)
+
+
+@pytest.mark.slow
+@world
+@pytest.mark.parametrize(("architecture", "case"), MATRIX)
+def test_every_model_on_every_graph(
+    architecture: str, case: str, ranks: list[int], host_pool: PoolMaker
+) -> None:
+    train_and_compare(host_pool, ranks, architecture, case)
+
+
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name.startswith("torch-")])
+def test_float32_with_sgd(architecture: str, host_pool: PoolMaker) -> None:
+    train_and_compare(host_pool, WORLDS["2 hosts of 2"], architecture, "multi-edges", "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name.startswith("torch-")])
+def test_the_same_run_twice_is_bitwise_the_same(architecture: str, host_pool: PoolMaker) -> None:
+    ranks = WORLDS["4 hosts of 1 or 2"]
+    shape = topology(architecture, "directed", ranks)
+    first, second = (
+        host_pool(ranks).run(on_rank, architecture, "directed", sum(ranks), shape) for _ in range(2)
+    )
+    for one, other in zip(first, second, strict=True):
+        for step, again in zip(one.steps, other.steps, strict=True):
+            assert step.loss.equal(again.loss)
+            assert step.logits.equal(again.logits)
+        assert one.x_gradient.equal(other.x_gradient)
+        assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
+
+
+@world
+def test_channels_are_those_of_the_hosts(ranks: list[int], host_pool: PoolMaker) -> None:
+    pool = host_pool(ranks)
+    for rank, lines in enumerate(pool.run(verb_checks.describe_channels)):
+        others = [peer for peer in range(sum(ranks)) if peer != rank]
+        for peer, line in zip(others, lines, strict=True):
+            together = pool.host_of_rank[peer] == pool.host_of_rank[rank]
+            assert line.startswith(f"  rank {peer}: {'shared memory' if together else 'network'}: "), line
+
+
+@world
+@trees
+def test_expand_is_bitwise(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+    compared = host_pool(ranks).run(verb_checks.expand_is_bitwise, trees)
+    assert compared == [len(verb_checks.DTYPES) * len(verb_checks.SHAPES)] * sum(ranks)
+
+
+@world
+@trees
+def test_fold_adds_up(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+    compared = host_pool(ranks).run(verb_checks.fold_adds_up, trees)
+    expected = len(verb_checks.EXACT) * len(verb_checks.SHAPES) + len(verb_checks.UNITS)
+    assert compared == [expected] * sum(ranks)
+
+
+@world
+@trees
+def test_bytes_executed_are_bytes_planned(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+    assert all(host_pool(ranks).run(verb_checks.bytes_are_those_planned, trees))
+
+
+@world
+@trees
+def test_calls_leave_nothing_behind(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+    assert all(host_pool(ranks).run(verb_checks.calls_leave_nothing_behind, trees))
