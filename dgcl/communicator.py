@@ -27,6 +27,7 @@ from dgcl.row_exchange import agree, collect_rows, dispatch_rows
 from dgcl.runtime import Runtime
 from dgcl.runtime.dtypes import numpy_dtype, row_type
 from dgcl.runtime.pool import Block
+from dgcl.siblings import introduce
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -73,6 +74,7 @@ class Communicator:
         self._exchange: Exchange | None = self._on_device
         self._dropout_calls = 0
         self._number = ops.register_communicator(self)
+        introduce(self)
 
     # What is where.
 

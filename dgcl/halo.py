@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dgcl.kernels.rows import add_arrivals
+from dgcl.runtime.commitment import Commitment
 from dgcl.runtime.dtypes import row_type
 from dgcl.runtime.engine import EXPAND, FOLD
 
@@ -54,11 +55,6 @@ class PendingRows:
             self._rows = _HaloRows.apply(self._given, self._rows, self._comm)
         return self._rows
 
-    def __del__(self) -> None:
-        started = self.__dict__.get("_exchange")
-        if started is not None and self._rows is None:
-            started.give_up()
-
 
 class StartedExpand:
     """An expand of halo rows that is under way."""
@@ -77,8 +73,10 @@ class StartedExpand:
             (segment, offset + program.num_halo * kind.row_bytes),
         )
         buffers = (self._given.data_ptr(), program.num_owned, self._block.address)
-        self._call = runtime.start(runtime.tasks[EXPAND], kind, places, buffers)
-        self.done = runtime.drive(self._call, patience=0)
+        self._over = False
+        with Commitment(runtime):
+            self._call = runtime.start(runtime.tasks[EXPAND], kind, places, buffers)
+            self._done = runtime.drive(self._call, wait=False)
 
     def finish(self) -> Tensor:
         """``(num_halo, *F)``."""
@@ -88,14 +86,18 @@ class StartedExpand:
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
             )
-        if not self.done:
-            self.done = comm._runtime.drive(self._call)
-        shape = (comm.num_halo, *self._given.shape[1:])
-        return comm._as_tensor(self._block, shape, self._given.dtype)
+        with Commitment(comm._runtime):
+            if not self._done:
+                self._done = comm._runtime.drive(self._call)
+            shape = (comm.num_halo, *self._given.shape[1:])
+            rows = comm._as_tensor(self._block, shape, self._given.dtype)
+            self._over = True
+        return rows
 
-    def give_up(self) -> None:
-        """Leave without the rows."""
-        if self.done:
+    def __del__(self) -> None:
+        if self.__dict__.get("_over", True):
+            return
+        if self.__dict__.get("_done", False):
             self._comm._runtime.pool.release(self._block)
         else:
             self._comm.fail("rows of a started exchange were dropped and nobody waited for them")
@@ -111,34 +113,36 @@ class StartedFold:
         kind = row_type(halo_rows.dtype, math.prod(halo_rows.shape[1:]))
         assert kind.sum_code >= 0, halo_rows.dtype
         runtime.check_usable()
-        self._arrivals = runtime.allocate(program.expand.rows_sent * kind.row_bytes)
+        self._arrivals = runtime.allocate(program.num_arrivals * kind.row_bytes)
         place = (self._arrivals.segment, self._arrivals.offset)
         # The engine counts rows from the first owned one; it reads none of those.
         first = self._given.data_ptr() - program.num_owned * kind.row_bytes
         buffers = (first, program.num_local, self._arrivals.address)
-        self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
-        self._finished = False
-        self._done = runtime.drive(self._call, patience=0)
+        self._over = False
+        with Commitment(runtime):
+            self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
+            self._done = runtime.drive(self._call, wait=False)
 
     def __del__(self) -> None:
-        if not self.__dict__.get("_finished", True):
+        if not self.__dict__.get("_over", True):
             self._comm.fail("a started fold was dropped before it was finished")
 
     def finish(self, into: Tensor) -> Tensor:
         """Add what has arrived to ``into`` ``(num_owned, *F)``, contiguous, in place."""
         runtime, program, kind = self._comm._runtime, self._comm._program, self._call.row_type
-        if not self._done:
-            self._done = runtime.drive(self._call)
-        add_arrivals(
-            kind.sum_code,
-            into.data_ptr(),
-            program.num_owned,
-            program.arrival_rows,
-            program.arrival_slots,
-            self._arrivals.address,
-            kind.row_bytes,
-        )
-        self._finished = True
+        with Commitment(runtime):
+            if not self._done:
+                self._done = runtime.drive(self._call)
+            add_arrivals(
+                kind.sum_code,
+                into.data_ptr(),
+                program.num_owned,
+                program.arrival_rows,
+                program.arrival_slots,
+                self._arrivals.address,
+                kind.row_bytes,
+            )
+            self._over = True
         runtime.pool.release(self._arrivals)
         if not into.is_inference():
             torch.autograd.graph.increment_version(into)  # autograd must know that it was written to

@@ -48,6 +48,7 @@ CACHED = sorted(name for name, text in MODULES.items() if "cache=True" in text a
 def test_some_modules_have_parts_elsewhere() -> None:
     assert {"dgcl.runtime.engine", "dgcl.kernels.rows"} <= set(CACHED)
     assert _parts("dgcl.runtime.engine", MODULES) == {
+        "dgcl.kernels.bells",
         "dgcl.kernels.copies",
         "dgcl.kernels.half",
         "dgcl.kernels.memory",

@@ -14,35 +14,42 @@ from numba import njit
 
 from dgcl.control import Control
 from dgcl.errors import CommTimeoutError, PeerLostError
-from dgcl.kernels.memory import load_acquire, sleep_microseconds, yield_cpu
+from dgcl.kernels.bells import ASLEEP, SILENT, mute, ring, set_bell, sleep
+from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release
 from dgcl.runtime.board import Board
-from dgcl.runtime.engine import write_word
+from dgcl.runtime.engine import call_attention
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.segments import SegmentFile
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "b70bf7792895253f"
+COMPILED_FROM: Final = "28e5dda56eac2c33"
 
-_SPINS: Final = 200
-_YIELDS: Final = 2000
-_SLEEPS: Final = 200
+_LOOK: Final = 2_000  # nanoseconds; longer would keep ranks that share the core from coming
+_NAP: Final = 2_000_000
 
 
 @njit(nogil=True, cache=True)
-def _reached(address: int, value: int) -> bool:
+def _reached(address: int, value: int, bell: int, scratch: int) -> bool:
     """Wait some milliseconds at most for the word at ``address`` to reach ``value``."""
-    for _ in range(_SPINS):
+    begin = monotonic_nanoseconds(scratch)
+    while load_acquire(address) < value:
+        if monotonic_nanoseconds(scratch) - begin < _LOOK:
+            continue
+        set_bell(bell)
         if load_acquire(address) >= value:
-            return True
-    for _ in range(_YIELDS):
-        yield_cpu()
-        if load_acquire(address) >= value:
-            return True
-    for _ in range(_SLEEPS):
-        sleep_microseconds(np.uint32(20))
-        if load_acquire(address) >= value:
-            return True
-    return False
+            mute(bell)
+            break
+        if sleep(bell, _NAP, scratch) == ASLEEP:
+            return load_acquire(address) >= value
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _post(address: int, value: int, bells: np.ndarray) -> None:
+    """Raise a flag and wake all who may wait for it."""
+    store_release(address, value)
+    for i in range(len(bells)):
+        ring(bells[i], SILENT)
 
 
 class Flags:
@@ -54,6 +61,9 @@ class Flags:
         self.board = Board.create(self.file, control.world_size)
         self.peers = Peers(control, self.file, self.board)
         self._meetings = 0
+        others = [peer for peer in range(self.world_size) if peer != self.rank]
+        self.bells = np.array([self.peers.boards[peer].bell_address for peer in others], np.int64)
+        self._scratch = np.zeros(2, np.int64)
 
     def wait(self, address: int, value: int, peer: int, what: str) -> None:
         """Return when the word at ``address`` has reached ``value``.
@@ -63,9 +73,10 @@ class Flags:
             CommTimeoutError: It took longer than the timeout.
         """
         deadline = time.monotonic() + self._timeout
-        while not _reached(address, value):
+        wait = (address, value, self.board.bell_address, self._scratch.ctypes.data)
+        while not _reached(*wait):
             why = self.peers.gone(peer)
-            if why is not None and not _reached(address, value):
+            if why is not None and not _reached(*wait):
                 raise PeerLostError(f"rank {self.rank}: rank {peer} {why}, and {what}")
             if time.monotonic() > deadline:
                 raise CommTimeoutError(
@@ -74,7 +85,7 @@ class Flags:
 
     def post(self, peer: int, value: int) -> None:
         """Tell ``peer``, and whoever looks, that this rank has reached ``value`` with it."""
-        write_word(self.board.done_address(peer), value)
+        _post(self.board.done_address(peer), value, self.bells)
 
     def wait_posted(self, peer: int, about: int, value: int, what: str) -> None:
         """Wait until ``peer`` has posted ``value`` for rank ``about``."""
@@ -95,5 +106,6 @@ class Flags:
     def close(self) -> None:
         """Leave. Idempotent, not collective."""
         self.board.post_closed()
+        call_attention(self.bells)
         self.peers.close()
         self.file.close()

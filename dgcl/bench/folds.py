@@ -21,7 +21,7 @@ from torch import Tensor
 from dgcl.bench.exchange import Exchange, Scratch
 from dgcl.bench.flags import Flags
 from dgcl.bench.patterns import POISON
-from dgcl.runtime.engine import publish_ready, read_word
+from dgcl.runtime.engine import announce, read_word
 from dgcl.runtime.pool import BufferPool
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class DirectFold:
         result.copy_(rows[: comm.num_owned])
         self._call += 1
         words = [width, block.segment.base, block.segment.size, block.offset, 0, 0, 0]
-        publish_ready(self._ready, flags.board.call_address, self._call, np.array(words, np.int64))
+        announced = np.array(words, np.int64)
+        announce(self._ready, flags.bells, flags.board.call_address, self._call, announced)
         for step in range(1, world_size):
             owner = (rank + step) % world_size
             target = self._address(owner)

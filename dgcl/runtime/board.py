@@ -1,7 +1,7 @@
 """The board: the page of shared memory on which a rank tells its peers where it stands.
 
-A rank writes only its own board and reads those of its peers. Words are int64, naturally aligned, written
-once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
+A rank writes only its own board, but for the bells, and reads those of its peers. Words are int64, naturally
+aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
 
     byte 0     token      random; proves to a peer that it opened the right file
          8     state      ALIVE, FAILED, CLOSED
@@ -12,6 +12,7 @@ once per event with release order and read with acquire order (:mod:`dgcl.kernel
         64     reason     UTF-8
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
+       ...     bell       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.bells`)
 
 A *ready* line says "call n may be written": the call number last, so that who sees it sees the rest. A *done*
 line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
@@ -38,7 +39,8 @@ Memory order, on x86 and on Arm. Four pairs of events must not change places:
    The same as 3, with the line in place of the buffer.
 
 Nothing here needs two different flags to be seen in one order by all ranks, so no sequential consistency is
-asked for. Flags are aligned 8-byte words, which both architectures read and write in one piece.
+asked for; bells, which only save waiting, have fences of their own. Flags are aligned 8-byte words, which both
+architectures read and write in one piece.
 
 A line fills two cache lines' worth of space, because processors fetch lines in pairs.
 """
@@ -68,7 +70,7 @@ READY_CALL, READY_TAG, READY_BUFFER, READY_RELAY = 0, 1, 2, 5
 
 def board_bytes(world_size: int) -> int:
     """Size of a board."""
-    return _LINES_START + 2 * world_size * LINE
+    return _LINES_START + (2 * world_size + 1) * LINE
 
 
 class Board:
@@ -111,6 +113,11 @@ class Board:
     def done_address(self, peer: int) -> int:
         """Address of the line by which this board's rank tells ``peer`` what it has written."""
         return self._segment.address + _LINES_START + (self._world_size + peer) * LINE
+
+    @property
+    def bell_address(self) -> int:
+        """Address of the word on which this board's rank sleeps; peers ring it."""
+        return self._segment.address + _LINES_START + 2 * self._world_size * LINE
 
     @property
     def call_address(self) -> int:

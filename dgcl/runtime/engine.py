@@ -3,9 +3,9 @@
 It is one compiled function over plain arrays. It keeps passing over what is still to be received and to be
 sent; a send runs as soon as the rows it reads have arrived and its receiver is ready, in whatever order that
 happens, so one slow peer delays nobody else. Sends to one peer keep their order, because the peer reads them
-off one counter (:mod:`dgcl.runtime.board`). When nothing can be done it spins briefly, then yields, then sleeps;
-ranks may well outnumber cores. It returns when all is done, or to let Python look after signals, deadlines
-and peers.
+off one counter (:mod:`dgcl.runtime.board`). When nothing can be done it looks again for a moment, then sleeps until a
+peer that has raised a flag rings (:mod:`dgcl.kernels.bells`); ranks may well outnumber cores. It returns when all is
+done, or to let Python look after signals, deadlines and peers.
 
 No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call,
 so the waiting graph of a call has no cycle.
@@ -18,18 +18,12 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from dgcl.kernels.memory import (
-    load_acquire,
-    load_word,
-    monotonic_nanoseconds,
-    sleep_microseconds,
-    store_release,
-    yield_cpu,
-)
+from dgcl.kernels.bells import ASLEEP, LOOK_UP, SILENT, mute, ring, set_bell, sleep
+from dgcl.kernels.memory import load_acquire, load_word, monotonic_nanoseconds, store_release
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "5a87146d9804dedb"
+COMPILED_FROM: Final = "9d34ad0a46a5af55"
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call; a send can run now (with LOOK); the chosen send is done.
@@ -40,14 +34,6 @@ ALL, LOOK = -1, -2
 
 EXPAND: Final = 0
 FOLD: Final = 1
-
-_SPINS: Final = 20
-_YIELDS: Final = 100
-_SLEEPS: Final = 200
-_SLEEP_MICROSECONDS: Final = 20
-
-#: How often :func:`advance` looks in vain before it lets Python look after the rest of the world.
-PATIENCE: Final = _SPINS + _YIELDS + _SLEEPS
 
 
 @njit(nogil=True, cache=True)
@@ -74,6 +60,21 @@ def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray
         for word in range(len(words)):
             store_release(lines[i] + 8 * (word + 1), words[word])
         store_release(lines[i], call)
+
+
+@njit(nogil=True, cache=True)
+def announce(lines: np.ndarray, bells: np.ndarray, own_call: int, call: int, words: np.ndarray) -> None:
+    """:func:`publish_ready`, and ring the peers that were told."""
+    publish_ready(lines, own_call, call, words)
+    for i in range(len(bells)):
+        ring(bells[i], SILENT)
+
+
+@njit(nogil=True, cache=True)
+def call_attention(bells: np.ndarray) -> None:
+    """Wake all who sleep, to look at more than flags."""
+    for i in range(len(bells)):
+        ring(bells[i], LOOK_UP)
 
 
 @njit(nogil=True, inline="never")
@@ -110,12 +111,14 @@ def advance(
     tables: tuple[np.ndarray, np.ndarray, np.ndarray],
     lines: tuple[np.ndarray, np.ndarray, np.ndarray],
     maps: tuple[np.ndarray, np.ndarray, np.ndarray],
+    bells: np.ndarray,
+    own_bell: int,
     sent: np.ndarray,
     received: np.ndarray,
     moved: np.ndarray,
     where: np.ndarray,
     times: np.ndarray,
-    patience: int,
+    patience: tuple[int, int, int],
     chosen: int,
 ) -> int:
     """Carry the call on.
@@ -135,14 +138,15 @@ def advance(
             rank's done line for it.
         maps: ``(P, M)`` segment bases, sizes, addresses of what is mapped of each peer (address 0: free
             place).
+        bells, own_bell: Addresses of every rank's bell, and of this rank's as it sees it.
         sent, received: ``(S,)`` and ``(R,)`` uint8, what is done so far; updated.
         moved: ``(P,)`` int64, bytes written to each peer; added to.
         where: ``(4,)`` int64, out: the send, and the portion, that an UNMAPPED or DISAGREES is about; the
             rest is scratch.
         times: ``(S + R, 2)`` int64, out: when each send began and ended, and when each receive was seen (in
             the first column); ``(0, 2)`` where nobody wants to know.
-        patience: How often to look in vain before WAITING is returned: :data:`PATIENCE`, or 0 for what can be
-            done at once.
+        patience: What to do before WAITING is returned: nanoseconds in which to look in vain, then how many naps to
+            take, and nanoseconds of a nap. All zero for what can be done at once.
         chosen: Which sends to carry out: ALL, LOOK, or the number of one.
     """
     send_peer, send_stage, send_count, send_from, send_to, dep_ptr, deps, first_arrival = sends
@@ -155,7 +159,9 @@ def advance(
     scratch = where.ctypes.data + 16
     blocked = np.zeros(len(peer_ready), np.uint8)
     targets = np.zeros(2, np.int64)
-    idle = 0
+    spin, naps, nap = patience
+    since = -1  # when it began to look in vain
+    listening = False
     while True:
         progressed = False
         pending = 0
@@ -238,6 +244,7 @@ def advance(
                     )
                 moved[peer] += count * row_bytes
             store_release(own_done[peer], call * num_stages + send_stage[i] + 1)
+            ring(bells[peer], SILENT)
             sent[i] = 1
             if timed:
                 times[i, 1] = monotonic_nanoseconds(scratch)
@@ -246,15 +253,27 @@ def advance(
             blocked[peer] = 0
             pending -= 1
             progressed = True
-        if pending == 0:
-            return DONE
-        if progressed:
-            idle = 0
+        if pending == 0 or progressed:
+            since = -1
+            if listening:
+                mute(own_bell)
+                listening = False
+            if pending == 0:
+                return DONE
             continue
-        idle += 1
-        if idle > patience:
+        if listening:
+            listening = False
+            naps -= 1
+            word = sleep(own_bell, nap, scratch)
+            if word == LOOK_UP or (word == ASLEEP and naps <= 0):
+                return WAITING
+            continue
+        if spin > 0:
+            now = monotonic_nanoseconds(scratch)
+            since = now if since < 0 else since
+            if now - since < spin:
+                continue
+        if naps <= 0:
             return WAITING
-        if idle > _SPINS + _YIELDS:
-            sleep_microseconds(np.uint32(_SLEEP_MICROSECONDS))
-        elif idle > _SPINS:
-            yield_cpu()
+        set_bell(own_bell)
+        listening = True

@@ -22,12 +22,13 @@ import torch
 from torch.profiler import record_function
 
 from dgcl.control import Control
-from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.errors import CommError
 from dgcl.kernels.copies import write_bytes
 from dgcl.kernels.rows import sum_rows
 from dgcl.program.model import Program
 from dgcl.runtime.agreement import check_agreement
 from dgcl.runtime.board import Board
+from dgcl.runtime.commitment import Commitment
 from dgcl.runtime.engine import (
     ALL,
     DISAGREES,
@@ -36,14 +37,15 @@ from dgcl.runtime.engine import (
     FOLD,
     FOUND,
     LOOK,
-    PATIENCE,
     SENT,
     UNMAPPED,
     WAITING,
     advance,
-    publish_ready,
-    read_word,
+    announce,
+    call_attention,
 )
+from dgcl.runtime.lookout import Lookout, Sibling
+from dgcl.runtime.patience import AT_ONCE, Patience, choose_patience
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.pool import Block, BufferPool
 from dgcl.runtime.ranges import send_label, wait_label
@@ -52,7 +54,7 @@ from dgcl.runtime.row_types import RowType
 from dgcl.runtime.segments import Segment, SegmentFile
 from dgcl.runtime.tasks import Call, CallRecord, Task
 from dgcl.runtime.turn import Turn
-from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, pack_tag, progress, suspects, unpack_tag
+from dgcl.runtime.waits import VERBS, pack_tag, progress
 
 
 class Runtime:
@@ -69,7 +71,9 @@ class Runtime:
         pool: The rank's buffers.
         bytes_sent: ``(2, P)`` int64: bytes written to each peer so far, by expand and by fold.
         tasks: What expand and fold do.
+        patience: How the engine waits before it lets Python look around (:func:`dgcl.runtime.engine.advance`).
         under_way: A call that was started and is not done yet.
+        lookout: Sees why a call does not get on.
     """
 
     def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
@@ -88,6 +92,7 @@ class Runtime:
             control.leave(f"was stopped by {type(error).__name__}: {error}")
             raise
         self.tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
+        self.patience = choose_patience(self._peers)
         self._call = 0
         self._failure: CommError | None = None
         self._closed = False
@@ -95,6 +100,17 @@ class Runtime:
         self.under_way: Call | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
         self._network = open_network(control, self._peers, program, timeout, self.bytes_sent)
+        self.lookout = Lookout(program, self._peers, timeout, self._network)
+
+    def as_sibling(self) -> Sibling:
+        """What the rank's other communicators may know of this one."""
+        remote = self._peers.remote.tolist()
+        return Sibling(self.lookout.name, self._call, self._peers.boards, remote, self._turn)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this rank has left."""
+        return self._closed
 
     @property
     def reasons(self) -> list[str]:
@@ -110,15 +126,29 @@ class Runtime:
     def expand(self, rows: Block, row_type: RowType, own: int = 0) -> None:
         """Fill the halo rows of a block whose first rows are the owned ones, or will be: those at address
         ``own`` are copied there once the peers know where to write."""
-        program = self._program
+        program, task = self._program, self.tasks[EXPAND]
         relay = self.allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
         passing = relay or rows  # without relay rows nobody asks where they would go
+        places = [(block.segment, block.offset) for block in (rows, passing)]
+        own_bytes = program.num_owned * row_type.row_bytes if own else 0
         buffers = (rows.address, program.num_local, passing.address)
-        self._run(self.tasks[EXPAND], row_type, rows, passing, buffers, own)
+        sends_own = own_bytes > 0 and relay is None and self._network is None
+        if sends_own:  # from where they are, so that others need not wait until they have been copied
+            halo = rows.address + program.num_owned * row_type.row_bytes
+            buffers = (own, program.num_owned, halo)
+        with Commitment(self):
+            if self._network is not None:  # which reads rows as soon as a call has begun
+                write_bytes(rows.address, own, own_bytes)
+                own_bytes = 0
+            call = self.start(task, row_type, places, buffers)
+            done = sends_own and self.drive(call, wait=False)
+            write_bytes(rows.address, own, own_bytes)
+            if not done:
+                self.drive(call)
         if relay is not None:
             self.pool.release(relay)
         if self._recorder is not None:
-            self._recorder(self.tasks[EXPAND].record(self._call))
+            self._recorder(task.record(call.number))
 
     def fold(self, rows: int, row_type: RowType) -> Block:
         """Sum up what all ranks hold for this rank's vertices.
@@ -131,26 +161,28 @@ class Runtime:
             A block with ``num_owned`` rows.
         """
         self.check_usable()
-        program = self._program
-        arrivals = self.allocate(program.expand.rows_sent * row_type.row_bytes)
+        program, task = self._program, self.tasks[FOLD]
+        arrivals = self.allocate(program.num_arrivals * row_type.row_bytes)
         result = self.allocate(program.num_owned * row_type.row_bytes)
         buffers = (rows, program.num_local, arrivals.address)
-        self._run(self.tasks[FOLD], row_type, arrivals, arrivals, buffers)
-        sum_rows(
-            row_type.sum_code,
-            result.address,
-            rows,
-            0,
-            program.num_owned,
-            program.arrival_rows,
-            program.arrival_slots,
-            0,
-            arrivals.address,
-            row_type.row_bytes,
-        )
+        with Commitment(self):
+            call = self.start(task, row_type, [(arrivals.segment, arrivals.offset)] * 2, buffers)
+            self.drive(call)
+            sum_rows(
+                row_type.sum_code,
+                result.address,
+                rows,
+                0,
+                program.num_owned,
+                program.arrival_rows,
+                program.arrival_slots,
+                0,
+                arrivals.address,
+                row_type.row_bytes,
+            )
         self.pool.release(arrivals)
         if self._recorder is not None:
-            self._recorder(self.tasks[FOLD].record(self._call))
+            self._recorder(task.record(call.number))
         return result
 
     def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
@@ -175,6 +207,7 @@ class Runtime:
             self._closed = True
             if os.getpid() == self._process:
                 self._board.post_closed()
+                call_attention(self.tasks[EXPAND].bells)
                 if self._network is not None:
                     self._network.close()
             self._peers.close()
@@ -212,29 +245,6 @@ class Runtime:
             )
         self._turn.take()
 
-    def _run(
-        self,
-        task: Task,
-        row_type: RowType,
-        buffer: Block,
-        relay: Block,
-        buffers: tuple[int, int, int],
-        own: int = 0,
-    ) -> None:
-        """One call of one verb, from ready to done."""
-        places = [(block.segment, block.offset) for block in (buffer, relay)]
-        own_bytes = self._program.num_owned * row_type.row_bytes if own else 0
-        if self._network is not None:  # which reads rows as soon as a call has begun
-            write_bytes(buffer.address, own, own_bytes)
-            own_bytes = 0
-        call = self.start(task, row_type, places, buffers)
-        try:
-            write_bytes(buffer.address, own, own_bytes)
-        except BaseException as error:
-            self._leave(call, error)
-            raise
-        self.drive(call)
-
     def start(
         self,
         task: Task,
@@ -242,38 +252,44 @@ class Runtime:
         places: Sequence[tuple[Segment, int]],
         buffers: tuple[int, int, int],
     ) -> Call:
-        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'."""
-        self._call += 1
-        call = self.under_way = Call(task, self._call, pack_tag(task.verb, row_type), row_type, buffers)
+        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
+
+        Within a :class:`~dgcl.runtime.commitment.Commitment`: from here on peers count on this rank."""
+        call = Call(task, self._call + 1, pack_tag(task.verb, row_type), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:
             words += [segment.base, segment.size, offset]
-        try:
-            task.sent[:] = task.remote
-            task.received[:] = 0
-            publish_ready(task.own_ready, self._board.call_address, self._call, np.array(words, np.int64))
-            if self._network is not None:
-                call.job = self._network.start(call, places)
-        except BaseException as error:
-            self._leave(call, error)
-            raise
+        line = np.array(words, np.int64)
+        task.sent[:] = task.remote
+        task.received[:] = 0
+        self.under_way = call
+        self._call = call.number
+        announce(task.own_ready, task.own_senders, self._board.call_address, call.number, line)
+        if self._network is not None:
+            call.job = self._network.start(call, places)
         return call
 
-    def _leave(self, call: Call, error: BaseException) -> None:
-        """Tell the peers that this rank goes on without finishing the call."""
-        verb = VERBS[call.task.verb]
-        self.fail(CommError(f"rank {self.rank} left {verb} {call.number} at {progress(call)}: {error!r}"))
+    def give_up(self, error: BaseException) -> None:
+        """Tell the peers that this rank goes on without the call that it was in, or without its result."""
+        call = self.under_way
+        if isinstance(error, CommError):
+            self.fail(error)
+        else:
+            where = progress(call) if call is not None else "its end"
+            verb = f"{VERBS[call.task.verb]} {call.number}" if call is not None else f"call {self._call}"
+            self.fail(CommError(f"rank {self.rank} left {verb} at {where}: {error!r}"))
 
-    def drive(self, call: Call, patience: int = PATIENCE) -> bool:
-        """Carry a call on until it is done. With no ``patience`` do only what can be done at once, and say
-        whether that was all."""
+    def drive(self, call: Call, wait: bool = True) -> bool:
+        """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
+        that was all."""
         self._turn.take()
-        task, tag = call.task, call.tag
+        task = call.task
         carry_on = self._advance_in_ranges if torch.autograd._profiler_enabled() else self._advance
+        patience = self.patience if wait else AT_ONCE
         try:
             while True:
                 status = carry_on(call, patience)
-                if status == DONE and call.job is not None and not call.job.is_sent(patience):
+                if status == DONE and call.job is not None and not call.job.is_sent(wait):
                     status = WAITING
                 if status == DONE:
                     task.span = (call.begin, time.perf_counter_ns())
@@ -284,32 +300,25 @@ class Runtime:
                     relay_rows = task.verb == EXPAND and task.where[1] == 1
                     self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
                 elif status == DISAGREES:
-                    peer = int(task.schedule.send_peer[task.where[0]])
-                    line = int(task.lines[0][peer])
-                    raise self._disagreement(peer, tag, read_word(line), read_word(line + 8))
+                    raise self.lookout.told_otherwise(call)
                 else:
                     assert status == WAITING
-                    if patience == 0:
+                    if not wait:
                         return False
                     now, so_far = time.monotonic(), call.count_done()
                     if so_far > call.progress:
                         call.progress, call.deadline = so_far, now + self._timeout
-                    self._look_around(call, tag, now >= call.deadline)
-        except CommError as error:
-            self.fail(error)
-            raise
-        except BaseException as error:
-            self._leave(call, error)
-            raise
+                    self._look_around(call, now >= call.deadline)
         finally:
             self._turn.give_back()
 
     def _post_failure(self, error: CommError) -> None:
         self._board.post_failure(error)
+        call_attention(self.tasks[EXPAND].bells)
         if self._network is not None:
             self._network.post_failure(error)
 
-    def _advance(self, call: Call, patience: int, chosen: int = ALL) -> int:
+    def _advance(self, call: Call, patience: Patience, chosen: int = ALL) -> int:
         """Let the engine run."""
         task, row_type = call.task, call.row_type
         status: int = advance(
@@ -325,6 +334,8 @@ class Runtime:
             task.tables,
             task.lines,
             self._peers.maps,
+            task.bells,
+            self._board.bell_address,
             task.sent,
             task.received,
             self.bytes_sent[task.verb],
@@ -335,7 +346,7 @@ class Runtime:
         )
         return status
 
-    def _advance_in_ranges(self, call: Call, patience: int) -> int:
+    def _advance_in_ranges(self, call: Call, patience: Patience) -> int:
         """As :meth:`_advance`, one send at a time, with a range of the profiler around each and each wait."""
         while True:
             with record_function(wait_label(self.rank, call.task)):
@@ -348,51 +359,13 @@ class Runtime:
             if status != SENT:
                 return status
 
-    def _look_around(self, under_way: Call, tag: int, late: bool) -> None:
+    def _look_around(self, under_way: Call, late: bool) -> None:
         """Raise if the call cannot or must not go on."""
-        task = under_way.task
         report = self._peers.reported_failure()
         if report is not None:
             peer, error = report
-            mine = f" ({self._place(task)} was at {progress(under_way)})"
+            mine = f" ({self.lookout.place(under_way)} was at {progress(under_way)})"
             self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
             self._post_failure(error)  # pass on the first reason, not a chain of them
             raise self._failure
-        for peer, needed in awaited(under_way):
-            call, theirs = self._peers.boards[peer].current_call()
-            differs = call > self._call or (call == self._call and theirs != tag)
-            why = self._peers.gone(peer) or self._cut_off(peer)
-            # It may have done its part just before it went on: only what is still missing now is lost.
-            if (differs or why is not None) and not arrived_meanwhile(
-                under_way, peer, self._peers.boards, self._program.num_stages
-            ):
-                if differs:
-                    raise self._disagreement(peer, tag, call, theirs)
-                raise PeerLostError(f"{self._place(task)}: rank {peer} {why}, and {needed}")
-        waits = awaited(under_way) if late else []
-        if waits:
-            stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
-            culprits = suspects(waits, under_way.number, self._peers.boards, stopped)
-            raise CommTimeoutError(
-                f"{self._place(task)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
-                " be that late, give build_comm_info a longer timeout"
-            )
-
-    def _place(self, task: Task) -> str:
-        return f"rank {self.rank}, {VERBS[task.verb]} (call {self._call})"
-
-    def _cut_off(self, peer: int) -> str | None:
-        """Why the network does not reach ``peer`` any more, if that is so."""
-        why = None if self._network is None else self._network.lost.get(peer)
-        return None if why is None else f"has died or its connection broke ({why})"
-
-    def _disagreement(self, peer: int, tag: int, call: int, theirs: int) -> DisagreementError:
-        if call == self._call and theirs == tag:
-            what = "a buffer outside its own memory"
-        else:
-            what = f"call {call}: {unpack_tag(theirs)}"
-        return DisagreementError(
-            f"ranks make different calls: rank {self.rank} is in call {self._call}: {unpack_tag(tag)}; "
-            f"rank {peer} is in {what}. "
-            f"Every rank must make the same calls with the same row shape and dtype, in the same order"
-        )
+        self.lookout.look(under_way, late)

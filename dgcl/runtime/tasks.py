@@ -72,6 +72,9 @@ class Task:
         self.own_ready = np.array(
             [board.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
         )
+        #: The bells of all ranks, and of those that are told where to write.
+        self.bells = np.array([peers.boards[peer].bell_address for peer in ranks], np.int64)
+        self.own_senders = self.bells[sorted(set(schedule.recv_peer.tolist()))]
         self.remote = np.isin(schedule.send_peer, peers.remote)
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)

@@ -28,6 +28,7 @@ IN_CALLS = (
     "call: nobody told",
     "ready: place written, call not",
     "ready: told one more",
+    "call: all told, nothing done",
     "ready: seen, not used",
     "map: before",
     "map: after",
@@ -78,38 +79,29 @@ class Steps:
 
     def _wrap(self) -> None:
         runtime, point = self._runtime, self._point
-        start, drive, leave = runtime.start, runtime.drive, runtime._leave
+        start, drive = runtime.start, runtime.drive
         look, gone = runtime._look_around, runtime._peers.gone
 
         def started(task: Any, *rest: Any) -> Any:
             point("call: nobody told")
             call = start(task, *rest)
-            try:
-                for shadow, real in self._own_ready[id(task)]:
-                    for word in range(LINE // 8 - 1, 0, -1):
-                        write_word(real + 8 * word, read_word(shadow + 8 * word))
-                    point("ready: place written, call not")
-                    write_word(real, read_word(shadow))
-                    point("ready: told one more")
-            except BaseException as error:
-                leave(call, error)
-                raise
+            for shadow, real in self._own_ready[id(task)]:
+                for word in range(LINE // 8 - 1, 0, -1):
+                    write_word(real + 8 * word, read_word(shadow + 8 * word))
+                point("ready: place written, call not")
+                write_word(real, read_word(shadow))
+                point("ready: told one more")
+            point("call: all told, nothing done")
             return call
 
-        def driven(call: Any, patience: int = 1) -> bool:
-            try:
-                self.pull(point)
-            except BaseException as error:
-                leave(call, error)
-                raise
-            done = bool(drive(call, min(patience, 1)))
-            try:
-                if done:
-                    point("end: all done, not returned")
-                self.push(point)
-            except BaseException as error:
-                leave(call, error)
-                raise
+        runtime.patience = (0, 0, 0)  # the engine looks once and comes back
+
+        def driven(call: Any, wait: bool = True) -> bool:
+            self.pull(point)
+            done = bool(drive(call, wait))
+            if done:
+                point("end: all done, not returned")
+            self.push(point)
             return done
 
         def looked(*rest: Any) -> None:

@@ -1,0 +1,137 @@
+"""The lookout: why a call that is not getting on cannot, or must not, go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from dgcl.errors import CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.program.model import Program
+from dgcl.runtime.board import Board
+from dgcl.runtime.engine import read_word
+from dgcl.runtime.peers import Peers
+from dgcl.runtime.tasks import Call
+from dgcl.runtime.turn import Turn
+from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, suspects, unpack_tag
+
+if TYPE_CHECKING:
+    from dgcl.network.channel import NetworkChannel
+
+
+class Sibling(NamedTuple):
+    """Another communicator of the same rank, to the same ranks.
+
+    Attributes:
+        name: What it is called in messages.
+        call: The call that this rank has made last, or is in.
+        boards: Of all its ranks.
+        remote: Ranks whose board is a stand-in, which may be behind.
+        turn: Which thread makes its calls.
+    """
+
+    name: str
+    call: int
+    boards: list[Board]
+    remote: list[int]
+    turn: Turn
+
+
+class Lookout:
+    """Looks at peers on behalf of a rank that waits for them.
+
+    Args:
+        program, peers, timeout, network: Of the communicator.
+
+    Attributes:
+        siblings: Finds this rank's other communicators, if the asking thread built them.
+        name: What this communicator is called in messages.
+        alone: Whether no thread of this process but those that are ranks makes calls on communicators.
+    """
+
+    def __init__(
+        self, program: Program, peers: Peers, timeout: float, network: NetworkChannel | None
+    ) -> None:
+        self._rank, self._program, self._peers = program.rank, program, peers
+        self._timeout, self._network = timeout, network
+        self.siblings: Callable[[], Iterable[Sibling]] = tuple
+        self.name = "this communicator"
+        self.alone: Callable[[], bool] = lambda: threading.active_count() == 1
+
+    def look(self, under_way: Call, late: bool) -> None:
+        """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
+        task = under_way.task
+        for peer, needed in awaited(under_way):
+            call, theirs = self._peers.boards[peer].current_call()
+            differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
+            why = self._peers.gone(peer) or self._cut_off(peer)
+            # It may have done its part just before it went on: only what is still missing now is lost.
+            if (differs or why is not None) and not arrived_meanwhile(
+                under_way, peer, self._peers.boards, self._program.num_stages
+            ):
+                if differs:
+                    raise self.disagreement(under_way, peer, call, theirs)
+                raise PeerLostError(f"{self.place(under_way)}: rank {peer} {why}, and {needed}")
+        crossed = self._crossed(under_way, late)
+        waits = awaited(under_way) if late else []
+        if crossed and (waits or not late):
+            raise DisagreementError(
+                f"ranks make the calls of different communicators in different orders: {self.place(under_way)}"
+                f" is in {VERBS[task.verb]} of {self.name}; {crossed}. Every rank must make the same calls in the"
+                " same order, over all communicators"
+            )
+        if waits:
+            stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
+            culprits = suspects(waits, under_way.number, self._peers.boards, stopped)
+            raise CommTimeoutError(
+                f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
+                " be that late, give build_comm_info a longer timeout"
+            )
+
+    def place(self, call: Call) -> str:
+        """Who speaks, and in which call."""
+        return f"rank {self._rank}, {VERBS[call.task.verb]} (call {call.number})"
+
+    def disagreement(self, mine: Call, peer: int, call: int, theirs: int) -> DisagreementError:
+        """The error for a peer that makes another call."""
+        if call == mine.number and theirs == mine.tag:
+            what = "a buffer outside its own memory"
+        else:
+            what = f"call {call}: {unpack_tag(theirs)}"
+        return DisagreementError(
+            f"ranks make different calls: rank {self._rank} is in call {mine.number}: {unpack_tag(mine.tag)}; "
+            f"rank {peer} is in {what}. "
+            f"Every rank must make the same calls with the same row shape and dtype, in the same order"
+        )
+
+    def told_otherwise(self, call: Call) -> DisagreementError:
+        """The error for what the engine found on the ready line of the peer it was about to send to."""
+        peer = int(call.task.schedule.send_peer[call.task.where[0]])
+        line = int(call.task.lines[0][peer])
+        return self.disagreement(call, peer, read_word(line), read_word(line + 8))
+
+    def _crossed(self, mine: Call, late: bool) -> str:
+        """The calls that two ranks have begun in different orders, if there are any.
+
+        This rank has begun ``mine`` and not yet call m of a sibling. A peer that has begun call m of the sibling and
+        not yet ``mine`` has seen them in the other order, whatever else happens, if each rank makes its calls from
+        one thread. Where that is not known only the deadline decides.
+        """
+        for sibling in self.siblings():
+            if not late and not sibling.turn.is_mine(self.alone()):
+                continue
+            for peer, board in enumerate(sibling.boards):
+                if peer == self._rank or peer in sibling.remote or peer in self._peers.remote:
+                    continue
+                call, tag = board.current_call()  # before the next line: what it has begun it has begun
+                if call > sibling.call and self._peers.boards[peer].current_call()[0] < mine.number:
+                    return (
+                        f"rank {peer} has begun call {call} of {sibling.name}, {unpack_tag(tag)}, where rank"
+                        f" {self._rank} has begun {sibling.call}"
+                    )
+        return ""
+
+    def _cut_off(self, peer: int) -> str | None:
+        """Why the network does not reach ``peer`` any more, if that is so."""
+        why = None if self._network is None else self._network.lost.get(peer)
+        return None if why is None else f"has died or its connection broke ({why})"

@@ -1,0 +1,48 @@
+"""Communicators of one rank beside each other: what each needs to know of the others.
+
+Two ranks that make the calls of two communicators in different orders wait for each other, each in another one. Each
+communicator alone sees only a rank that does not come; together they see that it is elsewhere
+(:class:`dgcl.runtime.lookout.Lookout`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from dgcl.context import context
+from dgcl.control import Control, ThreadControl
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+    from dgcl.runtime.lookout import Sibling
+
+
+def introduce(comm: Communicator) -> None:
+    """Give a communicator its name in messages, and show it those that this rank has besides."""
+    context.built += 1
+    lookout = comm._runtime.lookout
+    lookout.name = f"communicator {context.built} (by the order in which they were built)"
+    lookout.siblings = functools.partial(_siblings, weakref.ref(comm))
+    lookout.alone = functools.partial(_only_ranks_run, comm.control)
+
+
+def _siblings(reference: weakref.ref[Communicator]) -> list[Sibling]:
+    """The other communicators that this thread has built, of the same ranks."""
+    comm = reference()
+    return [
+        other._runtime.as_sibling()
+        for other in context.opened
+        if comm is not None
+        and other is not comm
+        and other.control is comm.control
+        and not other._runtime.closed
+    ]
+
+
+def _only_ranks_run(control: Control) -> bool:
+    """Whether this process has no threads but those that are ranks, and the one that started them."""
+    ranks = control.world_size if isinstance(control, ThreadControl) else 0
+    return threading.active_count() <= ranks + 1
