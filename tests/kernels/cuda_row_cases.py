@@ -254,6 +254,58 @@ def run_sum(machine: Machine, case: SumCase) -> None:
         assert np.array_equal(written[1:], right)
 
 
+def run_rounding(machine: Machine, element: str) -> None:
+    """Sums of 16-bit floats are those in float32, rounded once, to nearest even: one 1 and many parts too small to
+    change it alone, and random ones; judged by float64."""
+    generator = np.random.default_rng(3)
+    width, num_arrivals, scale = 24, 40, machine.scale
+    digits = {"float16": 11, "bfloat16": 8}[element]
+    values = generator.standard_normal((scale * num_arrivals, width))
+    values[:num_arrivals] = 0.9 * 2.0**-digits
+    own_values = np.ones((scale, width))
+    own_values[:, 1::2] = generator.standard_normal((scale, width // 2))
+
+    def stored(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows as they are kept, in bits and as numbers."""
+        if element == "float16":
+            kept = rows.astype(np.float16)
+            return kept.view(np.uint8), kept.astype(np.float64)
+        upper = (rows.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        return upper.view(np.uint8), (upper.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(float)
+
+    own_bits, own = stored(own_values)
+    bits, arrived = stored(values)
+    rows = np.repeat(np.arange(scale), num_arrivals).astype(np.int32)
+    row_bytes = 2 * width
+    own_at, arrived_at = machine.upload(own_bits), machine.upload(bits)
+    target = _guarded(machine, scale * row_bytes, 0)
+    unit = unit_of(row_bytes, own_at, arrived_at, target, item_bytes=2)
+    blocks = deal_blocks([scale * row_bytes // unit], machine.max_blocks, machine.threads)
+    machine.launch(
+        sum_name(element, unit),
+        len(blocks),
+        machine.threads,
+        machine.upload(np.zeros(STATE_BYTES, np.uint8)),
+        _addresses(machine, own_at, arrived_at, target),
+        machine.upload(records(TASK, [{"source": 0, "second": 1, "target": 2, "count": scale}])),
+        machine.upload(blocks),
+        machine.upload(arrival_pointers(rows, scale)),
+        machine.upload(np.arange(len(rows), dtype=np.int32)),
+        row_bytes,
+    )
+    found = _result(machine, target, scale * row_bytes).view(np.uint16)
+    if element == "float16":
+        sums = found.view(np.float16).astype(np.float64)
+    else:
+        sums = (found.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    every = np.concatenate([own[:, None], arrived.reshape(scale, num_arrivals, width)], axis=1)
+    exact, size = every.sum(1), np.abs(every).sum(1)
+    # One rounding to 16 bits of what float32 has added.
+    allowed = 2.0**-digits * np.abs(exact) + 2.0**-24 * (num_arrivals + 2) * 2 * size
+    assert (np.abs(sums.reshape(exact.shape) - exact) <= allowed).all()
+    assert (exact[0, 0::2] > 1 + 30 * 2.0**-digits).all(), "parts that count together"
+
+
 def run_far(machine: Machine, row_bytes: int) -> None:
     """Rows that begin beyond 2**31 bytes: gathered, summed, and written there."""
     row = 2**31 // row_bytes + 5
@@ -294,6 +346,7 @@ def run_far(machine: Machine, row_bytes: int) -> None:
 ROW_CASES: Final = {
     "far-rows-of-8000-bytes": (run_far, 8000),
     "far-rows-of-2408-bytes": (run_far, 2408),
+    **{f"rounding-{element}": (run_rounding, element) for element in ("float16", "bfloat16")},
     **{f"gather-{case.name}": (run_gather, case) for case in GATHERS},
     **{f"sum-{case.name}": (run_sum, case) for case in SUMS},
 }

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dgcl.device.pool import DeviceFile
+from dgcl.runtime.rounding import fold_bound
 from tests.dgcl.device.fake_cuda import FakeCuda
 from tests.dgcl.device.fake_ranks import Rank, on_devices, on_stream
 from tests.dgcl.support_plans import make_world, random_world
@@ -379,3 +380,25 @@ def test_alone_on_its_device_a_rank_may_use_the_default_stream() -> None:
             both_verbs(rank, 3, torch.float32)
 
     on_devices(PAIR, body, shared=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("trees", ["direct", "line"])
+def test_folds_of_16_bit_floats_stay_within_the_bound(trees: str, dtype: torch.dtype) -> None:
+    world = random_world(4, 3, trees)
+
+    def body(rank: Rank) -> float:
+        generator = torch.Generator().manual_seed(rank.rank)
+        rows = torch.randn(len(rank.local_ids), 9, generator=generator, dtype=torch.float64).to(dtype)
+        found = rank.exchange.fold(rows)
+        rank.wait()
+        exact, sizes = (torch.zeros(world.graph.num_nodes, 9, dtype=torch.float64) for _ in range(2))
+        for ids, theirs in rank.control.exchange((rank.local_ids, rows.double())):
+            exact[ids] += theirs
+            sizes[ids] += theirs.abs()
+        bound = fold_bound(dtype, rank.program.num_stages, 3)
+        owned = rank.program.owned_ids
+        return bound.share(found, exact[owned], sizes[owned])
+
+    shares, _ = on_devices(world, body)
+    assert 0.0 < max(shares) <= 1.0
