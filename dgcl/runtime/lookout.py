@@ -60,8 +60,15 @@ class Lookout:
 
     def look(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
-        task = under_way.task
-        for peer, needed in awaited(under_way):
+        waits = awaited(under_way)
+        crossed = self._elsewhere(under_way, crossed=True) if waits else ""
+        if crossed:  # before all else: the peer may have found out first, and left
+            raise DisagreementError(
+                f"ranks make the calls of different communicators in different orders: {self.place(under_way)}"
+                f" is in {VERBS[under_way.task.verb]} of {self.name}; {crossed}. Every rank must make the same calls"
+                " in the same order, over all communicators"
+            )
+        for peer, needed in waits:
             call, theirs = self._peers.boards[peer].current_call()
             differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
             why = self._peers.gone(peer) or self._cut_off(peer)
@@ -72,17 +79,12 @@ class Lookout:
                 if differs:
                     raise self.disagreement(under_way, peer, call, theirs)
                 raise PeerLostError(f"{self.place(under_way)}: rank {peer} {why}, and {needed}")
-        crossed = self._crossed(under_way, late)
         waits = awaited(under_way) if late else []
-        if crossed and (waits or not late):
-            raise DisagreementError(
-                f"ranks make the calls of different communicators in different orders: {self.place(under_way)}"
-                f" is in {VERBS[task.verb]} of {self.name}; {crossed}. Every rank must make the same calls in the"
-                " same order, over all communicators"
-            )
         if waits:
             stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
             culprits = suspects(waits, under_way.number, self._peers.boards, stopped)
+            elsewhere = self._elsewhere(under_way, crossed=False)
+            culprits += elsewhere and f"; {elsewhere}"
             raise CommTimeoutError(
                 f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
                 " be that late, give build_comm_info a longer timeout"
@@ -110,24 +112,25 @@ class Lookout:
         line = int(call.task.lines[0][peer])
         return self.disagreement(call, peer, read_word(line), read_word(line + 8))
 
-    def _crossed(self, mine: Call, late: bool) -> str:
-        """The calls that two ranks have begun in different orders, if there are any.
+    def _elsewhere(self, mine: Call, crossed: bool) -> str:
+        """A call of another communicator that a peer has begun and this rank has not; "" if there is none.
 
-        This rank has begun ``mine`` and not yet call m of a sibling. A peer that has begun call m of the sibling and
-        not yet ``mine`` has seen them in the other order, whatever else happens, if each rank makes its calls from
-        one thread. Where that is not known only the deadline decides.
+        With ``crossed`` only one that proves a mistake. This rank has begun ``mine`` and not yet call m of a sibling.
+        A peer that has begun call m of the sibling and not yet ``mine`` goes through them in the other order, whatever
+        else happens, if each rank makes its calls from one thread; so the sibling must be one of this thread's.
         """
         for sibling in self.siblings():
-            if not late and not sibling.turn.is_mine(self.alone()):
+            if crossed and not sibling.turn.is_mine(self.alone()):
                 continue
             for peer, board in enumerate(sibling.boards):
                 if peer == self._rank or peer in sibling.remote or peer in self._peers.remote:
                     continue
                 call, tag = board.current_call()  # before the next line: what it has begun it has begun
-                if call > sibling.call and self._peers.boards[peer].current_call()[0] < mine.number:
+                begun = self._peers.boards[peer].current_call()[0] >= mine.number
+                if call > sibling.call and not (crossed and begun):
                     return (
                         f"rank {peer} has begun call {call} of {sibling.name}, {unpack_tag(tag)}, where rank"
-                        f" {self._rank} has begun {sibling.call}"
+                        f" {self._rank} has begun {sibling.call or 'none'}"
                     )
         return ""
 

@@ -25,7 +25,9 @@ def main() -> int:
     seconds = play_all(harness, chosen, show=True)
     tally = harness.tally
     kinds = [
-        kind for kind in ("kill", "stop", "interrupt", "raise", "return", "memory") if kind in tally.slowest
+        kind
+        for kind in ("kill", "stop", "interrupt", "raise", "return", "memory", "cross")
+        if kind in tally.slowest
     ]
     width = max(map(len, KINDS))
     print(f"\n{'place':{width}} " + " ".join(f"{kind:>9}" for kind in kinds))

@@ -12,6 +12,8 @@ from tests.dgcl.faults.steps import IN_CALLS, IN_LAYERS, IN_SET_UP
 
 #: Seconds after which a rank gives up on a peer that is stopped; and where it need not wait, what it may take.
 DEADLINE = 2.0
+#: The same while a communicator is made, where there is more to do.
+SET_UP_DEADLINE = 4.0
 #: What a survivor may take beyond the deadline.
 GRACE = 1.0
 
@@ -20,7 +22,8 @@ KINDS = {
     **dict.fromkeys(IN_CALLS, ("kill", "stop", "interrupt")),
     **dict.fromkeys(("grow: before", "map: before"), ("kill", "stop", "interrupt", "memory")),
     **dict.fromkeys(IN_LAYERS, ("kill", "stop", "interrupt", "raise", "return")),
-    **dict.fromkeys(IN_SET_UP, ("kill", "interrupt")),
+    **dict.fromkeys(IN_LAYERS[:2], ("kill", "stop", "interrupt", "raise", "return", "cross")),
+    **dict.fromkeys(IN_SET_UP, ("kill", "stop", "interrupt")),
     "engine": ("kill",),
     "board": ("memory",),
 }
@@ -57,6 +60,18 @@ class Case:
         """Whether it strikes while the communicator is made."""
         return self.point in IN_SET_UP or self.point == "board"
 
+    @property
+    def deadline(self) -> float:
+        """Seconds that survivors wait before they give up."""
+        if self.kind != "stop":
+            return 0.0
+        return SET_UP_DEADLINE if self.in_set_up else DEADLINE
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the library itself must tell the peers, though the program catches what struck it."""
+        return self.kind == "interrupt" and self.point not in IN_LAYERS
+
 
 def cases(worlds: dict[str, int], num: int, seed: int = 0) -> Iterator[Case]:
     """``num`` cases, every kind at every place in turn; worlds (by name, with their sizes), victims and
@@ -86,6 +101,7 @@ _OWN = {
     "return": "returned",
     "interrupt": "KeyboardInterrupt",
     "memory": "MemoryError",
+    "cross": "DisagreementError",
 }
 
 
@@ -93,8 +109,7 @@ def judge(case: Case, said: Said, struck: float, grace: float = GRACE) -> str | 
     """What is wrong with what a rank said, if anything; ``grace`` is what it may take beyond its deadline."""
     if said.rank == case.victim:
         return _judge_victim(case, said)
-    allowed = grace + (DEADLINE if case.kind == "stop" else 0)
-    late = said.when - struck - allowed
+    late = said.when - struck - grace - case.deadline
     if late > 0:
         return f"{late:.2f} s too late"
     for error, pattern in _expected(case):
@@ -118,8 +133,10 @@ def _expected(case: Case) -> Iterator[tuple[str, str]]:
     """(class, pattern of the text) that a survivor may raise."""
     victim = f"rank {case.victim}"
     if case.in_set_up:
-        how = "has died or left" if case.kind == "kill" else "was stopped by"
+        how = {"kill": "has died or left", "stop": "has not come"}.get(case.kind, "was stopped by")
         yield "PeerLostError", rf"control group failed: rank {case.victim} {how}"
+        if case.kind == "stop":
+            yield "CommTimeoutError", rf"control group failed: rank {case.victim} {how}"
         if case.kind != "kill":
             return
     if case.kind == "kill":
@@ -128,8 +145,11 @@ def _expected(case: Case) -> Iterator[tuple[str, str]]:
         yield "CommTimeoutError", rf"waited {DEADLINE:g} s in vain: stage \d.*{victim}\b"
     elif case.kind == "interrupt":
         yield "CommError", rf"{victim} left \w+ \d+ at (stage \d|its end): KeyboardInterrupt"
-        yield "CommError", rf"{victim}: stopped by KeyboardInterrupt"
-        yield "CommError", rf"{victim}: rows of a started exchange were dropped"
+        if not case.is_told:
+            yield "CommError", rf"{victim}: stopped by KeyboardInterrupt"
+            yield "CommError", rf"{victim}: rows of a started exchange were dropped"
+    elif case.kind == "cross":
+        yield "DisagreementError", rf"different orders: rank \d.*{victim}\b"
     elif case.kind == "raise":
         yield "CommError", rf"{victim}: stopped by ZeroDivisionError: in a layer"
         yield "CommError", rf"{victim}: rows of a started exchange were dropped"

@@ -23,7 +23,7 @@ from dgcl.communicator import Communicator
 from dgcl.context import context
 from dgcl.errors import CommError
 from dgcl.runtime.segments import SegmentFile
-from tests.dgcl.faults.cases import DEADLINE, Case, Said
+from tests.dgcl.faults.cases import DEADLINE, SET_UP_DEADLINE, Case, Said
 from tests.dgcl.faults.steps import Point, Steps, set_up_watched, sums_watched
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import join, local_ids
@@ -79,6 +79,7 @@ class Fault:
         self._case, self._channel = case, channel
         self._left = case.occurrence + 1 if rank == case.victim else 0
         self._limits: tuple[int, tuple[int, int]] | None = None
+        self.other: Communicator | None = None  # for calls that nobody else makes
 
     def __call__(self, name: str) -> None:
         if self._limits is not None and name.endswith("after"):
@@ -110,6 +111,9 @@ class Fault:
             raise ZeroDivisionError("in a layer")
         elif kind == "return":
             raise _Leave
+        elif kind == "cross":
+            assert self.other is not None
+            self.other.expand(self.other.owned_ids)
         else:
             self._exhaust_memory()
 
@@ -198,9 +202,9 @@ def serve(channel: Connection, problems: dict[str, Problem]) -> None:
             return
 
 
-def _meet_again(group: Any) -> None:
+def _meet_again(group: Any, timeout: float = 30.0) -> None:
     context.control = None
-    dgcl.init(group=group, timeout=30.0)
+    dgcl.init(group=group, timeout=timeout)
 
 
 class _StoreControl:
@@ -237,6 +241,8 @@ def play(
 ) -> tuple[Communicator | None, Said]:
     """Run into the fault, the rank's own or a peer's."""
     comm = None
+    if case.kind == "stop" and case.in_set_up:
+        _meet_again(None, SET_UP_DEADLINE)
     fault = Fault(case, context.require_control().rank, channel)
     fresh_file = SegmentFile.grow
 
@@ -254,6 +260,8 @@ def play(
                 comm = join(problem.shares, DEADLINE if case.kind == "stop" else 20.0)
             finally:
                 SegmentFile.grow = fresh_file  # type: ignore[method-assign]
+            if case.kind == "cross":
+                fault.other = join(problem.shares, 20.0)
             Steps(comm, fault)
             work(comm, problem, case.seed, fault, kept, _ROUNDS)
         said = Said(-1, "no error", "", time.monotonic())
@@ -263,9 +271,11 @@ def play(
         said = Said(-1, type(error).__name__, str(error), time.monotonic())
     except BaseException as error:
         said = Said(-1, type(error).__name__, str(error), time.monotonic())
-        if comm is not None:  # as dgcl.launch does
+        if comm is not None and not case.is_told:  # as dgcl.launch does
             comm.fail(f"stopped by {type(error).__name__}: {error}")
     fault.lift()
+    if fault.other is not None:
+        fault.other.close()
     if comm is not None and said.error == "returned":
         comm.close()
     return comm, said

@@ -23,6 +23,10 @@ FEW = [
     Case("line", "set-up 1: before", "interrupt", 0, 1, 8),
     Case("line", "board", "memory", 0, 2, 9),
     Case("random-1", "engine", "kill", 3, 2, 10),
+    Case("line", "call: all told, nothing done", "interrupt", 1, 1, 11),
+    Case("direct", "layer: before a call", "cross", 1, 0, 12),
+    Case("random-1", "layer: before a backward", "cross", 1, 2, 13),
+    Case("line", "set-up 1: after", "stop", 0, 1, 14),
 ]
 
 

@@ -1,0 +1,111 @@
+"""Two communicators whose calls the ranks make in different orders; and programs that only look like it."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.context import context
+from dgcl.errors import CommError, DisagreementError
+from tests.dgcl.support_plans import make_world, random_world
+from tests.dgcl.support_ranks import join, local_ids
+
+PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
+OTHER = random_world(83, 2, "direct")
+
+
+def both(timeout: float) -> tuple[Communicator, Communicator]:
+    return join(PAIR.shares(), timeout), join(OTHER.shares(), timeout)
+
+
+def expand(comm: Communicator) -> bool:
+    return bool((comm.expand(comm.owned_ids) == local_ids(comm)).all())
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
+def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool) -> None:
+    def run() -> str:
+        one, two = both(600.0)
+        if used:
+            assert expand(one)
+            assert expand(two)
+        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: not used
+        first, second = (one, two) if context.require_control().rank == 0 else (two, one)
+        with pytest.raises(DisagreementError) as caught:
+            _ = expand(first), expand(second)
+        return str(caught.value)
+
+    zero, one = dgcl.launch(run, 2)
+    call = 2 if used else 1
+    assert f"rank 0, expand (call {call}) is in expand of communicator 1" in zero
+    assert f"rank 1 has begun call {call} of communicator 2" in zero
+    assert f"rank 1, expand (call {call}) is in expand of communicator 2" in one
+    assert f"rank 0 has begun call {call} of communicator 1" in one
+    assert f"where rank 1 has begun {'1' if used else 'none'}" in one
+
+
+def test_where_other_threads_may_come_the_deadline_tells_the_order() -> None:
+    def run() -> str:
+        one, two = both(1.0)
+        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: False
+        first = one if context.require_control().rank == 0 else two
+        with pytest.raises(CommError) as caught:
+            expand(first)
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    said = dgcl.launch(run, 2)
+    pattern = (
+        r"CommTimeoutError: .*rank \d has begun call 1 of communicator \d .*, where rank \d has begun none"
+    )
+    assert any(re.search(pattern, text) for text in said), said
+
+
+def test_threads_may_make_the_calls_of_a_communicator_each() -> None:
+    """Rank 0 waits in the first, whose call rank 1 has not begun; rank 1 waits in the second in another thread."""
+    waiting = [threading.Event(), threading.Event()]
+
+    def run() -> None:
+        one, two = both(60.0)
+        rank = one.rank
+        mine, others = (one, two) if rank == 0 else (two, one)
+        results: list[bool] = []
+
+        def elsewhere() -> None:
+            """This rank's calls on the communicator in which the other rank waits: late."""
+            results.append(expand(others))
+            waiting[1 - rank].wait(50)
+            results.append(expand(others))
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        results.append(expand(mine))
+        looked: list[None] = []
+        look = mine._runtime._look_around
+
+        def count(*rest: object) -> None:
+            look(*rest)  # type: ignore[arg-type]
+            looked.append(None)
+            if len(looked) == 3:
+                waiting[rank].set()
+
+        mine._runtime._look_around = count  # type: ignore[method-assign, assignment]
+        results.append(expand(mine))
+        thread.join()
+        assert results == [True] * 4
+
+    dgcl.launch(run, 2)
+
+
+def test_one_communicator_may_be_used_while_an_exchange_of_another_is_under_way() -> None:
+    def run() -> None:
+        one, two = both(60.0)
+        for _ in range(50):
+            pending = one.expand_async(one.owned_ids)
+            assert expand(two)
+            assert (pending.wait() == one.halo_ids).all()
+
+    dgcl.launch(run, 2)
