@@ -94,7 +94,7 @@ def serve(rank: int, world_size: int, meeting: str, pipe: Connection) -> None:
     while True:
         try:
             function, args = pickle.loads(pipe.recv_bytes())
-        except EOFError:  # the tests are over
+        except (EOFError, ConnectionResetError):  # the tests are over
             return
         try:
             answer = (True, function(*args))

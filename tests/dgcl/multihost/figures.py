@@ -1,37 +1,104 @@
-"""``python -m tests.dgcl.multihost.figures``: the table of the page on clusters, measured anew (a minute, as root)."""
+"""``python -m tests.dgcl.multihost.figures [--write docs/cluster.md]``: the measured tables of the page on clusters.
+
+Three minutes on two idle cores, as root. The first table is of ranks that need every row; the second of a drawn graph
+on hosts with one network card, one for two ranks, and one for each. ``--write`` puts them between the page's marks.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.hosts import Hosts, missing
+from tests.dgcl.multihost.layouts import LAYOUTS, METHODS, PARTS, measure, small_world
 from tests.dgcl.multihost.rank_main import CALLS
 from tests.dgcl.multihost.test_hosts import MODULE, WORLDS, answers_in, by_host, seconds
 
+WORLD_MARKS = "<!-- worlds: begin -->", "<!-- worlds: end -->"
+LAYOUT_MARKS = "<!-- layouts: begin -->", "<!-- layouts: end -->"
+MEGABYTES = 10.0
+NUM_VERTICES = 16_000
 
-def main() -> None:
-    """Run the worlds and print a line for each and each plan."""
-    why = missing()
-    if why is not None:
-        raise SystemExit(f"no hosts: {why}")
-    print(
-        "| hosts: ranks | link, MB/s each way | plan | rows' MB per call | on the wire | predicted, s | measured |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+
+def worlds() -> Iterator[str]:
+    """The lines of the first table."""
+    yield "| hosts: ranks | link, MB/s each way | plan | rows' MB per call | on the wire | predicted, s | measured |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     for name, (ranks, megabytes) in WORLDS.items():
         with tempfile.TemporaryDirectory() as folder, Hosts(len(ranks), megabytes) as hosts:
             hosts.torchrun(ranks, MODULE, folder, f"traffic:{megabytes}")
             world = answers_in(Path(folder), sum(ranks))
-        for method in ("direct", "auto"):
+        for method in METHODS:
             found = by_host(world, method).values()
             crossing, counted = (sum(one[key] for one in found) for key in ("crossing", "counted"))
             predicted, measured = world[0]["traffic"][method]["predicted"], seconds(world, method)
-            print(
+            yield (
                 f"| {name} | {megabytes:g} | `{method}` | {crossing / CALLS / 1e6:.1f} | {counted / crossing:.3f}"
-                f" | {predicted:.3f} | {measured:.3f} ({predicted / measured:.0%} of the speed) |",
-                flush=True,
+                f" | {predicted:.3f} | {measured:.3f} ({predicted / measured:.0%} of the speed) |"
             )
+
+
+def layouts() -> Iterator[str]:
+    """The lines of the second table."""
+    yield (
+        "| cards of a host | parts | edges between hosts | rows, `direct` | predicted, ms | measured"
+        " | rows, `auto` | predicted, ms | measured | gain predicted | measured |"
+    )
+    yield "|" + " --- |" * 11
+    edges = small_world(NUM_VERTICES)
+    for name, cards in LAYOUTS.items():
+        pool = HostPool([4, 4], MEGABYTES, cards)
+        yield from (layout_line(pool, name, edges, parts, False) for parts in PARTS)
+        pool.close()
+    pool = HostPool([4, 2], MEGABYTES)
+    yield layout_line(pool, "one card, 4 ranks and 2", edges, "by hosts", False)
+    yield layout_line(pool, "the same, found out", edges, "by hosts", True)
+    pool.close()
+
+
+def layout_line(pool: HostPool, name: str, edges: np.ndarray, parts: str, gathered: bool) -> str:
+    """Peer to peer and planned, side by side."""
+    direct, planned = (measure(pool, edges, parts, method, gathered=gathered) for method in METHODS)
+    cells = [name, parts, f"{direct['edges']:,}"]
+    for found in (direct, planned):
+        cells += [
+            f"{found['rows']:,}",
+            f"{1e3 * found['predicted']:.0f}",
+            f"{1e3 * found['measured']:.0f}",
+        ]
+    cells += [f"{direct[key] / planned[key]:.2f}" for key in ("predicted", "measured")]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print both tables, and put them into the page if that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", default="", help="the page")
+    parser.add_argument("--only", choices=["worlds", "layouts"], help="one table of the two")
+    given = parser.parse_args()
+    why = missing()
+    if why is not None:
+        raise SystemExit(f"no hosts: {why}")
+    tables = {"worlds": (worlds, WORLD_MARKS), "layouts": (layouts, LAYOUT_MARKS)}
+    for name, (lines, (begin, end)) in tables.items():
+        if given.only not in (None, name):
+            continue
+        said = []
+        for line in lines():
+            print(line, flush=True)
+            said.append(line)
+        said += ["", f"Measured on {os.cpu_count()} cores, which all hosts share."]
+        print(f"\n{said[-1]}\n", flush=True)
+        if given.write:
+            page = Path(given.write)
+            before, rest = page.read_text().split(begin)
+            page.write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":
