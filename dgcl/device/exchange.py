@@ -151,7 +151,7 @@ class DeviceExchange:
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         stream = self._begin()
         rows = rows.contiguous()
-        arrivals = self.pool.allocate(program.expand.rows_sent * kind.row_bytes, stream)
+        arrivals = self.pool.allocate(program.num_arrivals * kind.row_bytes, stream)
         buffer = self.pool.allocate(program.num_owned * kind.row_bytes, stream)
         result = self._as_tensor(buffer, (program.num_owned, *rows.shape[1:]), rows.dtype)
         unit = unit_of(kind.row_bytes, rows.data_ptr(), item_bytes=rows.dtype.itemsize)

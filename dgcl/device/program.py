@@ -138,7 +138,7 @@ def lay_out(
     if verb == EXPAND:
         fixed: tuple[int, ...] = (upload(program.send_rows),)
     else:
-        pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_relay)
+        pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_passed)
         fixed = (upload(pointers), upload(program.arrival_slots))
     own = wires.state, wires.addresses
 

@@ -56,7 +56,7 @@ class Rank:
 
     def __init__(self, program: Program, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self.program = program
-        rows = (program.num_local, program.num_relay, program.expand.rows_sent, program.num_owned)
+        rows = (program.num_local, program.num_relay, program.num_arrivals, program.num_owned)
         self.local, self.relay, self.arrivals, self.result = (
             _rows(count, width, dtype, device) for count in rows
         )

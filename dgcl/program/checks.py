@@ -37,9 +37,13 @@ def check_program(program: Program) -> None:
     """Raise :class:`ProgramError` unless one rank's tables are of the right form by themselves."""
     if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
         raise fail(program, "the numbers of rows do not match the ids")
-    if program.num_relay < 0:
-        raise fail(program, f"num_relay is {program.num_relay}")
+    for name in ("num_relay", "num_arrivals"):
+        if getattr(program, name) < 0:
+            raise fail(program, f"{name} is {getattr(program, name)}")
     _check_schedule(program, "expand")
+    passed = int(program.expand.recv_count[:, 1].sum())
+    if program.num_passed != passed:
+        raise fail(program, f"num_passed is {program.num_passed} but {passed} rows pass through")
     _check_schedule(program, "fold")
     _check_rows(program)
 
@@ -90,11 +94,17 @@ def _check_rows(program: Program) -> None:
     rows, slots = program.arrival_rows, program.arrival_slots
     if not program.send_rows.shape == rows.shape == slots.shape == (num_sent,):
         raise fail(program, f"send_rows, arrival_rows and arrival_slots must have {num_sent} entries each")
-    for name, indices in (("send_rows", program.send_rows), ("arrival_rows", rows)):
-        if ((indices < 0) | (indices >= program.num_local + program.num_relay)).any():
+    if program.num_arrivals > num_sent:
+        raise fail(program, f"num_arrivals is {program.num_arrivals} but only {num_sent} rows arrive")
+    for name, indices, end in (
+        ("send_rows", program.send_rows, program.num_local + program.num_relay),
+        ("arrival_rows", rows, program.num_local + program.num_passed),
+        ("arrival_slots", slots, program.num_arrivals),
+    ):
+        if ((indices < 0) | (indices >= end)).any():
             raise fail(program, f"{name} name a row that is not there")
     step, slot_step = np.diff(rows), np.diff(slots)
     if ((step < 0) | ((step == 0) & (slot_step <= 0))).any():
         raise fail(program, "arrival_rows and arrival_slots are not sorted by row, then slot")
-    if not np.array_equal(np.sort(slots), np.arange(num_sent)):
-        raise fail(program, "arrival_slots do not name every arrival once")
+    if not np.bincount(slots, minlength=program.num_arrivals).all():
+        raise fail(program, "arrival_slots leave out a place of the arrival buffer")

@@ -10,6 +10,7 @@ from dgcl.planner.plan import Plan, Trees
 from dgcl.planner.relation import Relation
 from dgcl.program.carried import carried_trees, relay_edges
 from dgcl.program.model import Program, Schedule
+from dgcl.program.storage import Blocks, place
 from dgcl.relation import VertexClasses
 
 _MAX_ROWS = 2**31 - 1
@@ -52,28 +53,34 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     trees, world_size = carried_trees(plan), plan.relation.world_size
     transfers = _find_transfers(plan.relation, trees)
     num_owned = np.bincount(part, minlength=world_size).astype(np.int64)
-    num_halo, num_relay = (
+    num_halo, num_passed = (
         np.bincount(transfers.receiver, weights=transfers.num_rows[:, kind], minlength=world_size).astype(
             np.int64
         )
         for kind in (0, 1)
     )
-    if int((num_owned + num_halo + num_relay).max(initial=0)) > _MAX_ROWS:
+    if int((num_owned + num_halo + num_passed).max(initial=0)) > _MAX_ROWS:
         raise ValueError(f"part: a rank would hold more than {_MAX_ROWS} rows; use more ranks")
 
-    # Where each transfer's rows land at the receiver, among its halo rows and among its relay rows...
+    # Where each transfer's rows land at the receiver, among its halo rows and among its relay rows (those have a
+    # number each, for the fold, and a place in memory)...
+    brings, sends_on = _feeding_pairs(trees, transfers)
     halo_start = _starts_within(transfers.receiver, transfers.num_rows[:, 0])
-    relay_start = _starts_within(transfers.receiver, transfers.num_rows[:, 1])
+    passed_start = _starts_within(transfers.receiver, transfers.num_rows[:, 1])
+    relay_start, num_relay = place(_relay_blocks(transfers, brings, sends_on), world_size)
     # ... where they lie among all that its sender sends, and, when they come back, among the sender's
-    # arrivals.
+    # arrivals (in order, and in memory).
     total = transfers.num_rows.sum(axis=1)
     send_start = _ordered_starts(transfers.sender, transfers.stage, transfers.receiver, total)
     slot_start = _ordered_starts(transfers.sender, -transfers.stage, transfers.receiver, total)
+    place_start, num_arrivals = place(
+        _arrival_blocks(plan.relation, trees, transfers, brings, sends_on), world_size
+    )
     num_sent = np.bincount(transfers.sender, weights=total, minlength=world_size).astype(np.int64)
     sent_base = np.concatenate(([0], np.cumsum(num_sent)))
     halo_base = np.concatenate(([0], np.cumsum(num_halo)))
     halo_row = num_owned[transfers.receiver] + halo_start
-    relay_row = (num_owned + num_halo)[transfers.receiver] + relay_start
+    passed_row = (num_owned + num_halo)[transfers.receiver] + passed_start
 
     owned_index, owned_ids = _number_owned(part, num_owned)
     send_rows, halo_ids, arrival_rows, arrival_slots = fill_tables(
@@ -87,13 +94,12 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
             slot_start,
             halo_base[transfers.receiver] + halo_start,
             halo_row,
-            relay_row,
+            passed_row,
         ),
         num_owned,
-        num_halo + num_relay,
+        num_halo + num_passed,
         sent_base,
     )
-    brings, sends_on = _feeding_pairs(trees, transfers)
 
     def schedule(rank: int, fold: bool) -> Schedule:
         sign = -1 if fold else 1
@@ -108,8 +114,8 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
         stage = (num_stages - 1 - transfers.stage if fold else transfers.stage).astype(np.int32)
         needed = transfers.num_rows[:, 0]
         if fold:
-            taken_from = np.stack((halo_row, relay_row), axis=1)
-            put_at = np.stack((slot_start, slot_start + needed), axis=1)
+            taken_from = np.stack((halo_row, passed_row), axis=1)
+            put_at = np.stack((place_start, place_start + needed), axis=1)
         else:
             taken_from = np.stack((send_start, send_start + needed), axis=1)
             put_at = np.stack((halo_row, relay_start), axis=1)
@@ -132,6 +138,16 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
     programs = []
     for rank in range(world_size):
         sent = slice(sent_base[rank], sent_base[rank + 1])
+        first_relay = int(num_owned[rank] + num_halo[rank])
+        come, gone = (np.flatnonzero(end == rank) for end in (transfers.receiver, transfers.sender))
+        rows, slots = send_rows[sent].copy(), arrival_slots[sent].copy()
+        if (passed_start[come] != relay_start[come]).any():
+            places = _places(passed_start[come], relay_start[come], transfers.num_rows[come, 1])
+            passing = rows >= first_relay
+            rows[passing] = first_relay + places[rows[passing] - first_relay]
+        if (slot_start[gone] != place_start[gone]).any():
+            slots = _places(slot_start[gone], place_start[gone], total[gone])[slots]
+            slots = slots[np.lexsort((slots, arrival_rows[sent]))].astype(np.int32)
         programs.append(
             Program(
                 rank=rank,
@@ -140,13 +156,15 @@ def compile_programs(plan: Plan, classes: VertexClasses, part: np.ndarray) -> li
                 num_owned=int(num_owned[rank]),
                 num_halo=int(num_halo[rank]),
                 num_relay=int(num_relay[rank]),
+                num_passed=int(num_passed[rank]),
+                num_arrivals=int(num_arrivals[rank]),
                 owned_ids=owned_ids[rank],
                 halo_ids=halo_ids[halo_base[rank] : halo_base[rank + 1]].copy(),
                 expand=schedule(rank, fold=False),
                 fold=schedule(rank, fold=True),
-                send_rows=send_rows[sent].copy(),
+                send_rows=rows,
                 arrival_rows=arrival_rows[sent].copy(),
-                arrival_slots=arrival_slots[sent].copy(),
+                arrival_slots=slots,
             )
         )
     return programs
@@ -207,6 +225,31 @@ def _feeding_pairs(trees: Trees, transfers: _Transfers) -> tuple[np.ndarray, np.
     size = max(len(transfers), 1)
     pairs = np.unique(transfers.edge_transfer[parent[inner]] * size + transfers.edge_transfer[inner])
     return pairs // size, pairs % size
+
+
+def _relay_blocks(transfers: _Transfers, brings: np.ndarray, sends_on: np.ndarray) -> Blocks:
+    """What transfers leave in the receivers' relay memory."""
+    num_rows, kept = transfers.num_rows[:, 1], np.zeros(len(transfers), np.bool_)
+    return Blocks(transfers.stage, transfers.sender, transfers.receiver, num_rows, kept, brings, sends_on)
+
+
+def _arrival_blocks(
+    relation: Relation, trees: Trees, transfers: _Transfers, brings: np.ndarray, sends_on: np.ndarray
+) -> Blocks:
+    """What transfers leave in the arrival buffers on their way back; sums for owned rows stay there."""
+    root = relation.source[trees.tree_class[trees.edge_tree()]] == trees.edge_src
+    kept = np.zeros(len(transfers), np.bool_)
+    kept[transfers.edge_transfer[root]] = True
+    stage = transfers.stage.max(initial=0) - transfers.stage
+    num_rows = transfers.num_rows.sum(axis=1)
+    return Blocks(stage, transfers.receiver, transfers.sender, num_rows, kept, sends_on, brings)
+
+
+def _places(number: np.ndarray, start: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The place of each row, for transfers whose rows are numbered from ``number`` on and lie from ``start`` on."""
+    order = np.argsort(number, kind="stable")
+    order = order[size[order] > 0]
+    return np.repeat((start - number)[order], size[order]) + np.arange(int(size.sum()))
 
 
 def _dependencies(

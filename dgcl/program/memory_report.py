@@ -80,9 +80,9 @@ def predict_memory(
     for name, values in (("widths", widths), ("constants", constants)):
         if any(not isinstance(width, (int, np.integer)) or width < 0 for width in values):
             raise ValueError(f"{name} must be numbers of elements, one per allgather (got {list(values)})")
-    local, owned, relay, sent = (
+    local, owned, relay, arriving = (
         [rows * width * dtype.itemsize for width in widths]
-        for rows in (program.num_local, program.num_owned, program.num_relay, program.expand.rows_sent)
+        for rows in (program.num_local, program.num_owned, program.num_relay, program.num_arrivals)
     )
     board = _pages(board_bytes(program.world_size))
     pool = BufferPool(cast(SegmentFile, _NoMemory(board)))
@@ -102,10 +102,10 @@ def predict_memory(
         for layer in reversed(range(len(kept))):
             pool.release(kept[layer])  # the layer that saved it has computed its gradients
             if layer > 0 or input_grad:
-                arrivals, total = pool.allocate(sent[layer]), pool.allocate(owned[layer])
+                arrivals, total = pool.allocate(arriving[layer]), pool.allocate(owned[layer])
                 pool.release(arrivals)
                 pool.release(total)
-    backward = [s + o for s, o in zip(sent, owned, strict=True)][0 if input_grad else 1 :]
+    backward = [a + o for a, o in zip(arriving, owned, strict=True)][0 if input_grad else 1 :]
     return MemoryReport(
         tables=program.table_bytes,
         board=board,

@@ -4,16 +4,20 @@ Local rows of a rank are numbered by the plan::
 
     [0, num_owned)                        its own vertices, in ascending global id
     [num_owned, num_local)                halo rows, by (arrival stage, sending rank, global id)
-    [num_local, num_local + num_relay)    relay rows, likewise; they live apart from the result
+    [num_local, num_local + num_relay)    relay rows, while they are there; they live apart from the result
 
 So what one sender brings in one stage is at most two contiguous slices, and the sender writes them in place.
 A *transfer* is (stage, sender, receiver, rows): first the rows that the receiver needs, then those that it
 only passes on, each in ascending global id.
 
 The fold is the same transfers backwards: stage ``K - 1 - k``, sender and receiver swapped. What arrives at a
-rank lies in an arrival buffer, one slice per transfer, by (fold stage, sending rank); ``arrival_rows`` and
-``arrival_slots`` say which local row each arrival is added to, sorted by row, then slot. A rank sends on, or
-keeps, its own row plus the arrivals, in that order.
+rank lies in an arrival buffer, one slice per transfer; ``arrival_rows`` and ``arrival_slots`` say which local row
+each arrival is added to, sorted by row, then slot. A rank sends on, or keeps, its own row plus the arrivals, in
+that order. It has no relay rows: those are numbered ``[num_local, num_local + num_passed)``, by (arrival stage,
+sending rank, global id) of the expand.
+
+Relay rows and arrivals lie in that order, too, but for those that take the place of others that provably have been
+sent on by then (:mod:`dgcl.program.storage`).
 
 A :class:`Program` is plain arrays: :mod:`dgcl.program.verify` proves it on symbols, :mod:`dgcl.runtime`
 executes it.
@@ -74,7 +78,10 @@ class Program:
 
     Attributes:
         rank, world_size, num_stages: Where this program runs, and K, the stages of the plan.
-        num_owned, num_halo, num_relay: Local rows of each kind.
+        num_owned, num_halo: Local rows of these kinds.
+        num_relay: Relay rows that must be kept at a time in an expand.
+        num_passed: Rows that only pass through, in all.
+        num_arrivals: Arrivals that must be kept at a time in a fold.
         owned_ids, halo_ids: Global ids of the owned and the halo rows, int64.
         expand, fold: The two schedules.
         send_rows: int32, local rows of this rank, in the order an expand sends them.
@@ -87,6 +94,8 @@ class Program:
     num_owned: int
     num_halo: int
     num_relay: int
+    num_passed: int
+    num_arrivals: int
     owned_ids: np.ndarray
     halo_ids: np.ndarray
     expand: Schedule

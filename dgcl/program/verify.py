@@ -5,11 +5,9 @@ they were compiled. What is shown:
 
 - every send reads only rows that are there, and waits for exactly the receives that brought them, all of
   earlier stages (so no two sends wait for each other);
-- every place is written exactly once, by the transfer that the receiver expects there. Relay rows as well:
-  a second row could take a relay's place only if its writer provably began after the relay had sent on. Ranks
-  wait for rows and for nothing else, and no row comes back to a rank that had it; so from the relay's send the
-  proof would have to go through a third rank, and the place be written in the relay's fourth stage at the
-  earliest, to be sent on in a fifth. Good plans have two to four: there is nothing to reuse;
+- every place is written by the transfer that the receiver expects there: those of results and of sums for owned
+  rows once; those of rows that pass through again only when their writer, and all that sent them on, are over before
+  the next writer begins, at whatever pace ranks run (:mod:`dgcl.program.history`);
 - every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
   states;
 - each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
@@ -28,6 +26,7 @@ import numpy as np
 from dgcl.planner.plan import Plan, Trees
 from dgcl.program.carried import carried_trees
 from dgcl.program.checks import ProgramError, check_form, fail
+from dgcl.program.history import History
 from dgcl.program.model import Program, Schedule
 from dgcl.relation import VertexClasses
 
@@ -131,10 +130,38 @@ def _sends(programs: list[Program], verb: str, stage: int) -> Iterator[tuple[Pro
             yield program, send, peer, int(recv)
 
 
+def _check_taken_over(
+    program: Program, history: History, verb: str, stage: int, sender: int, places: slice, came: np.ndarray
+) -> None:
+    """What lies at these places, and all that sent it on, is over before a transfer from `sender` writes there."""
+    schedule: Schedule = getattr(program, verb)
+    rank = program.rank
+    used = {
+        (int(schedule.recv_stage[r]), int(schedule.recv_peer[r]), rank) for r in np.unique(came[came >= 0])
+    }
+    for send in np.flatnonzero(schedule.send_stage <= stage).tolist():
+        for portion in (0, 1):
+            first, count = schedule.send_from[send, portion], schedule.send_count[send, portion]
+            if verb == "expand":
+                read = program.send_rows[first : first + count]
+            else:
+                read = program.arrival_slots[
+                    slice(*np.searchsorted(program.arrival_rows, (first, first + count)))
+                ]
+            if ((read >= places.start) & (read < places.stop)).any():
+                used.add((int(schedule.send_stage[send]), rank, int(schedule.send_peer[send])))
+    early = used - history.over_before(stage, sender, rank)
+    if early:
+        raise ProgramError(
+            f"{verb}: stage {stage}: rank {sender} writes rows of rank {rank} twice, and may do so before the"
+            f" transfer of stage {min(early)[0]} from rank {min(early)[1]} to rank {min(early)[2]} is over"
+        )
+
+
 def _run_expand(programs: list[Program]) -> None:
     """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1:
     owned)."""
-    holds, came = [], []
+    holds, came, history = [], [], History(programs, "expand")
     for program in programs:
         size = program.num_local + program.num_relay
         holds.append(np.full(size, -1, np.int64))
@@ -167,12 +194,14 @@ def _run_expand(programs: list[Program]) -> None:
                 )
                 if count and not low <= first <= first + count <= high:
                     raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
-                writes.append((peer.rank, first, holds[program.rank][rows], recv))
+                writes.append((program.rank, peer.rank, first, holds[program.rank][rows], recv))
             _check_waits(program, schedule, send, needed)
-        for rank, first, ids, recv in writes:  # after all reads of the stage
+        for sender, rank, first, ids, recv in writes:  # after all reads of the stage
             place = slice(first, first + len(ids))
             if (holds[rank][place] >= 0).any():
-                raise ProgramError(f"expand: stage {stage}: rows of rank {rank} are written twice")
+                if first < programs[rank].num_local:
+                    raise ProgramError(f"expand: stage {stage}: rows of rank {rank} are written twice")
+                _check_taken_over(programs[rank], history, "expand", stage, sender, place, came[rank][place])
             holds[rank][place] = ids
             came[rank][place] = recv
     for program, ids in zip(programs, holds, strict=True):
@@ -208,8 +237,9 @@ def _run_fold(programs: list[Program]) -> None:
     for program, mine in zip(programs, values, strict=True):
         np.add.at(expected, program.owned_ids, mine[: program.num_owned])
         np.add.at(expected, program.halo_ids, mine[program.num_owned :])
-    arrivals = [np.zeros(program.expand.rows_sent, np.uint64) for program in programs]
-    came = [np.full(program.expand.rows_sent, -1, np.int64) for program in programs]
+    arrivals = [np.zeros(program.num_arrivals, np.uint64) for program in programs]
+    came = [np.full(program.num_arrivals, -1, np.int64) for program in programs]
+    history = History(programs, "fold")
 
     def total(program: Program, begin: int, end: int, with_own: bool) -> tuple[np.ndarray, np.ndarray]:
         """Sums of the local rows begin:end, and the receives that they need."""
@@ -231,7 +261,7 @@ def _run_fold(programs: list[Program]) -> None:
                 if count == 0:
                     continue
                 low, high = (
-                    (program.num_local, program.num_local + program.num_relay)
+                    (program.num_local, program.num_local + program.num_passed)
                     if portion
                     else (program.num_owned, program.num_local)
                 )
@@ -244,14 +274,14 @@ def _run_fold(programs: list[Program]) -> None:
                         f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
                     )
                 needed.append(brought)
-                writes.append((peer.rank, schedule.send_to[send, portion], sums, recv))
+                writes.append((program.rank, peer.rank, schedule.send_to[send, portion], sums, recv))
             _check_waits(program, schedule, send, needed)
-        for rank, first, sums, recv in writes:
+        for sender, rank, first, sums, recv in writes:
             place = slice(first, first + len(sums))
-            if first < 0 or len(came[rank][place]) != len(sums) or (came[rank][place] >= 0).any():
-                raise ProgramError(
-                    f"fold: stage {stage}: arrivals of rank {rank} are written twice or out of range"
-                )
+            if first < 0 or len(came[rank][place]) != len(sums):
+                raise ProgramError(f"fold: stage {stage}: arrivals of rank {rank} are written out of range")
+            if (came[rank][place] >= 0).any():
+                _check_taken_over(programs[rank], history, "fold", stage, sender, place, came[rank][place])
             arrivals[rank][place] = sums
             came[rank][place] = recv
     for program in programs:

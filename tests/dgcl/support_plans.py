@@ -81,6 +81,23 @@ def _random_tree(generator: np.random.Generator, source: int, dests: list[int], 
         tree = pruned
 
 
+def wandering(seed: int) -> TreeMaker:
+    """From destination to destination in random order, with detours over two ranks that do not need the row.
+
+    Long ways in all directions: who writes has often heard, over others, of what the receiver has sent.
+    """
+
+    def make(source: int, dests: list[int], count: int, world_size: int) -> list[tuple[Tree, int]]:
+        generator = np.random.default_rng([seed, source, *dests])
+        path = [source, *generator.permutation(dests).tolist()]
+        others = generator.permutation([rank for rank in range(world_size) if rank not in path])
+        for rank in others[: min(2, world_size - len(path))].tolist():
+            path.insert(int(generator.integers(1, len(path))), rank)
+        return [([(a, b, stage) for stage, (a, b) in enumerate(itertools.pairwise(path))], count)]
+
+    return make
+
+
 TREES: dict[str, TreeMaker] = {
     "direct": direct,
     "line": along_line,
@@ -200,3 +217,11 @@ def random_world(
     part = generator.choice(owners, num_nodes)
     edges = generator.integers(0, num_nodes, (num_edges, 2))
     return make_world(edges, part, world_size, trees)
+
+
+def places_saved(programs: list[Program]) -> tuple[int, int]:
+    """Relay rows, and arrivals, that share a place with others."""
+    return (
+        sum(p.num_passed - p.num_relay for p in programs),
+        sum(p.expand.rows_sent - p.num_arrivals for p in programs),
+    )

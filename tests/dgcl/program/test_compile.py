@@ -51,8 +51,20 @@ def expected_of(world: World) -> Expected:
     return Expected(needed, passed, feeds)
 
 
+def relay_places(program: Program, expected: Expected) -> dict[int, int]:
+    """Global id to the local row where an expand keeps it: as the receives say, one slice for each."""
+    places: dict[int, int] = {}
+    schedule = program.expand
+    for stage, peer, (_, first) in zip(
+        schedule.recv_stage.tolist(), schedule.recv_peer.tolist(), schedule.recv_to.tolist(), strict=True
+    ):
+        for i, vertex in enumerate(sorted(expected.passed.get((stage, peer, program.rank), []))):
+            places[vertex] = program.num_local + first + i
+    return places
+
+
 def local_rows(program: Program, expected: Expected) -> dict[int, int]:
-    """Global id to local row: owned, then halo, then relay rows by (arrival stage, sender, global id)."""
+    """Global id to local row in a fold: owned, halo, then rows passed on, by (arrival stage, sender, global id)."""
     ids = program.owned_ids.tolist()
     for kind in (expected.needed, expected.passed):
         arriving = sorted(transfer for transfer in kind if transfer[2] == program.rank)
@@ -62,23 +74,25 @@ def local_rows(program: Program, expected: Expected) -> dict[int, int]:
 
 
 def check_program(world: World, program: Program, expected: Expected) -> None:
-    rows = [local_rows(other, expected) for other in world.programs]
-    mine = rows[program.rank]
-    id_of = {row: vertex for vertex, row in mine.items()}
+    rows = [{**local_rows(other, expected), **relay_places(other, expected)} for other in world.programs]
+    mine, numbers = rows[program.rank], local_rows(program, expected)
+    id_of = {row: vertex for vertex, row in numbers.items()}
     assert program.halo_ids.tolist() == [id_of[row] for row in range(program.num_owned, program.num_local)]
-    assert program.num_local + program.num_relay == len(mine)
+    assert program.num_local + program.num_passed == len(numbers)
+    assert program.num_relay <= program.num_passed
 
     every = sorted({*expected.needed, *expected.passed})
     last_stage = max((stage for stage, _, _ in every), default=0)
-    slots: dict[int, list[int]] = defaultdict(list)  # local row -> slots, ascending
-    num_slots = 0
+    slots: dict[int, list[int]] = defaultdict(list)  # local row -> places in the arrival buffer
     arrivals = sorted((last_stage - s, d) for s, o, d in every if o == program.rank)  # (fold stage, child)
     for stage, child in arrivals:
         transfer = (last_stage - stage, program.rank, child)
-        for vertex in expected.needed.get(transfer, []) + expected.passed.get(transfer, []):
-            slots[mine[vertex]].append(num_slots)
-            num_slots += 1
-    table = [(row, slot) for row in sorted(slots) for slot in slots[row]]
+        receive = [*zip(program.fold.recv_stage.tolist(), program.fold.recv_peer.tolist(), strict=True)]
+        first = int(program.fold.recv_to[receive.index((stage, child)), 0])
+        vertices = expected.needed.get(transfer, []) + expected.passed.get(transfer, [])
+        for i, vertex in enumerate(vertices):
+            slots[numbers[vertex]].append(first + i)
+    table = [(row, slot) for row in sorted(slots) for slot in sorted(slots[row])]
     assert list(zip(program.arrival_rows.tolist(), program.arrival_slots.tolist(), strict=True)) == table
     assert (
         list(zip(program.fold.recv_stage.tolist(), program.fold.recv_peer.tolist(), strict=True)) == arrivals

@@ -9,12 +9,7 @@ import pytest
 
 from dgcl.program import Program, Schedule
 from dgcl.program.verify import ProgramError, verify_programs
-from tests.dgcl.support_plans import (
-    TREES,
-    World,
-    make_world,
-    random_world,
-)
+from tests.dgcl.support_plans import TREES, World, make_world, places_saved, random_world, wandering
 
 
 def verify(world: World, programs: list[Program]) -> None:
@@ -104,7 +99,17 @@ def test_what_is_compiled_is_proved(trees: str, world_size: int) -> None:
 @pytest.mark.parametrize("trees", ["direct", "line", "hub", "random-1", "random-2"])
 def test_every_change_of_a_table_is_rejected(trees: str) -> None:
     """Or makes no difference: then it is accepted."""
-    world = random_world(3, 4, trees, num_nodes=24, num_edges=60)
+    assert_every_change_is_rejected(random_world(3, 4, trees, num_nodes=24, num_edges=60))
+
+
+@pytest.mark.slow
+def test_every_change_is_rejected_where_places_are_shared() -> None:
+    world = random_world(5, 6, wandering(5), num_nodes=30, num_edges=25)
+    assert all(saved > 0 for saved in places_saved(world.programs))
+    assert_every_change_is_rejected(world)
+
+
+def assert_every_change_is_rejected(world: World) -> None:
     escaped, num_rejected = [], 0
     for what, programs in mutants(world, seed=5):
         same = all(

@@ -1,0 +1,212 @@
+"""Places that serve twice within a call: right at whatever pace ranks run, rejected where they would not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.communicator import Communicator
+from dgcl.program import Program, Schedule, compile_programs, storage
+from dgcl.program.verify import ProgramError, verify_programs
+from tests.dgcl.support_plans import World, at_random, places_saved, random_world, wandering
+from tests.dgcl.support_ranks import folded, local_ids, on_threads, random_bits, same_bits
+
+Send = tuple[int, int]  # rank, number of its send
+
+
+def many_stages(seed: int) -> World:
+    """Eight ranks, rows that wander over up to seven others."""
+    return random_world(seed, 8, wandering(seed), num_nodes=60, num_edges=100)
+
+
+SEEDS = range(4)
+
+
+class Call:
+    """A call on symbols, transfer by transfer, in any order that the protocol allows."""
+
+    def __init__(self, programs: list[Program], verb: str) -> None:
+        self.programs, self.verb = programs, verb
+        self.schedules: list[Schedule] = [getattr(program, verb) for program in programs]
+        self.received: set[tuple[int, int, int]] = set()  # (receiver, stage, sender)
+        self.left: list[Send] = [
+            (r, i) for r, s in enumerate(self.schedules) for i in range(len(s.send_peer))
+        ]
+        generator = np.random.default_rng(1)
+        self.own = [generator.integers(1, 2**62, p.num_local, dtype=np.uint64) for p in programs]
+        if verb == "expand":
+            self.memory = [np.zeros(p.num_local + p.num_relay, np.uint64) for p in programs]
+            for memory, program in zip(self.memory, programs, strict=True):
+                memory[: program.num_owned] = program.owned_ids + 1
+        else:
+            self.memory = [np.zeros(p.num_arrivals, np.uint64) for p in programs]
+
+    def may_run(self, send: Send) -> bool:
+        """Whether its rows are there and all earlier sends to that peer are done."""
+        rank, i = send
+        schedule = self.schedules[rank]
+        waits = schedule.send_deps[schedule.send_dep_ptr[i] : schedule.send_dep_ptr[i + 1]].tolist()
+        mine = [(rank, int(schedule.recv_stage[r]), int(schedule.recv_peer[r])) for r in waits]
+        earlier = ((rank, j) in self.left for j in range(i) if schedule.send_peer[j] == schedule.send_peer[i])
+        return all(receive in self.received for receive in mine) and not any(earlier)
+
+    def run(self, send: Send) -> None:
+        """Read the rows, write them at the receiver, say so."""
+        rank, i = send
+        program, schedule = self.programs[rank], self.schedules[rank]
+        peer = int(schedule.send_peer[i])
+        for portion in (0, 1):
+            start, count = int(schedule.send_from[i, portion]), int(schedule.send_count[i, portion])
+            to = int(schedule.send_to[i, portion])
+            if self.verb == "expand":
+                rows = self.memory[rank][program.send_rows[start : start + count]]
+                to += self.programs[peer].num_local if portion else 0
+            else:
+                own = self.own[rank][start : start + count] if portion == 0 else np.zeros(count, np.uint64)
+                rows = own + self.sums(rank, start, count)
+            self.memory[peer][to : to + count] = rows
+        self.received.add((peer, int(schedule.send_stage[i]), rank))
+        self.left.remove(send)
+
+    def sums(self, rank: int, start: int, count: int) -> np.ndarray:
+        """What has arrived for these local rows, added up."""
+        program, total = self.programs[rank], np.zeros(count, np.uint64)
+        for row, slot in zip(program.arrival_rows.tolist(), program.arrival_slots.tolist(), strict=True):
+            if start <= row < start + count:
+                total[row - start] += self.memory[rank][slot]
+        return total
+
+    def finish(self, last: Send | None) -> None:
+        """Run all there is, and `last` only when nothing else can go on."""
+        while self.left:
+            able = [send for send in self.left if self.may_run(send)]
+            self.run(next((send for send in able if send != last), able[0]))
+
+    def is_right(self) -> bool:
+        """Whether every rank has what the call should give it."""
+        if self.verb == "expand":
+            return all(
+                np.array_equal(memory[: p.num_local], np.concatenate([p.owned_ids, p.halo_ids]).astype(np.uint64) + 1)
+                for memory, p in zip(self.memory, self.programs, strict=True)
+            )  # fmt: skip
+        expected: dict[int, int] = {}
+        for program, own in zip(self.programs, self.own, strict=True):
+            ids = np.concatenate([program.owned_ids, program.halo_ids]).tolist()
+            for vertex, value in zip(ids, own.tolist(), strict=True):
+                expected[vertex] = (expected.get(vertex, 0) + value) % 2**64
+        return all(
+            (self.own[r][: p.num_owned] + self.sums(r, 0, p.num_owned)).tolist()
+            == [expected[vertex] for vertex in p.owned_ids.tolist()]
+            for r, p in enumerate(self.programs)
+        )
+
+
+def wrong_at_some_pace(programs: list[Program], verb: str) -> Iterator[Send | None]:
+    """The sends that spoil the result when they come as late as can be."""
+    for last in [None, *Call(programs, verb).left]:
+        call = Call(programs, verb)
+        call.finish(last)
+        if not call.is_right():
+            yield last
+
+
+def test_places_are_shared_in_plans_of_many_stages() -> None:
+    saved = np.array([places_saved(many_stages(seed).programs) for seed in SEEDS])
+    assert (saved.sum(axis=0) > 0).all()
+
+
+@pytest.mark.parametrize("verb", ["expand", "fold"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_transfer_may_be_as_late_as_it_likes(seed: int, verb: str) -> None:
+    assert not list(wrong_at_some_pace(many_stages(seed).programs, verb))
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**20), num_edges=st.integers(10, 60), wander=st.booleans())
+def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool) -> None:
+    maker = wandering(seed) if wander else at_random(seed)
+    world = random_world(seed, 7, maker, num_nodes=24, num_edges=num_edges)
+    for verb in ("expand", "fold"):
+        assert not list(wrong_at_some_pace(world.programs, verb))
+
+
+@pytest.mark.parametrize("verb", ["expand", "fold"])
+def test_sharing_by_stages_alone_is_rejected_and_indeed_wrong(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if every rank had finished a stage before anyone began the next."""
+
+    def stages_before(blocks: storage.Blocks) -> list[int]:
+        stages = blocks.stage.tolist()
+        return [sum(1 << t for t, other in enumerate(stages) if other < stage) for stage in stages]
+
+    worlds = [many_stages(seed) for seed in SEEDS]
+    monkeypatch.setattr(storage, "_known", stages_before)
+    spoilt = 0
+    for world in worlds:
+        programs = compile_programs(world.plan, world.classes, world.part)
+        assert places_saved(programs) > places_saved(world.programs)
+        with pytest.raises(ProgramError, match=r"writes rows of rank \d twice, and may do so before"):
+            verify_programs(programs, world.plan, world.classes, world.part)
+        spoilt += any(True for _ in wrong_at_some_pace(programs, verb))
+    assert spoilt
+
+
+@pytest.mark.parametrize(
+    ("world_size", "stages", "share_arrivals"), [(4, 3, False), (5, 4, True)], ids=["3 stages", "4 stages"]
+)
+def test_few_stages_leave_nothing_to_share(
+    world_size: int, stages: int, share_arrivals: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As dgcl/program/storage.py proves: a fold needs four stages, an expand five. The limit there only saves time."""
+    monkeypatch.setattr(storage, "LEAST_STAGES", 0)
+    saved = []
+    for seed in range(60):
+        world = random_world(seed, world_size, wandering(seed), num_nodes=30, num_edges=40)
+        assert world.plan.num_stages == stages
+        saved.append(places_saved(world.programs))
+    relays, arrivals = np.array(saved).sum(axis=0)
+    assert relays == 0
+    assert (arrivals > 0) == share_arrivals
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shared_places_carried_out(seed: int) -> None:
+    world = many_stages(seed)
+
+    def run(comm: Communicator) -> None:
+        ids = local_ids(comm)
+        for call in range(3):
+            full = random_bits((comm.num_nodes, 5), torch.int64, seed=call)
+            assert same_bits(comm.expand(full[comm.owned_ids]), full[ids])
+            rows = random_bits((comm.num_local, 3), torch.int64, seed=10 * call + comm.rank)
+            assert torch.equal(comm.fold(rows), folded(comm, rows))
+
+    on_threads(world, run)
+
+
+def test_memory_counts_shared_places_once() -> None:
+    """What the pool holds after a few steps is what `memory` says, and less than one place for each row."""
+    world = many_stages(1)
+    shares = [p.expand.rows_sent > p.num_arrivals for p in world.programs]
+    width = 4096 // 8
+
+    def run(comm: Communicator) -> None:
+        for _ in range(3):
+            result = comm.expand(torch.ones(comm.num_owned, width, dtype=torch.float64))
+            gradients = torch.ones(comm.num_local, width, dtype=torch.float64)
+            del result
+            comm.fold(gradients)
+        report = comm.memory([width], torch.float64, input_grad=True)
+        assert report.pool == comm._runtime.pool.bytes_allocated
+        program = world.programs[comm.rank]
+        assert report.gradients == (program.num_arrivals + comm.num_owned) * width * 8
+        assert report.relay == program.num_relay * width * 8
+
+    assert any(shares)
+    on_threads(world, run)
