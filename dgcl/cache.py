@@ -205,7 +205,7 @@ def _hash_sources() -> str:
     """Of the modules that partition and plan: a version number alone does not see an engineer at work."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    for folder in ("partition", "planner", "topology"):
+    for folder in ("partition", "planner", "replication", "topology"):
         for path in sorted((package / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(package)}\n".encode())
             digest.update(path.read_bytes())

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from dgcl import ops
 from dgcl.control import Control, all_reduce_sum
-from dgcl.descriptions import describe_channels, label_exchange
+from dgcl.descriptions import describe_channels, profiled
 from dgcl.device import connect_device
 from dgcl.errors import CommError
 from dgcl.halo import PendingRows, fold_halo
@@ -41,12 +40,13 @@ class Communicator:
     """One rank's end of a planned exchange over one partitioned graph.
 
     Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the
-    halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order).
+    halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order). With
+    replicas (:mod:`dgcl.replication`), the first ``num_core`` owned rows are this rank's own vertices.
 
     Attributes:
         rank, world_size: This rank and the number of ranks, as in the group.
         num_nodes, num_edges: Of the whole graph.
-        plan: The plan that is executed.
+        plan, choice: The plan that is executed; why this one, where there was a choice.
         local: This rank's edges and degrees (:class:`~dgcl.local_graph.LocalGraph`).
         control: The control plane.
         timeout: Seconds that a rank waits for another inside a call.
@@ -72,6 +72,7 @@ class Communicator:
         self._on_device = connect_device(program, control, timeout, device)
         self.device = torch.device("cpu") if device is None else device.tensors.device
         self._exchange: Exchange | None = self._on_device
+        self.choice = ""
         self._dropout_calls = 0
         self._number = ops.register_communicator(self)
         introduce(self)
@@ -80,8 +81,13 @@ class Communicator:
 
     @property
     def num_owned(self) -> int:
-        """Vertices that this rank owns."""
+        """Rows that this rank computes: vertices that it owns, and replicas."""
         return self._program.num_owned
+
+    @property
+    def num_core(self) -> int:
+        """The first of them, without replicas: every vertex is a core row of exactly one rank."""
+        return self.local.num_core
 
     @property
     def num_halo(self) -> int:
@@ -95,7 +101,7 @@ class Communicator:
 
     @property
     def owned_ids(self) -> Tensor:
-        """``(num_owned,)`` int64 global ids, ascending; a copy."""
+        """``(num_owned,)`` int64 global ids, ascending, those of replicas for themselves; a copy."""
         return torch.from_numpy(self._program.owned_ids).clone()
 
     @property
@@ -160,9 +166,7 @@ class Communicator:
         self._check(halo_rows, self.num_halo, "num_halo")
         self._check(into, self.num_owned, "num_owned")
         if row_type(into.dtype, 1).sum_code < 0 or into.dtype != halo_rows.dtype:
-            raise TypeError(
-                f"into must be of a type that can be summed, that of halo_rows (got {into.dtype})"
-            )
+            raise TypeError(f"into must be of a type that has sums, that of halo_rows (got {into.dtype})")
         return fold_halo(self, halo_rows.detach(), into)
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
@@ -215,7 +219,7 @@ class Communicator:
     def collect(
         self, rows: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
     ) -> Tensor | None:
-        """Owned rows of all ranks back in global order.
+        """Owned rows of all ranks back in global order; of a vertex with replicas, its owner's.
 
         Args:
             rows: ``(num_owned, *F)``.
@@ -237,7 +241,8 @@ class Communicator:
         except (TypeError, ValueError) as error:
             problem = error
         agree(self.control, problem)
-        return collect_rows(self.control, rows, self._program.owned_ids, self.num_nodes, dst, file)
+        own = slice(self.num_core)
+        return collect_rows(self.control, rows[own], self._program.owned_ids[own], self.num_nodes, dst, file)
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:
         """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (plain
@@ -260,7 +265,7 @@ class Communicator:
 
     def describe(self) -> str:
         """How rows travel between this rank and each other rank, and why; one line for each."""
-        return describe_channels(self._program, self._runtime.reasons)
+        return describe_channels(self._program, self._runtime.reasons, self.plan, self.local, self.choice)
 
     @property
     def bytes_sent(self) -> dict[str, Tensor]:
@@ -336,11 +341,9 @@ class Communicator:
                 side.close()
 
     def __repr__(self) -> str:
-        return (
-            f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {self.num_owned} owned and "
-            f"{self.num_halo} halo rows, "
-            f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)>"
-        )
+        rows = f"{self.num_owned} owned and {self.num_halo} halo rows"
+        plan = f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)"
+        return f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {rows}, {plan}>"
 
     # Called by the operators.
 
@@ -348,10 +351,8 @@ class Communicator:
         return self._expand_planned(rows) if self._exchange is None else self._exchange.expand(rows)
 
     def _expand_planned(self, rows: Tensor) -> Tensor:
-        if torch.autograd._profiler_enabled():
-            with record_function(label_exchange(self._program, "expand", rows)):
-                return self._expand_rows(rows)
-        return self._expand_rows(rows)
+        with profiled(self._program, "expand", rows):
+            return self._expand_rows(rows)
 
     def _expand_rows(self, rows: Tensor) -> Tensor:
         if self._on_device is not None:
@@ -374,16 +375,13 @@ class Communicator:
         return self._fold_planned(rows) if self._exchange is None else self._exchange.fold(rows)
 
     def _fold_planned(self, rows: Tensor) -> Tensor:
-        if torch.autograd._profiler_enabled():
-            with record_function(label_exchange(self._program, "fold", rows)):
-                return self._fold_rows(rows)
-        return self._fold_rows(rows)
+        with profiled(self._program, "fold", rows):
+            return self._fold_rows(rows)
 
     def _fold_rows(self, rows: Tensor) -> Tensor:
         if self._on_device is not None:
             return self._on_device.fold(rows)
-        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
-        rows = rows.contiguous()
+        rows, kind = rows.contiguous(), row_type(rows.dtype, math.prod(rows.shape[1:]))
         block = self._runtime.fold(rows.data_ptr(), kind)
         return self._as_tensor(block, (self.num_owned, *rows.shape[1:]), rows.dtype)
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 
-__all__ = ["LocalGraph", "build_local_graph", "build_local_graphs"]
+__all__ = ["LocalGraph", "build_local_graph", "build_local_graphs", "edge_places", "local_graph_bytes"]
 
 MAX_LOCAL_ROWS = np.iinfo(np.int32).max
 """Local source ids are int32, as the frameworks' fastest kernels want them; global ids are int64."""
@@ -42,6 +43,9 @@ class LocalGraph:
         in_degrees: (L,) int64, in-degree in the whole graph of each local row.
         out_degrees: (L,) int64, out-degree in the whole graph of each local row.
         num_nodes_global: vertices of the whole graph.
+        num_replicas: how many owned rows, the last ones, are replicas of vertices that a rank of another machine
+            owns (:mod:`dgcl.replication`); those of ring K have none of their in-edges here. ``owned_ids``
+            ascends in either portion.
     """
 
     owned_ids: NDArray[np.int64]
@@ -53,11 +57,17 @@ class LocalGraph:
     in_degrees: NDArray[np.int64]
     out_degrees: NDArray[np.int64]
     num_nodes_global: int
+    num_replicas: int = 0
 
     @property
     def num_owned(self) -> int:
-        """Vertices that this rank owns: the rows of a layer's output."""
+        """Vertices that this rank owns, replicas included: the rows of a layer's output."""
         return len(self.owned_ids)
+
+    @property
+    def num_core(self) -> int:
+        """Owned rows that are no replicas: the first ones. Every vertex is a core row of exactly one rank."""
+        return len(self.owned_ids) - self.num_replicas
 
     @property
     def num_halo(self) -> int:
@@ -84,12 +94,21 @@ class LocalGraph:
         """(E,) int64: the position of each edge in the user's edge order; made when first asked for."""
         if self.edge_order is not None:
             return self.edge_order
-        return _places(self.edge_first, self.indptr)
+        return edge_places(self.edge_first, self.indptr)
 
     @cached_property
     def heads(self) -> NDArray[np.int32]:
         """(E,) int32: the local id in [0, n) of each edge's head; with ``indices``, the edges as pairs."""
         return np.repeat(np.arange(self.num_owned, dtype=np.int32), np.diff(self.indptr))
+
+
+def local_graph_bytes(num_owned: Any, num_halo: Any, num_edges: Any, edge_order: bool) -> Any:
+    """Bytes of the arrays of a local graph, or of many, given arrays; ``edge_order``: where it is not None."""
+    return (
+        8 * (3 * num_owned + 1 + num_halo)
+        + 16 * (num_owned + num_halo)
+        + (12 if edge_order else 4) * num_edges
+    )
 
 
 def build_local_graph(graph: Graph, owned_ids: NDArray[np.int64], halo_ids: NDArray[np.int64]) -> LocalGraph:
@@ -129,7 +148,7 @@ def build_local_graphs(
         np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
         indices = np.empty(indptr[-1], np.int32)
         if take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices) >= 0:
-            raise _missing(indices, _places(first, indptr), graph)
+            raise _missing(indices, edge_places(first, indptr), graph)
         local_of[local_ids] = -1
         yield LocalGraph(
             owned_ids=owned_ids,
@@ -137,7 +156,7 @@ def build_local_graphs(
             indptr=indptr,
             indices=indices,
             edge_first=first,
-            edge_order=None if graph.edge_ids is None else graph.edge_ids[_places(first, indptr)],
+            edge_order=None if graph.edge_ids is None else graph.edge_ids[edge_places(first, indptr)],
             in_degrees=in_degrees[local_ids],
             out_degrees=out_degrees[local_ids],
             num_nodes_global=graph.num_nodes,
@@ -180,7 +199,7 @@ def _number_rows(
         )
 
 
-def _places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
+def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
     """(E,) places in the whole CSR of the edges of rows that begin there at ``first``, row by row."""
     places = np.arange(indptr[-1], dtype=np.int64)
     places += np.repeat(first - indptr[:-1], np.diff(indptr))

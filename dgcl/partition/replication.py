@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.partition.check import as_num_parts, check_part
 
-__all__ = ["replication_factors"]
+__all__ = ["check_hops", "holders_by_hop", "replication_factors"]
 
 
 def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) -> NDArray[np.float64]:
@@ -19,9 +20,6 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
     To compute K layers without communication, a part must hold its own vertices and every vertex from which a
     path of at most K edges leads to one of them. The factor is the number of vertices that all parts hold
     together, divided by the number of vertices; 1 means no replication.
-
-    Parts are taken 64 at a time, one bit each, and spread along the edges hop by hop: time O(hops * E * P /
-    64), memory 16 bytes per vertex however large the neighbourhoods are.
 
     Args:
         graph: the graph.
@@ -35,19 +33,44 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`.
     """
-    from dgcl.partition.kernels import count_bits, spread_holders
+    from dgcl.partition.kernels import count_bits
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
-    if isinstance(hops, bool) or not isinstance(hops, (int, np.integer)) or hops < 1:
-        raise ValueError(f"hops must be an integer >= 1 (got {hops!r})")
-    held = np.zeros(hops, np.int64)
+    held = np.zeros(check_hops(hops) + 1, np.int64)
+    for _, hop, masks in holders_by_hop(graph, owners, num_parts, hops):
+        held[hop] += count_bits(masks)
+    return held[1:] / graph.num_nodes
+
+
+def holders_by_hop(
+    graph: Graph, owners: NDArray[np.int32], num_parts: int, hops: int
+) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
+    """Yield ``(first, hop, masks)``: bit b of ``masks[v]`` tells whether part ``first + b`` holds v for ``hop``
+    layers, from 0 on; valid until the next.
+
+    Parts are taken 64 at a time, one bit each, and spread along the edges hop by hop: time O(hops * E * P /
+    64), memory 16 bytes per vertex however large the neighbourhoods are.
+    """
+    from dgcl.partition.kernels import spread_holders
+
     for first in range(0, num_parts, 64):
         inside = (owners >= first) & (owners < first + 64)
         now = np.where(inside, np.uint64(1) << (owners & 63).astype(np.uint64), np.uint64(0))
+        yield first, 0, now
         after = np.empty_like(now)
-        for hop in range(hops):
+        for hop in range(1, hops + 1):
             spread_holders(graph.indptr, graph.indices, now, after)
-            held[hop] += count_bits(after)
             now, after = after, now
-    return held / graph.num_nodes
+            yield first, hop, now
+
+
+def check_hops(hops: Any) -> int:
+    """Return a number of hops as an int.
+
+    Raises:
+        ValueError: not an integer from 1 to 1000.
+    """
+    if isinstance(hops, bool) or not isinstance(hops, (int, np.integer)) or not 1 <= hops <= 1000:
+        raise ValueError(f"hops must be an integer >= 1 (got {hops!r})")
+    return int(hops)

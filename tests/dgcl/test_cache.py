@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 import dgcl
-from dgcl import build, cache
-from dgcl.build import Share, prepare
+from dgcl import cache
+from dgcl import prepare as preparing
 from dgcl.cache import PlanCache, cache_key
 from dgcl.context import context
 from dgcl.graph import as_graph
 from dgcl.planner import PlanOptions
+from dgcl.prepare import Share, prepare
 from dgcl.topology import resolve_topology
 from tests.dgcl.support_ranks import local_ids
 
@@ -58,8 +59,8 @@ def no_thinking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise AssertionError("the cache was not used")
 
     with monkeypatch.context() as patch:
-        patch.setattr(build, "partition_graph", refuse)
-        patch.setattr(build, "make_plan", refuse)
+        patch.setattr(preparing, "partition_graph", refuse)
+        patch.setattr(preparing, "arrange", refuse)
         yield
 
 

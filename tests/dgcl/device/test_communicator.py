@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from uuid import UUID
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from dgcl.context import context
 from dgcl.device import open_devices
 from dgcl.device.exchange import DeviceExchange
 from dgcl.device.gpu import Device
-from dgcl.machines import RankPlace
+from dgcl.machines import RankPlace, places_of_ranks
 from tests.dgcl.device.fake_cuda import FakeCuda, Memory
 from tests.dgcl.device.fake_ranks import open_fake
 from tests.dgcl.support_plans import World, make_world, random_world
@@ -189,8 +190,8 @@ def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch: py
     def run() -> object:
         control = context.require_control()
         number = 1 if shared else 1 + control.rank
-        device = SimpleNamespace(uuid=number.to_bytes(16, "big").hex())
-        return _several_machines(control, "auto", cast(Device, device))
+        places = places_of_ranks(control, f"GPU-{UUID(int=number)}")
+        return _several_machines(control, "auto", places)
 
     assert dgcl.launch(run, 2) == (["uniform:2"] * 2 if shared else ["found"] * 2)
     first = "GPU-00000000-0000-0000-0000-000000000001"

@@ -1,0 +1,149 @@
+"""The graph of copies: what each machine holds, as one graph in parts, and the way back to the vertices.
+
+Copies are numbered machine by machine; within a machine core copies come first, then replicas, each in ascending
+order of their vertices. So ascending numbers, the order in which programs keep rows, put a rank's core rows
+first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph.csr import Graph, index_dtype
+from dgcl.local_graph import LocalGraph, edge_places
+
+if TYPE_CHECKING:
+    from dgcl.program import Program
+    from dgcl.replication.counts import CopyCounts
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The copies of all machines.
+
+    Attributes:
+        graph: The in-edges among them, each machine's apart; those of a vertex in the order of the vertex.
+        origin: (C,) int64, the vertex of each copy.
+        part: (C,) int32, the rank that keeps it.
+        core: (P,) int64, how many of each rank's copies are core; its first ones.
+    """
+
+    graph: Graph
+    origin: NDArray[np.int64]
+    part: NDArray[np.int32]
+    core: NDArray[np.int64]
+
+
+def rings(graph: Graph, core: NDArray[np.bool_], hops: int) -> NDArray[np.int16]:
+    """(N,) how many edges lead from each vertex to the nearest of ``core`` (N,), at least; -1 beyond ``hops``."""
+    from dgcl.replication.kernels import grow_rings
+
+    ring = np.where(core, np.int16(0), np.int16(-1))
+    grow_rings(graph.indptr, graph.indices, ring, hops)
+    return ring
+
+
+def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Copies:
+    """Copy what each machine needs, and let its ranks share the replicas.
+
+    A replica goes to the rank that reads it most, by edges from the ring within (ring by ring outwards), among
+    those with room: every rank keeps as many rows as :meth:`CopyCounts.owned` says. The same input gives the same
+    copies. Time O(K * (N + E)) for each machine; memory as :meth:`CopyCounts.bytes_to_build` says, and 2 bytes for
+    each vertex of a ring and rank of its machine.
+
+    Args:
+        graph: N vertices.
+        part: (N,) owner of each.
+        counts: Of this graph in these parts.
+    """
+    from dgcl.local_graph_kernels import take_rows
+
+    num_copies, num_edges = int(counts.rows.sum()), int(counts.edges.sum())
+    origin = np.empty(num_copies, np.int64)
+    keepers = np.empty(num_copies, np.int32)
+    indptr = np.zeros(num_copies + 1, np.int64)
+    indices = np.empty(num_edges, index_dtype(num_copies))
+    number = np.full(graph.num_nodes, -1, indices.dtype)
+    quota = counts.owned()
+    degrees = graph.in_degrees()
+    first = first_edge = 0
+    for machine in range(len(counts.rows)):
+        ranks = np.flatnonzero(counts.machine_of_rank == machine)
+        ring = rings(graph, counts.machine_of_rank[part] == machine, counts.hops)
+        held = np.concatenate([np.flatnonzero(ring == 0), np.flatnonzero(ring > 0)])
+        last = first + len(held)
+        number[held] = np.arange(first, last, dtype=number.dtype)
+        complete = held[ring[held] < counts.hops]
+        last_edge = first_edge + int(degrees[complete].sum())
+        take_rows(graph.indptr, graph.indices, complete, number, indices[first_edge:last_edge])
+        indptr[first + 1 : last + 1] = np.where(ring[held] < counts.hops, degrees[held], 0)
+        origin[first:last] = held
+        keepers[first:last] = _share_out(graph, part, ring, ranks, counts, quota)[held]
+        number[held] = -1
+        first, first_edge = last, last_edge
+    np.cumsum(indptr, out=indptr)
+    return Copies(Graph(num_copies, indptr, indices), origin, keepers, counts.core)
+
+
+def _share_out(
+    graph: Graph,
+    part: NDArray[np.int32],
+    ring: NDArray[np.int16],
+    ranks: NDArray[np.int64],
+    counts: CopyCounts,
+    quota: NDArray[np.int64],
+) -> NDArray[np.int32]:
+    """(N,) int32: the rank that keeps each vertex's copy on this machine; -1 where there is none."""
+    from dgcl.replication.kernels import count_votes, hand_out
+
+    seat = np.full(len(counts.core), -1, np.int32)  # rank -> its number within the machine
+    seat[ranks] = np.arange(len(ranks), dtype=np.int32)
+    keeper = np.where(ring == 0, seat[part], np.int32(-1))
+    room = (quota - counts.core)[ranks]
+    place = np.full(graph.num_nodes, -1, np.int32)
+    for hop in range(1, counts.hops + 1):
+        members = np.flatnonzero(ring == hop)
+        place[members] = np.arange(len(members), dtype=np.int32)
+        votes = np.zeros((len(members), len(ranks)), np.uint16)
+        count_votes(graph.indptr, graph.indices, ring, hop, place, keeper, votes)
+        kept = np.empty(len(members), np.int32)
+        hand_out(votes, room, kept)
+        keeper[members] = kept
+    assert not room.any()
+    return np.where(keeper >= 0, ranks.astype(np.int32)[keeper], np.int32(-1))
+
+
+def vertex_program(program: Program, copies: Copies) -> Program:
+    """A program for copies under the ids of their vertices."""
+    return replace(
+        program, owned_ids=copies.origin[program.owned_ids], halo_ids=copies.origin[program.halo_ids]
+    )
+
+
+def vertex_graph(
+    local: LocalGraph, rank: int, copies: Copies, graph: Graph, degrees: tuple[NDArray[np.int64], ...]
+) -> LocalGraph:
+    """A rank's local graph of copies under the ids of vertices and edges of ``graph``.
+
+    Args:
+        degrees: In- and out-degrees of ``graph``, (N,) each: layers ask for those of the whole graph.
+    """
+    owned, rows = copies.origin[local.owned_ids], copies.origin[local.local_ids]
+    edge_first = graph.indptr[owned]
+    order = None if graph.edge_ids is None else graph.edge_ids[edge_places(edge_first, local.indptr)]
+    return LocalGraph(
+        owned_ids=owned,
+        halo_ids=copies.origin[local.halo_ids],
+        indptr=local.indptr,
+        indices=local.indices,
+        edge_first=edge_first,
+        edge_order=order,
+        in_degrees=degrees[0][rows],
+        out_degrees=degrees[1][rows],
+        num_nodes_global=graph.num_nodes,
+        num_replicas=len(owned) - int(copies.core[rank]),
+    )
