@@ -220,6 +220,9 @@ class Runtime:
         except MemoryError as error:
             self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
             raise
+        except BaseException as error:  # Ctrl-C: the others make the call for which this was to be
+            self.give_up(error)
+            raise
 
     def check_usable(self) -> None:
         """Raise unless a call can be made now."""

@@ -1,4 +1,5 @@
-"""The Promela model of the protocol, checked by SPIN: it holds, and each way of breaking it is found."""
+"""The Promela models of the protocol and of its bells, checked by SPIN: they hold, and each way of breaking them is
+found."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MODEL = Path(__file__).resolve().parents[2] / "docs" / "protocol" / "exchange.pml"
+MODELS = Path(__file__).resolve().parents[2] / "docs" / "protocol"
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,10 +21,10 @@ pytestmark = [
 ]
 
 
-def check(folder: Path, **parameters: int) -> tuple[int, int, str]:
+def check(folder: Path, model: str = "exchange.pml", **parameters: int) -> tuple[int, int, str]:
     """(errors, states, what pan says) of an exhaustive search."""
     given = [f"-D{name}={value}" for name, value in parameters.items()]
-    subprocess.run(["spin", *given, "-a", str(MODEL)], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["spin", *given, "-a", str(MODELS / model)], cwd=folder, check=True, capture_output=True)
     options = ["-O2", "-DSAFETY", "-DCOLLAPSE", "-w"]
     subprocess.run(["cc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True, capture_output=True)
     said = subprocess.run(
@@ -53,3 +54,18 @@ def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path: Path)
     errors, _, said = check(tmp_path, N=3, K=2, CALLS=3, B=2, MUTANT=mutant)
     assert errors > 0, said
     assert re.search(rf"assertion violated .*({assertion})|invalid end state", said), said
+
+
+def test_no_ring_of_a_bell_is_lost(tmp_path: Path) -> None:
+    errors, visited, said = check(tmp_path, "bell.pml", R=2, CALLS=3)
+    assert errors == 0, said
+    assert visited == 129021
+
+
+@pytest.mark.parametrize(
+    "mutant", [1, 2, 3, 4], ids=["ringer's fence", "sleeper's fence", "second look", "bell left as it is"]
+)
+def test_a_broken_bell_is_found(mutant: int, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, "bell.pml", R=2, CALLS=2, MUTANT=mutant)
+    assert errors > 0, said
+    assert "invalid end state" in said

@@ -1,0 +1,116 @@
+/* The bell of dgcl/kernels/bells.py, for the model checker SPIN: no ring is lost.
+ *
+ * R ringers each raise a counter of their own CALLS times; one sleeper waits for all of them to reach 1, then 2, and so on, and
+ * sleeps on its bell in between. Naps do not end by themselves here, so a lost ring is a sleeper that never wakes: an invalid end
+ * state.
+ *
+ * Every store goes into its writer's store buffer first, and from there into memory, in order but at any time: that is what x86
+ * does, and what release stores do on Arm. A fence waits until the buffer is empty. Loads of a word that lies in one's own buffer do
+ * not occur. The kernel compares the bell and lets the sleeper sleep in one step, against the step that wakes it.
+ *
+ * MUTANT breaks it in one place: 1 a ringer without its fence, 2 a sleeper without its fence, 3 a sleeper that does not look at the
+ * flags once more after it has set the bell, 4 a ringer that wakes the sleeper but leaves the bell as it is.
+ */
+#ifndef R
+#define R 2
+#endif
+#ifndef CALLS
+#define CALLS 2
+#endif
+#ifndef MUTANT
+#define MUTANT 0
+#endif
+
+#define BELL 255
+byte flags[R];
+byte bell;
+bool asleep;
+byte over;                                     /* processes that have ended */
+
+chan buffer[R + 1] = [3] of { byte, byte };    /* (word, value); the sleeper's is the last */
+
+proctype Memory(byte owner) {                  /* empties one store buffer */
+    byte word, value;
+    do
+    :: atomic { buffer[owner] ? word, value ->
+           if
+           :: word == BELL -> bell = value
+           :: else -> flags[word] = value
+           fi }
+    :: over == R + 1 && empty(buffer[owner]) -> break
+    od
+}
+
+proctype Ringer(byte me) {
+    byte call = 1, seen;
+    do
+    :: call <= CALLS ->
+        buffer[me] ! me, call;
+#if MUTANT != 1
+        empty(buffer[me]);
+#endif
+        seen = bell;
+        if
+        :: seen == 1 ->
+#if MUTANT != 4
+            buffer[me] ! BELL, 0;
+            empty(buffer[me]);                 /* the system call that follows is a fence */
+#endif
+            asleep = false
+        :: else
+        fi;
+        call++
+    :: else -> break
+    od;
+    over++
+}
+
+proctype Sleeper() {
+    byte call = 1, i;
+    do
+    :: call <= CALLS ->
+        i = 0;
+        do
+        :: i < R && flags[i] >= call -> i++
+        :: i < R && flags[i] < call ->
+            buffer[R] ! BELL, 1;
+#if MUTANT != 2
+            empty(buffer[R]);
+#endif
+#if MUTANT != 3
+            if
+            :: flags[i] >= call -> skip
+            :: else ->
+#endif
+                atomic {
+                    if
+                    :: bell == 1 -> asleep = true
+                    :: bell != 1 && nempty(buffer[R]) -> asleep = true   /* one's own store is seen at once */
+                    :: bell != 1 && empty(buffer[R])
+                    fi
+                }
+                !asleep;
+#if MUTANT != 3
+            fi;
+#endif
+            buffer[R] ! BELL, 0
+        :: i == R -> break
+        od;
+        call++
+    :: else -> break
+    od;
+    over++
+}
+
+init {
+    byte i;
+    atomic {
+        i = 0;
+        do
+        :: i < R -> run Ringer(i); run Memory(i); i++
+        :: else -> break
+        od;
+        run Sleeper();
+        run Memory(R)
+    }
+}
