@@ -193,6 +193,7 @@ def _pieces(share: Share, token: str, sign: str) -> list[bytes | np.ndarray]:
         "rank": program.rank,
         "world_size": program.world_size,
         "sizes": list(share.sizes),
+        "choice": share.choice,
         "numbers": numbers,
         "arrays": about,
     }
@@ -272,4 +273,4 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
             f"{PLAN} beside it is another plan than the one that it was made for; prepare the parts anew"
         )
     num_nodes, num_edges = header["sizes"]
-    return Share(program, local, plan, (int(num_nodes), int(num_edges)))
+    return Share(program, local, plan, (int(num_nodes), int(num_edges)), str(header.get("choice", "")))

@@ -3,12 +3,13 @@
 Losses and accuracy over all ranks' vertices, gradients summed over ranks, dropout that depends on the vertex
 and not on the rank, batch normalisation with statistics of the whole graph. Everything takes ``comm``, by
 default the current communicator; what reduces over ranks is collective: every rank calls it, those without a
-training vertex too.
+training vertex too. Where vertices are replicated across machines, each counts once.
 """
 
 from __future__ import annotations
 
 from dgcl.nn.batch_norm import BatchNorm
+from dgcl.nn.core_rows import sum_copies
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
 from dgcl.nn.metrics import accuracy
@@ -26,5 +27,6 @@ __all__ = [
     "global_sum",
     "mse",
     "nll",
+    "sum_copies",
     "sync_gradients",
 ]

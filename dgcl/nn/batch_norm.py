@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import global_sum
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
     independent, and nothing is exchanged.
 
     Takes this rank's owned rows, (num_owned, C) or (num_owned, C, L): apply it before the exchange, where
-    every vertex counts once.
+    every vertex counts once. Replicas (:mod:`dgcl.replication`) are normalised, and do not count.
 
     Args:
         num_features: C.
@@ -68,9 +69,9 @@ class BatchNorm(torch.nn.BatchNorm1d):
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        mean = global_sum(wide.sum(rows), comm=comm) / count
+        mean = global_sum(first_rows(wide, comm.num_core).sum(rows), comm=comm) / count
         centred = wide - mean.view(channels)
-        variance = global_sum(centred.square().sum(rows), comm=comm) / count
+        variance = global_sum(first_rows(centred, comm.num_core).square().sum(rows), comm=comm) / count
         if self.training and self.track_running_stats:
             self._update_running(mean.detach(), variance.detach() * (count / (count - 1)))
         out = centred * torch.rsqrt(variance + self.eps).view(channels)

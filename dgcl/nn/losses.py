@@ -10,6 +10,9 @@ things come out:
   instead: pass ``ddp=True``, and the gradient (not the value) is multiplied by the number of ranks to make up
   for it.
 
+Where vertices are replicated across machines (:mod:`dgcl.replication`), each counts once: the replicas among the
+rows are left out.
+
 A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
 runs the exchanges that its peers wait for. Arguments mean what they mean in ``torch.nn.functional``; ``mask``
 selects rows. Nothing here reads a value back from the device, and what masked rows hold, be it infinite or
@@ -25,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.core_rows import first_rows, num_counted
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -47,7 +51,7 @@ def cross_entropy(
     """Cross-entropy of the whole graph, as ``torch.nn.functional.cross_entropy`` on one device.
 
     Args:
-        logits: (num_owned, num_classes, *F), this rank's rows.
+        logits: (num_owned, num_classes, *F), this rank's rows; or the core rows alone, here and below.
         labels: (num_owned, *F) int64 classes, or class probabilities in the shape of ``logits``.
         mask: (num_owned,) bool, the rows that count; default all. Other rows may have any label.
         weight: (num_classes,) weights of the classes. A mean over labels is then weighted, as in torch.
@@ -61,6 +65,7 @@ def cross_entropy(
         A scalar, the same on every rank.
     """
     mask = _check(logits, labels, mask, reduction)
+    logits, labels, mask, comm = _without_replicas(logits, labels, mask, comm)
     logits = _keep_rows(logits, mask, 0.0)
     if labels.is_floating_point():
         labels = _keep_rows(labels, mask, 0.0)
@@ -95,6 +100,7 @@ def nll(
         A scalar, the same on every rank.
     """
     mask = _check(log_probabilities, labels, mask, reduction)
+    log_probabilities, labels, mask, comm = _without_replicas(log_probabilities, labels, mask, comm)
     labels = _keep_rows(labels, mask, ignore_index)
     log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
     losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
@@ -127,6 +133,9 @@ def bce_with_logits(
         A scalar, the same on every rank.
     """
     mask = _check(logits, targets, mask, reduction, same_shape="targets")
+    weight = None if weight is None else weight.expand_as(logits)
+    logits, targets, mask, comm = _without_replicas(logits, targets, mask, comm)
+    weight = first_rows(weight, len(logits))
     losses = F.binary_cross_entropy_with_logits(
         _keep_rows(logits, mask, 0.0),
         _keep_rows(targets.to(logits.dtype), mask, 0.0),
@@ -158,6 +167,7 @@ def mse(
         A scalar, the same on every rank.
     """
     mask = _check(outputs, targets, mask, reduction, same_shape="targets")
+    outputs, targets, mask, comm = _without_replicas(outputs, targets, mask, comm)
     losses = F.mse_loss(_keep_rows(outputs, mask, 0.0), _keep_rows(targets, mask, 0.0), reduction="none")
     return _reduce(*_counted(losses, mask), reduction, ddp, comm)
 
@@ -187,6 +197,15 @@ def _check(
     return mask.to(outputs.device)
 
 
+def _without_replicas(
+    outputs: Tensor, targets: Tensor, mask: Tensor | None, comm: Communicator | None
+) -> tuple[Tensor, Tensor, Tensor | None, Communicator]:
+    """Every vertex once; and the communicator that is meant."""
+    comm = comm if comm is not None else dgcl.current_communicator()
+    count = num_counted(comm, outputs)
+    return first_rows(outputs, count), first_rows(targets, count), first_rows(mask, count), comm
+
+
 def _keep_rows(x: Tensor, mask: Tensor | None, other: float) -> Tensor:
     """``x`` with ``other`` in the rows outside the mask; their gradient is exactly zero."""
     if mask is None:
@@ -212,9 +231,8 @@ def _label_weight(losses: Tensor, labels: Tensor, weight: Tensor | None, ignore_
     return torch.where(counts, weight.detach()[torch.where(counts, labels, 0)], 0.0).sum(dtype=torch.float64)
 
 
-def _reduce(losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator | None) -> Tensor:
+def _reduce(losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
-    comm = comm if comm is not None else dgcl.current_communicator()
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # float64 counts exactly beyond the 2**24 vertices of float32.

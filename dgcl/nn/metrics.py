@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.core_rows import first_rows, num_counted
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -18,7 +19,8 @@ __all__ = ["accuracy"]
 def accuracy(
     logits: Tensor, labels: Tensor, mask: Tensor | None = None, *, comm: Communicator | None = None
 ) -> Tensor:
-    """The fraction of the vertices of all ranks whose largest logit is that of their label.
+    """The fraction of the vertices of all ranks whose largest logit is that of their label; replicas count as
+    little as in the losses.
 
     Args:
         logits: (num_owned, num_classes), this rank's rows.
@@ -41,7 +43,9 @@ def accuracy(
             f"mask must be bool with shape {tuple(labels.shape)}"
             f" (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
-    right = (logits.argmax(dim=1) == labels) & mask
     comm = comm if comm is not None else dgcl.current_communicator()
-    num_right, num_counted = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()])).unbind()
-    return num_right.double() / num_counted.double()
+    count = num_counted(comm, logits)
+    logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
+    right = (logits.argmax(dim=1) == labels) & mask
+    num_right, num_all = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()])).unbind()
+    return num_right.double() / num_all.double()

@@ -23,6 +23,8 @@ def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
         loss, let every rank take its own share of that loss (its own rows), as the losses of :mod:`dgcl.nn`
         do, not the whole of it.
 
+    Sums over a rank's rows must leave out replicas (:mod:`dgcl.replication`): sum ``rows[:comm.num_core]``.
+
     For small tensors: statistics, pooled rows. Rows of vertices travel by :func:`dgcl.graph_allgather`.
 
     Args:

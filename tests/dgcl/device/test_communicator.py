@@ -16,7 +16,6 @@ from dgcl.communicator import Communicator
 from dgcl.context import context
 from dgcl.device import open_devices
 from dgcl.device.exchange import DeviceExchange
-from dgcl.device.gpu import Device
 from dgcl.machines import RankPlace, places_of_ranks
 from tests.dgcl.device.fake_cuda import FakeCuda, Memory
 from tests.dgcl.device.fake_ranks import open_fake

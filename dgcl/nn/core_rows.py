@@ -1,0 +1,76 @@
+"""The rows that count: with replicas, every vertex has one core row, and other rows are copies of vertices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+import dgcl
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["first_rows", "num_counted", "sum_copies"]
+
+Rows = TypeVar("Rows", Tensor, None, "Tensor | None")
+
+
+def num_counted(comm: Communicator, outputs: Tensor) -> int:
+    """How many of a rank's outputs count, from the first on: all but the replicas.
+
+    Where vertices are not replicated these are all, however many there are.
+
+    Raises:
+        ValueError: With replicas, rows that are neither all owned rows nor the core rows alone: which of them
+            count cannot be known.
+    """
+    if "replication" not in comm.plan.meta:
+        return len(outputs)
+    if len(outputs) not in (comm.num_owned, comm.num_core):
+        raise ValueError(
+            f"outputs must hold the {comm.num_owned} owned rows of rank {comm.rank}, or the first {comm.num_core},"
+            f" which are no replicas (got {len(outputs)}); leave copies out of other sums yourself"
+        )
+    return comm.num_core
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """The first ``count`` rows; None stays None."""
+    return rows if rows is None or len(rows) == count else rows[:count]
+
+
+def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
+    """For each owned row the sum over all copies of its vertex: replicas, and the core row.
+
+    Inputs that are learned, one row for each vertex, have a gradient on each machine that holds a copy: this adds
+    them up, and copies that start alike stay alike::
+
+        x.grad = dgcl.nn.sum_copies(x.grad)      # between backward and step
+
+    Collective, and of all rows through the control plane, which is slow: constant features need none of it. Added
+    in rank order, so that all copies get the same bits. Without replicas ``rows`` itself is returned. Not
+    differentiable.
+
+    Args:
+        rows: (num_owned, *F).
+        comm: the communicator; default the current one.
+    """
+    comm = comm if comm is not None else dgcl.current_communicator()
+    if "replication" not in comm.plan.meta:
+        return rows
+    if len(rows) != comm.num_owned:
+        raise ValueError(
+            f"rows must hold the {comm.num_owned} owned rows of rank {comm.rank} (got {len(rows)})"
+        )
+    mine = comm.owned_ids
+    order = mine.argsort()
+    ascending = mine[order]
+    total = torch.zeros_like(rows)
+    # A copy is sent: ranks that are threads would otherwise read what this one goes on to change.
+    for ids, given in comm.control.exchange((mine, rows.detach().cpu().clone())):
+        place = torch.searchsorted(ascending, ids).clamp(max=max(len(mine) - 1, 0))
+        common = ascending[place] == ids if len(mine) else torch.zeros(len(ids), dtype=torch.bool)
+        total.index_add_(0, order[place[common]].to(rows.device), given[common].to(rows.device))
+    return total
