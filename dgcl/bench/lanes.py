@@ -1,7 +1,8 @@
 """What takes turns in a measurement: every exchange, plain copies, and replication's extra work.
 
 A lane runs a few calls of one verb, back to back between two readings of the clock, on inputs and into
-memory that it has prepared, and checks every element afterwards. Nothing outside the two readings counts.
+memory that it has prepared, and checks every element afterwards. Nothing outside the two readings counts: ranks
+that are done sleep until all are, for where ranks outnumber cores their checks would run in the others' time.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class ExchangeLane:
         for k in range(calls):
             results.append(call(inputs[k]))  # noqa: PERF401 (a list that is complete is not what is timed)
         end = time.perf_counter_ns()
+        self._meeting.barrier()
         wrong = 0
         for k, result in enumerate(results):
             found = exchange.finish(result) if isinstance(exchange, ExecutorExchange) else result
@@ -133,6 +135,7 @@ class CopyLane:
         for k in range(calls):
             copies.run(k)
         end = time.perf_counter_ns()
+        self._meeting.barrier()
         return Lap(begin, end, copies.wrong())
 
     def close(self) -> None:
