@@ -57,7 +57,7 @@ def measure_work(row_bytes: int, device: torch.device | str = "cpu") -> Work:
     place = torch.device(device)
     elements = max(row_bytes // 4, 1)
     width = min(elements, _WIDEST)
-    num_rows = max(256, min(_ROWS, (1 << 22) // width))
+    num_rows = max(256, min(_ROWS, (1 << 20) // width))
     random = torch.Generator().manual_seed(0)
     sources = torch.randint(0, num_rows, (num_rows * _DEGREE,), dtype=torch.int32, generator=random)
     indptr = torch.arange(0, num_rows * _DEGREE + 1, _DEGREE, dtype=torch.int32)

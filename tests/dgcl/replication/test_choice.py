@@ -1,0 +1,171 @@
+"""When "auto" replicates, when it does not, and what it says; and what happens to those who insist."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dgcl.graph import as_graph
+from dgcl.prepare import Share, prepare
+from dgcl.replication import METHOD, choice
+from dgcl.replication.choice import Replication
+from dgcl.replication.work import Work, measure_work
+from tests.dgcl.replication.machines import LAYOUTS, machines
+
+GRAPH = as_graph(np.random.default_rng(8).integers(0, 200, (2, 300)), num_nodes=200)
+PART = np.arange(200) * 4 // 200
+CHEAP, SOME, DEAR = (Work(seconds, seconds) for seconds in (1e-12, 1e-8, 1e-6))
+
+
+def shares_with(
+    method: str = "auto", network: float = 0.1, work: Work = CHEAP, hops: int | None = 2, **replication: Any
+) -> list[Share]:
+    return prepare(
+        GRAPH,
+        4,
+        machines(LAYOUTS["two-of-two"], network),
+        part=PART,
+        method=method,
+        replication=Replication(hops, work=work, **replication),
+    )
+
+
+def layer_seconds(shares: list[Share], work: Work) -> float:
+    """Twice the exchange, and the busiest rank's sums (twice) and products (three times)."""
+    busy = [2 * work.edge * s.local.num_edges + 3 * work.row * s.local.num_owned for s in shares]
+    return 2 * shares[0].plan.predicted_seconds + max(busy)
+
+
+@pytest.mark.parametrize(
+    ("network", "work", "replicates"),
+    [(0.001, CHEAP, True), (1000.0, SOME, False), (0.001, DEAR, True), (10.0, DEAR, False)],
+)
+def test_auto_takes_what_is_faster(network: float, work: Work, replicates: bool) -> None:
+    found = shares_with("auto", network, work)
+    copied, plain = shares_with(METHOD, network, work), shares_with("auto", network, work, hops=None)
+    assert ("replication" in found[0].plan.meta) == replicates
+    assert layer_seconds(found, work) == min(layer_seconds(copied, work), layer_seconds(plain, work))
+    name = METHOD if replicates else "the ordinary plan"
+    assert all(share.choice.startswith(f"auto chose {name}: ") for share in found)
+    assert found[0].plan.method == "auto"
+    assert copied[0].plan.method == METHOD
+
+
+def test_auto_says_what_both_would_take() -> None:
+    text = shares_with("auto", 0.001)[0].choice
+    assert text.count("of exchange") == text.count("of work") == text.count("on the fullest rank") == 2
+    assert "with the ordinary plan" in text
+    assert "copies of a vertex" in text
+
+
+def test_auto_keeps_to_the_memory_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever gives the limit; and rows that do not fit are found before anything is copied."""
+    monkeypatch.setattr(choice, "copy_graph", None)
+    for limits in ({"limit": 10_000}, {"free": (10**9, 10**9, 10_000, 10**9)}):
+        (share, *_) = shares_with("auto", 0.001, **limits)
+        assert "replication" not in share.plan.meta
+        assert f"{METHOD} does not fit, rank " in share.choice
+        assert "and may take 10 kB" in share.choice
+
+
+def test_a_given_limit_counts_and_not_what_is_free() -> None:
+    assert "replication" in shares_with("auto", 0.001, limit=10**9, free=(1, 1, 1, 1))[0].plan.meta
+
+
+def test_halo_rows_count_when_they_are_known() -> None:
+    """Between what is known before the ranks' replicas are, and after: refused in the second look."""
+    held = shares_with(METHOD)
+    needed = [
+        s.local.num_local * 3 * 512
+        + sum(a.nbytes for a in vars(s.local).values() if isinstance(a, np.ndarray))
+        for s in held
+    ]
+    assert shares_with(METHOD, limit=max(needed))[0].plan.method == METHOD
+    with pytest.raises(MemoryError, match="does not fit: rank"):
+        shares_with(METHOD, limit=max(needed) - 1)
+
+
+def test_who_insists_is_told_what_it_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "copy_graph", None)
+    with pytest.raises(
+        MemoryError, match=rf"'{METHOD}' does not fit: rank \d would hold about .* Take fewer hops"
+    ):
+        shares_with(METHOD, limit=10_000)
+    monkeypatch.setattr(choice, "available_memory", lambda: 5_000)
+    with pytest.raises(MemoryError, match=r"rank 0 would take .* to copy the graph, and 5 kB are free there"):
+        shares_with(METHOD)
+
+
+def test_hops_must_be_told() -> None:
+    with pytest.raises(ValueError, match=rf"hops must be given with method '{METHOD}'"):
+        shares_with(METHOD, hops=None)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="hops must be an integer >= 1"):
+            shares_with("auto", hops=wrong)  # type: ignore[arg-type]
+
+
+def test_auto_without_hops_says_that_it_cannot(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dgcl"):
+        shares = shares_with("auto", 0.001, hops=None)
+    assert f"{METHOD} was not considered: hops, the number of layers, was not given" in caplog.text
+    assert shares[0].choice == ""
+
+
+@pytest.mark.parametrize("method", [METHOD, "auto"])
+def test_on_one_machine_nothing_is_replicated(method: str) -> None:
+    shares = prepare(GRAPH, 4, "uniform", part=PART, method=method, replication=Replication(2))
+    plain = prepare(GRAPH, 4, "uniform", part=PART)
+    assert shares[0].plan.fingerprint == plain[0].plan.fingerprint
+    assert all(share.local.num_replicas == 0 for share in shares)
+
+
+def test_another_method_is_not_weighed() -> None:
+    assert shares_with("direct", 0.001)[0].plan.method == "direct"
+
+
+def test_ranks_that_only_another_machine_joins() -> None:
+    """Rank 0 and 1 share a machine and no wire: rows go by rank 2, so replicas cannot do without it."""
+    from dgcl.topology import Connection, Device, Topology
+
+    devices = tuple(Device(f"d{rank}", machine=(0, 0, 1)[rank]) for rank in range(3))
+    wires = tuple(Connection(f"w{rank}", "wire", f"d{rank}", "d2", 0.001) for rank in (0, 1))
+    topology = Topology("detour", devices, wires)
+    edges = np.array([[0, 1, 1, 0, 2], [1, 0, 2, 2, 0]])
+    arguments: dict[str, Any] = {"part": np.arange(3), "replication": Replication(1, work=CHEAP)}
+    (share, *_) = prepare(edges, 3, topology, **arguments)
+    assert f"{METHOD} is impossible" in share.choice
+    with pytest.raises(ValueError, match="rows are needed but cannot get there"):
+        prepare(edges, 3, topology, method=METHOD, **arguments)
+
+
+def test_the_cache_gives_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(hops: int) -> list[Share]:
+        topology = machines(LAYOUTS["two-of-two"], 0.001)
+        wanted = Replication(hops, work=CHEAP)
+        return prepare(GRAPH, 4, topology, cache=tmp_path, replication=wanted)
+
+    first, other = made(2), made(1)
+    assert first[0].plan.fingerprint != other[0].plan.fingerprint
+    monkeypatch.setattr("dgcl.prepare.arrange", None)
+    again = made(2)
+    for mine, theirs in zip(first, again, strict=True):
+        assert mine.plan.fingerprint == theirs.plan.fingerprint
+        for name in ("owned_ids", "halo_ids", "indices", "num_replicas"):
+            assert np.array_equal(getattr(mine.local, name), getattr(theirs.local, name))
+
+
+def test_the_same_input_gives_the_same_plan() -> None:
+    first, second = (shares_with(METHOD) for _ in range(2))
+    assert first[0].plan.fingerprint == second[0].plan.fingerprint
+
+
+@pytest.mark.parametrize("row_bytes", [1, 512, 1 << 20])
+def test_work_is_measured_in_positive_seconds(row_bytes: int) -> None:
+    work = measure_work(row_bytes)
+    assert 0 < work.edge < 1
+    assert 0 < work.row < 10
+    assert "ns an edge" in str(work)
