@@ -25,12 +25,11 @@ from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
 from dgcl.bench.methods import build_comm_info, exchange_of
 from dgcl.bench.patterns import DTYPES
+from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
 from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.context import context
 from dgcl.control import Control
-from dgcl.planner.bounds import best_bound
-from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import METHODS as PLANNERS
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def _measure_case(case: Case, world: _World, settings: Settings, control: Contro
             )
             if control.rank > 0:
                 continue
-            model, bound = _predict(contender.plan, row_bytes)
+            model, bound = predict(contender.plan, row_bytes)
             yield Line(
                 name=world.name,
                 fraction=case.fraction,
@@ -273,14 +272,3 @@ def _timing(control: Control, laps: list[Lap], copies: list[Lap], calls: int) ->
         laps=seconds,
         copy_laps=copy_seconds,
     )
-
-
-def _predict(plan: Plan | None, row_bytes: int) -> tuple[float | None, float | None]:
-    """A plan's time and lower bound for rows of this size."""
-    if plan is None:
-        return None, None
-    model = predicted_seconds(plan.trees, plan.topology.arrays(), row_bytes)
-    # The certificate holds for the plan's own row size: narrower rows take at least their share of it.
-    share = plan.lower_bound_seconds * min(1.0, row_bytes / plan.row_bytes)
-    bound = max(best_bound(plan.relation, plan.topology, row_bytes).seconds, share)
-    return model, min(bound, model)

@@ -102,6 +102,7 @@ class Line:
             topology; None for a method that is no plan.
         stages: Of the plan.
         note: What else there is to say.
+        host_seconds: What a call takes the host, where it does not wait for its end.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Line:
     bound_seconds: float | None = None
     stages: int | None = None
     note: str = ""
+    host_seconds: float | None = None
 
     def algbw(self, timing: Timing) -> float:
         """GB/s that arrive at a rank, on average."""
@@ -139,6 +141,7 @@ class RankInfo:
     threads: int
     num_owned: int
     num_halo: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

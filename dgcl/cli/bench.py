@@ -36,7 +36,8 @@ def add_parser(verbs: Any, name: str) -> None:
         name,
         help="measure and verify exchanges of rows between ranks of this host",
         description="Measure allgathers (forward) and their gradients (backward) between CPU ranks of this"
-        " host, verify every element, and print one line for each size and method as nccl-tests do.",
+        " host, or ranks on its GPUs, verify every element, and print one line for each size and method as"
+        " nccl-tests do.",
     )
     what = parser.add_argument_group("what is exchanged (default: --pattern alltoall)")
     source = what.add_mutually_exclusive_group()
@@ -64,6 +65,9 @@ def add_parser(verbs: Any, name: str) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--ranks", metavar="P", type=at_least(2), default=2, help="default: 2")
     how.add_argument("--threads", action="store_true", help="ranks are threads, not processes")
+    how.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
+    )
     how.add_argument("--method", metavar="M[,M...]", default="auto", help="planners and baselines, in turns")
     how.add_argument("--fold", metavar="FOLD", default="sum", help="sum, atomic or substages")
     how.add_argument("--topology", metavar="T", help=f"to plan for (default: this host). {TOPOLOGY_HELP}")
@@ -84,6 +88,7 @@ def add_parser(verbs: Any, name: str) -> None:
 def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
     from dgcl.bench.measure import measure
+    from dgcl.bench.on_device.measure import measure_on_device
     from dgcl.bench.report import footer, to_json, total_wrong
     from dgcl.errors import CommError
     from dgcl.launcher import launch
@@ -95,11 +100,12 @@ def bench(args: argparse.Namespace) -> int:
         cases = _cases(args, problem, Path(folder) / "problem.npz")
         machine = describe_machine()
         emit = functools.partial(_print, settings, args.json)
+        run = measure if args.device == "cpu" else measure_on_device
         if not args.json:
             print(_preamble(args, problem, settings, machine), flush=True)
         kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
         try:
-            results = launch(measure, args.ranks, cases, settings, emit, ranks=kind)
+            results = launch(run, args.ranks, cases, settings, emit, ranks=kind)
         except CommError as error:
             raise CliError(str(error), status=1) from error
     result = results[0]
@@ -124,8 +130,10 @@ def _check(args: argparse.Namespace) -> None:
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
 
+    if args.device == "cuda":
+        _check_device(args)
     movers = []
-    for method in args.method.split(","):
+    for method in args.method.split(",") if args.device == "cpu" else []:
         mover, fold = split_method(method, args.fold)
         if mover in CALLS and fold != "sum":
             raise CliError(f"--method {mover} goes with fold sum (got {fold!r})")
@@ -162,10 +170,36 @@ def _check(args: argparse.Namespace) -> None:
         raise CliError("--trace goes with a planned method")
 
 
+def _check_device(args: argparse.Namespace) -> None:
+    """Refuse what is not measured on GPUs."""
+    import torch
+
+    from dgcl.bench.on_device.measure import PEERS
+    from dgcl.planner.methods import METHODS
+
+    names = [*METHODS, *PEERS]
+    if unknown := [method for method in args.method.split(",") if method not in names]:
+        raise CliError(f"--method must be of {', '.join(names)} with --device cuda (got {unknown[0]!r})")
+    for option, given in (
+        ("--threads", args.threads),
+        ("--trace", args.trace),
+        ("--fold", args.fold != "sum"),
+    ):
+        if given:
+            raise CliError(f"{option} goes without --device cuda")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or "none"
+        raise CliError(
+            f"--device cuda: torch {torch.__version__} (built for CUDA: {built}) sees no CUDA device"
+        )
+
+
 def _settings(args: argparse.Namespace) -> Settings:
     from dgcl.bench.records import Settings
 
-    if args.topology is None:
+    if args.device == "cuda":
+        topology = resolve(args.topology or f"uniform:{args.ranks}", args.ranks)
+    elif args.topology is None:
         with step("measuring how fast this host copies"):
             topology = resolve("host", args.ranks)
     else:
@@ -283,7 +317,7 @@ def _preamble(
         f"# warmup iters: {args.warmup_iters} iters: {args.iters} fold: {args.fold} validation: every element"
         f" of every iteration",
         f"# planned for {settings.topology.name}"
-        + ("" if settings.show_bound else ", measured just now")
+        + ("" if settings.show_bound or args.device == "cuda" else ", measured just now")
         + f"; seed {args.seed}",
     ]
     if problem is None:
@@ -297,16 +331,18 @@ def _preamble(
     return "\n".join([*lines, "#", "# Using ranks"])
 
 
-def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line) -> None:
+def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line | str) -> None:
     """Print what rank 0 reports, as it comes."""
     from dgcl.bench.report import header, row
 
     if quiet:
         return
-    if isinstance(record, list):
+    if isinstance(record, str):
+        print(f"# {record}", flush=True)
+    elif isinstance(record, list):
         for rank in record:
             print(
-                f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  cpu, {rank.threads} threads:"
+                f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads} threads:"
                 f" {rank.num_owned} owned rows, {rank.num_halo} halo rows"
             )
         print("#")

@@ -167,6 +167,16 @@ class DeviceExchange:
             self.pool.release(staging)
         return result
 
+    @property
+    def device(self) -> Device:
+        """This rank's."""
+        return self._device
+
+    @property
+    def devices(self) -> list[str]:
+        """Which device each rank is on: equal for ranks that share one."""
+        return [card.uuid for card in self._connections.cards]
+
     def use_on(self, rows: Tensor, stream: int) -> None:
         """Tell that a result is read on a stream other than that of the calls, and may die before that is done.
 

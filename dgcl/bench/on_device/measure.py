@@ -1,0 +1,288 @@
+"""The measurement that every rank of ``dgcl bench --device cuda`` runs: cases, widths and methods, in turns."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.bench.flags import Flags
+from dgcl.bench.on_device.clock import Clock
+from dgcl.bench.on_device.gather import GatherLane
+from dgcl.bench.on_device.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, Rows
+from dgcl.bench.on_device.nccl import try_nccl
+from dgcl.bench.on_device.peers import Needs, gloo_exchange, nccl_exchange
+from dgcl.bench.patterns import DTYPES
+from dgcl.bench.prediction import predict
+from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
+from dgcl.context import context
+from dgcl.control import Control
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+    from dgcl.planner import Plan
+
+#: What is measured beside planners, and what it is.
+PEERS: Final = {
+    "gather": "index_select, and copies out of the others' memory",
+    "gloo": "torch.distributed all_to_all_single by Gloo, of packed rows",
+    "nccl": "the same by NCCL, where it runs between these ranks",
+}
+LAP_BYTES: Final = 1 << 30  # of inputs and results that are alive at once, on each rank
+MAX_LAP: Final = 100  # calls
+MIN_LAPS: Final = 5
+_HOST_CALLS: Final = 20
+
+Emit = Callable[[list[RankInfo] | Line | str], None]
+
+
+@dataclass
+class _Contender:
+    method: str
+    lane: Lane
+    plan: Plan | None = None
+    note: str = ""
+    laps: tuple[list[Lap], list[Lap]] = field(default_factory=lambda: ([], []))
+
+
+@dataclass
+class _World:
+    name: str
+    contenders: list[_Contender]
+    copy: _Contender
+    plain: Communicator
+    halo_rows: int
+    local_rows: int
+
+
+class _Planned:
+    """A communicator's own plan, through its public verbs."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.expand: Callable[[Tensor], Tensor] = comm.expand
+        self.fold: Callable[[Tensor], Tensor] = comm.fold
+
+
+def measure_on_device(
+    cases: Sequence[Case], settings: Settings, emit: Emit, device: str = "cuda"
+) -> Measurement | None:
+    """Measure all cases with rows on ``device``. Collective: every rank runs this.
+
+    Rank r is on GPU r modulo the number of GPUs.
+
+    Args:
+        cases, settings: The same on every rank. Methods are planners and :data:`PEERS`.
+        emit: Told on rank 0 where the ranks run, each line as it is ready, and why a peer cannot be measured.
+        device: The kind of device.
+
+    Returns:
+        Everything, on rank 0; None elsewhere.
+
+    Raises:
+        ValueError: There is no device.
+        CommError: A rank is gone or late.
+    """
+    control = context.require_control()
+    if device == "cuda" and torch.cuda.is_available():
+        torch.cuda.set_device(control.rank % torch.cuda.device_count())
+    meeting = Flags(control, settings.timeout)
+    ranks: list[RankInfo] = []
+    lines: list[Line] = []
+    tell: Emit = emit if control.rank == 0 else lambda record: None
+    try:
+        for case in cases:
+            with _opened(case, settings, control, meeting, device, tell) as world:
+                if not ranks:
+                    ranks = control.exchange(_describe(world.plain))
+                    tell(ranks)
+                for line in _measure_case(case, world, settings, control):
+                    lines.append(line)
+                    tell(line)
+    finally:
+        meeting.close()
+    return Measurement(ranks, lines) if control.rank == 0 else None
+
+
+def _describe(comm: Communicator) -> RankInfo:
+    name = str(comm.device)
+    if comm.device.type == "cuda":
+        name = f"{name}, {torch.cuda.get_device_name(comm.device)}"
+    counts = comm.num_owned, comm.num_halo
+    return RankInfo(comm.rank, os.getpid(), socket.gethostname(), torch.get_num_threads(), *counts, name)
+
+
+@contextmanager
+def _opened(
+    case: Case, settings: Settings, control: Control, meeting: Flags, device: str, tell: Emit
+) -> Iterator[_World]:
+    """A communicator and a lane for each method; all closed at the end."""
+    problem = case.problem() if control.rank == 0 else None
+    built: dict[str, Communicator] = {}
+
+    def build(method: str) -> Communicator:
+        if method not in built:
+            built[method] = dgcl.build_comm_info(
+                problem and problem.graph,
+                settings.topology,
+                part=problem and problem.part,
+                method=method,
+                row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize,
+                seed=settings.seed,
+                timeout=settings.timeout,
+                device=device,
+            )
+        return built[method]
+
+    plain = build("direct")
+    clock = Clock(plain.device, lambda: _finish(built))
+    contenders: list[_Contender] = []
+    lane: Lane
+    for method in settings.methods:
+        if method not in PEERS:
+            comm = build(method)
+            lane = ExchangeLane(comm, _Planned(comm), Rows(comm), clock, meeting)
+            contenders.append(_Contender(method, lane, comm.plan))
+            continue
+        try:
+            lane, note = _peer(method, plain, clock, meeting)
+        except ValueError as error:  # the same on every rank
+            tell(f"{method} is left out: {error}")
+            continue
+        contenders.append(_Contender(method, lane, note=note))
+    mine, first = _ranks_on_device(plain)
+    halo_rows, local_rows = (
+        sum(column) for column in zip(*control.exchange((plain.num_halo, plain.num_local)), strict=True)
+    )
+    share = round(local_rows * mine / control.world_size) if first else 0
+    copy = _Contender("copy", CopyLane(share, plain.device, clock, meeting))
+    name = control.broadcast(problem and problem.name)
+    yield _World(name, contenders, copy, plain, halo_rows, local_rows)
+    for contender in contenders:
+        if isinstance(contender.lane, GatherLane):
+            contender.lane.close()
+    for comm in built.values():
+        comm.close()
+
+
+def _finish(built: dict[str, Communicator]) -> None:
+    for comm in built.values():
+        comm.synchronize()
+
+
+def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tuple[Lane, str]:
+    """The lane of a peer, and what there is to note. Collective.
+
+    Raises:
+        ValueError: It cannot be had here; on every rank, with the same words.
+    """
+    needs, rows = Needs(comm), Rows(comm)
+    if method == "gather":
+        assert comm._on_device is not None
+        gathering = GatherLane(comm, comm._on_device.device, needs, rows, clock, meeting)
+        gathering.prepare(1, torch.float32, 1)
+        return gathering, "the ranks' meeting between packing and copying is not timed"
+    if method == "gloo":
+        exchange, note = gloo_exchange(comm, needs)
+        return ExchangeLane(comm, exchange, rows, clock, meeting), note
+    problem = try_nccl(comm.world_size) if comm.rank == 0 else ""
+    problem = comm.control.broadcast(problem)
+    if problem:
+        raise ValueError(f"NCCL does not run between {comm.world_size} ranks here: {problem}")
+    return ExchangeLane(comm, nccl_exchange(comm, needs), rows, clock, meeting), ""
+
+
+def _ranks_on_device(comm: Communicator) -> tuple[int, bool]:
+    """How many ranks share this rank's device, and whether this is the first of them."""
+    assert comm._on_device is not None
+    devices = comm._on_device.devices
+    mine = [rank for rank, each in enumerate(devices) if each == devices[comm.rank]]
+    return len(mine), mine[0] == comm.rank
+
+
+def _measure_case(case: Case, world: _World, settings: Settings, control: Control) -> Iterator[Line]:
+    """The lines of one case, on rank 0. Collective."""
+    dtype = DTYPES[settings.dtype]
+    most = max(control.exchange(world.plain.num_local))
+    for width in case.widths:
+        row_bytes = width * dtype.itemsize
+        fit = LAP_BYTES // max(3 * most * row_bytes, 1)
+        calls = max(1, min(fit, -(-settings.iterations // MIN_LAPS), MAX_LAP))
+        _take_turns([*world.contenders, world.copy], settings, width, dtype, calls)
+        for contender in world.contenders:
+            forward, backward = (
+                _timing(control, contender.laps[verb], world.copy.laps[verb], calls)
+                for verb in (EXPAND, FOLD)
+            )
+            host = _host_seconds(contender, control)
+            if control.rank > 0:
+                continue
+            model, bound = predict(contender.plan, row_bytes)
+            notes = [contender.note, "" if host is None else f"a call takes the host {1e6 * host:.0f} us"]
+            yield Line(
+                name=world.name,
+                fraction=case.fraction,
+                method=contender.method,
+                dtype=settings.dtype,
+                width=width,
+                halo_rows=world.halo_rows,
+                local_rows=world.local_rows,
+                size=world.halo_rows * row_bytes / control.world_size,
+                moved=world.local_rows * row_bytes,
+                forward=forward,
+                backward=backward,
+                model_seconds=model,
+                bound_seconds=bound,
+                stages=None if contender.plan is None else contender.plan.num_stages,
+                note="; ".join(filter(None, notes)),
+                host_seconds=host,
+            )
+
+
+def _take_turns(
+    contenders: list[_Contender], settings: Settings, width: int, dtype: torch.dtype, calls: int
+) -> None:
+    """Run all laps; the contenders keep them."""
+    for contender in contenders:
+        contender.lane.prepare(width, dtype, calls)
+        contender.laps = ([], [])
+    number, warmup = 0, -(-settings.warmup // calls)
+    for turn in range(warmup + -(-settings.iterations // calls)):
+        for contender in contenders:
+            for verb in (EXPAND, FOLD):
+                lap = contender.lane.run(verb, number, calls)
+                if turn >= warmup:
+                    contender.laps[verb].append(lap)
+        number += calls
+
+
+def _host_seconds(contender: _Contender, control: Control) -> float | None:
+    """Host time of a call of a plan, the median, on the rank that takes longest. Collective."""
+    if contender.plan is None or not isinstance(contender.lane, ExchangeLane):
+        return None
+    return max(control.exchange(statistics.median(contender.lane.host_seconds(_HOST_CALLS))))
+
+
+def _timing(control: Control, laps: list[Lap], copies: list[Lap], calls: int) -> Timing:
+    """Put the ranks' laps together: each as long as on the slowest rank. Collective."""
+    every, every_copy = control.exchange(laps), control.exchange(copies)
+    seconds, copy_seconds = (
+        [max(lap.seconds for lap in ranks) / calls for ranks in zip(*given, strict=True)]
+        for given in (every, every_copy)
+    )
+    return Timing(
+        seconds=statistics.fmean(seconds),
+        best=min(seconds),
+        median=statistics.median(seconds),
+        copy_seconds=statistics.fmean(copy_seconds),
+        wrong=sum(lap.wrong for given in (every, every_copy) for ranks in given for lap in ranks),
+        laps=seconds,
+        copy_laps=copy_seconds,
+    )

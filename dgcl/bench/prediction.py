@@ -1,0 +1,22 @@
+"""What a plan says of its own time, for rows of any size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dgcl.planner.bounds import best_bound
+from dgcl.planner.cost import predicted_seconds
+
+if TYPE_CHECKING:
+    from dgcl.planner import Plan
+
+
+def predict(plan: Plan | None, row_bytes: int) -> tuple[float | None, float | None]:
+    """A plan's time and lower bound for rows of this size; None for what is no plan."""
+    if plan is None:
+        return None, None
+    model = predicted_seconds(plan.trees, plan.topology.arrays(), row_bytes)
+    # The certificate holds for the plan's own row size: narrower rows take at least their share of it.
+    share = plan.lower_bound_seconds * min(1.0, row_bytes / plan.row_bytes)
+    bound = max(best_bound(plan.relation, plan.topology, row_bytes).seconds, share)
+    return model, min(bound, model)
