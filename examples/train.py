@@ -28,6 +28,7 @@ import dgcl.nn
 from dgcl.bench.methods import BASELINES
 from dgcl.bench.methods import build_comm_info as build_with_baselines
 from dgcl.planner.methods import METHODS as PLANNERS
+from dgcl.replication import METHOD
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "commnet": "CommNet", "gat": "GAT"}
 
@@ -60,8 +61,7 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
     begin = time.perf_counter()
     comm = build(data and data.graph, args)
     set_up_seconds = time.perf_counter() - begin
-    replicated = args.method == "replication"  # every layer computes on all rows that later ones need
-    x = dgcl.dispatch_features(data and data.features.to(args.dtype), halo=replicated)
+    x = dgcl.dispatch_features(data and data.features.to(args.dtype))
     labels = dgcl.dispatch_features(data and data.labels)
     masks = dgcl.dispatch_features(data and data.masks).unbind(1)
     num_classes = comm.control.broadcast(data and data.num_classes)
@@ -81,7 +81,7 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
         begin = time.perf_counter()
         model.train()
         optimizer.zero_grad()
-        logits = model(graph, x)[: comm.num_owned]
+        logits = model(graph, x)
         loss = dgcl.nn.cross_entropy(logits, labels, masks[0])  # several ranks: the loss of all vertices
         loss.backward()
         dgcl.nn.sync_gradients(model)  # several ranks: the gradient of all vertices
@@ -91,24 +91,29 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
         losses.append(loss.item())
         if epoch % args.every == 0 or epoch in (1, args.epochs):
             with torch.no_grad():
-                logits = model.eval()(graph, x)[: comm.num_owned]
+                logits = model.eval()(graph, x)
             scores = [dgcl.nn.accuracy(logits, labels, mask).item() for mask in masks]
             print_row(show, epoch, losses[-1], *scores, seconds)
 
     with torch.no_grad():
-        result = Result(losses, dgcl.collect(model.eval()(graph, x)[: comm.num_owned]))
+        result = Result(losses, dgcl.collect(model.eval()(graph, x)))
     comm.close()
     return result
 
 
 def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
     """The communicator: a planner's, or one whose rows a baseline moves."""
-    if args.method in PLANNERS:
-        return dgcl.build_comm_info(
-            graph, topology="auto", method=args.method, seed=args.seed, cache=args.cache
-        )
-    # PyG's GCN exchanges once more, for the degrees in its weights.
+    # Replicas must last for all exchanges; PyG's GCN has one more than layers, for the degrees in its weights.
     exchanges = args.layers + (args.layers_from == "pyg" and args.model == "gcn")
+    if args.method in PLANNERS or args.method == METHOD:
+        return dgcl.build_comm_info(
+            graph,
+            topology=args.topology,
+            method=args.method,
+            hops=exchanges,
+            seed=args.seed,
+            cache=args.cache,
+        )
     return build_with_baselines(graph, method=args.method, seed=args.seed, layers=exchanges)
 
 
@@ -116,20 +121,23 @@ def describe(
     comm: dgcl.Communicator, data: Data | None, args: argparse.Namespace, set_up_seconds: float, show: bool
 ) -> None:
     """Print the graph, its parts and the plan."""
-    parts = comm.control.exchange((comm.num_owned, comm.num_halo))
+    parts = comm.control.exchange((comm.num_core, comm.num_halo, comm.local.num_replicas))
     if not show or data is None:
         return
-    owned, halo = zip(*parts, strict=True)
-    sizes = f"{min(owned):,} to {max(owned):,}"
+    core, halo, replicas = zip(*parts, strict=True)
+    sizes = f"{min(core):,} to {max(core):,}"
+    copies = f", {sum(replicas):,} replicas" if any(replicas) else ""
     plan = comm.plan
     seconds = f"predicted {plan.predicted_seconds * 1e6:.1f} us per exchange of {plan.row_bytes}-byte rows"
     print(f"graph   {data.name}: {comm.num_nodes:,} vertices, {comm.num_edges:,} edges")
-    print(f"parts   {comm.world_size} ranks of {sizes} vertices; {sum(halo):,} halo rows")
+    print(f"parts   {comm.world_size} ranks of {sizes} vertices; {sum(halo):,} halo rows{copies}")
     print(
         f"plan    {plan.method}: {plan.num_stages} stage(s), {plan.relation.num_classes} classes; {seconds},"
     )
     print(f"        at most {plan.gap:.1%} above what any plan could reach")
-    if args.method not in PLANNERS:
+    if comm.choice:
+        print(f"choice  {comm.choice}")
+    if args.method in BASELINES:
         print(f"method  {args.method}: {BASELINES[args.method].summary}; the plan numbers the rows")
     print(f"set-up  {set_up_seconds:.1f} s to partition, plan, prove and connect\n", flush=True)
 
@@ -145,7 +153,7 @@ def check(data: Data | None, args: argparse.Namespace, found: Result) -> bool:
     """Train once more on a single rank, inside rank 0, and compare every loss and every logit."""
     if data is None or found.logits is None:
         return True
-    alone = argparse.Namespace(**{**vars(args), "method": "auto"})
+    alone = argparse.Namespace(**{**vars(args), "method": "auto", "topology": "auto"})
     (expected,) = dgcl.launch(train, 1, data, alone, False)
     difference = max(
         (found.logits - expected.logits).abs().max().item(),
@@ -168,8 +176,9 @@ def parse_arguments() -> argparse.Namespace:
         "--layers-from", choices=["dgl", "pyg", "torch"], default="torch", help="whose layers"
     )
     parser.add_argument(
-        "--method", choices=[*PLANNERS, *BASELINES], default="auto", help="what moves the rows"
+        "--method", choices=[*PLANNERS, METHOD, *BASELINES], default="auto", help="what moves the rows"
     )
+    parser.add_argument("--topology", default="auto", help="a preset or a JSON file (default: found out)")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--dropout", type=float, default=0.5)
@@ -184,10 +193,6 @@ def parse_arguments() -> argparse.Namespace:
         "--check", action="store_true", help="compare with one rank; exit with 1 if not equal"
     )
     args = parser.parse_args()
-    if args.method == "replication" and args.model == "gin":
-        parser.error(
-            "--method replication does not go with --model gin, whose batch normalisation sees replicas"
-        )
     args.dtype = torch.float64 if args.float64 or args.check else torch.float32
     return args
 

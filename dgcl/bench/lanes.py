@@ -101,12 +101,16 @@ class ExchangeLane:
 
 
 def _holders(comm: Communicator) -> np.ndarray:
-    """The ranks that hold each owned vertex, as bits; collective."""
+    """The ranks that hold each owned row, as bits; of a replicated vertex, those of this machine. Collective."""
     owned = comm.owned_ids.numpy()
+    order = np.argsort(owned)
     holders = np.full(len(owned), np.uint64(1) << np.uint64(comm.rank))
+    machine = [device.machine for device in comm.plan.topology.devices]
     for rank, halo in enumerate(comm.control.exchange(comm.halo_ids.numpy())):
+        if "replication" in comm.plan.meta and machine[rank] != machine[comm.rank]:
+            continue
         mine = halo[np.isin(halo, owned, assume_unique=True)]
-        holders[np.searchsorted(owned, mine)] |= np.uint64(1) << np.uint64(rank)
+        holders[order[np.searchsorted(owned, mine, sorter=order)]] |= np.uint64(1) << np.uint64(rank)
     return holders
 
 

@@ -31,6 +31,7 @@ from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.context import context
 from dgcl.control import Control
 from dgcl.planner.methods import METHODS as PLANNERS
+from dgcl.replication import METHOD
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -165,9 +166,13 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         mover, fold = split_method(method, settings.fold)
         mover, call = CALLS.get(mover, (mover, exchange_of))
         comm = build(mover, fold)
-        plain = plain or comm
-        planned = comm.plan if mover in PLANNERS and call is not GlooHaloExchange else None
+        replicated = "replication" in comm.plan.meta
+        plain = plain if replicated else plain or comm
+        planned = (
+            comm.plan if (mover in PLANNERS or mover == METHOD) and call is not GlooHaloExchange else None
+        )
         note = "" if fold == "sum" else f"fold {fold}"
+        note = ", ".join(filter(None, [note, _replicas(comm, settings.layers) if replicated else ""]))
         exchange = call(comm)
         lane = ExchangeLane(comm, exchange, meeting)
         halo_only = getattr(exchange, "halo_only", False)
@@ -180,6 +185,9 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
     halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
     for contender in contenders:
         contender.rows = halo_rows if contender.halo_only else local_rows
+        if contender.plan is not None and "replication" in contender.plan.meta:
+            assert contender.comm is not None
+            contender.rows = sum(control.exchange(contender.comm.num_local))
     lanes = {n: CopyLane(plain, n / control.world_size, meeting) for n in {c.rows for c in contenders}}
     copies = {n: _Contender("copy", lane) for n, lane in sorted(lanes.items())}
     yield _World(name, contenders, plain, halo_rows, local_rows, copies)
@@ -189,11 +197,15 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         comm.close()
 
 
-def _replication(comm: Communicator, plain: Communicator, layers: int, meeting: Flags) -> _Contender:
-    rows = sum(comm.control.exchange(comm.num_local)) / comm.num_nodes
+def _replicas(comm: Communicator, layers: int) -> str:
+    """What the ranks hold, against the graph. Collective."""
+    rows = sum(comm.control.exchange(comm.num_owned)) / comm.num_nodes
     edges = sum(comm.control.exchange(comm.local.num_edges)) / max(comm.num_edges, 1)
-    note = f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
-    note += "; the time is that of the additional sums"
+    return f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
+
+
+def _replication(comm: Communicator, plain: Communicator, layers: int, meeting: Flags) -> _Contender:
+    note = f"{_replicas(comm, layers)}; the time is that of the additional sums"
     return _Contender("replication", ReplicationLane(comm, plain, meeting), note=note)
 
 

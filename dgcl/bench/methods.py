@@ -20,6 +20,7 @@ from dgcl.graph import as_graph
 from dgcl.partition import check_part, partition_graph
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS as PLANNERS
+from dgcl.replication import METHOD
 from dgcl.topology import Topology, resolve_topology
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def check_method(method: str, fold: str = "sum") -> None:
     Raises:
         ValueError: With those that there are.
     """
-    names = [*PLANNERS, *BASELINES]
+    names = [*PLANNERS, METHOD, *BASELINES]
     if method not in names:
         close = difflib.get_close_matches(str(method), names, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -87,11 +88,10 @@ def build_comm_info(
 
     Args:
         graph, topology, part, partition, row_bytes, seed, time_limit, timeout: As there.
-        method: A planner, or one of :data:`BASELINES`.
+        method: A planner, "replicate-across-machines", or one of :data:`BASELINES`.
         fold: One of :data:`~dgcl.bench.folds.FOLDS`.
-        layers: How many exchanges one after the other "replication" must do without: the layers, and one
-            more where degrees are exchanged, as PyG's GCN does. Its communicator is special, see
-            :class:`~dgcl.bench.replication.ReplicatedCommunicator`.
+        layers: How many exchanges one after the other replicas must last for: the layers, and one more where
+            degrees are exchanged, as PyG's GCN does. "auto" takes the ordinary plan here.
 
     Raises:
         ValueError, TypeError, CommError: As there; and for a method that cannot work here.
@@ -105,6 +105,7 @@ def build_comm_info(
             part=part,
             partition=partition,
             method=method,
+            hops=layers if method == METHOD else None,
             row_bytes=row_bytes,
             seed=seed,
             time_limit=time_limit,
@@ -118,7 +119,7 @@ def build_comm_info(
             return _split(graph, control.world_size, topology, part, partition, seed)
 
         if baseline.make is None:
-            return connect_replicated(split, layers, timeout)[0]
+            return connect_replicated(split, layers, timeout)
         options = PlanOptions(row_bytes=row_bytes)
         comm = connect(lambda: _share_out(split(), baseline.plan, options), dgcl.Communicator, timeout)
         exchange = baseline.make(comm)

@@ -1,7 +1,7 @@
 """What a benchmark exchanges: a graph and its parts, a relation, or a textbook pattern.
 
 All become the same thing, a :class:`Problem`: a graph and the owner of every vertex, from which
-:func:`dgcl.build.prepare` makes plans and programs as it does for any user. Where only "this rank needs that
+:func:`dgcl.prepare.prepare` makes plans and programs as it does for any user. Where only "this rank needs that
 vertex" is known, one edge per need says so: from the vertex to some vertex of the rank.
 """
 

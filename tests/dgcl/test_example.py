@@ -14,6 +14,9 @@ import pytest
 import torch
 
 import dgcl
+from dgcl.replication import METHOD
+from dgcl.topology import save_topology
+from tests.dgcl.replication.machines import machines
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -34,6 +37,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
         "model": model,
         "layers_from": layers_from,
         "method": "auto",
+        "topology": "auto",
         "layers": 3,
         "hidden": 6,
         "dropout": 0.3,
@@ -49,7 +53,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
     return argparse.Namespace(**{**given, **changed})
 
 
-def train_and_check(model: str, layers_from: str, method: str = "auto") -> bool:
+def train_and_check(model: str, layers_from: str, method: str = "auto", topology: str = "auto") -> bool:
     """One rank of the program, as a process: models are initialised by torch's one generator."""
     sys.path.insert(0, str(EXAMPLES))
     try:
@@ -58,7 +62,7 @@ def train_and_check(model: str, layers_from: str, method: str = "auto") -> bool:
         if torch.distributed.get_rank() == 0:
             data = graphs.planted_communities(num_nodes=120, num_classes=3, width=5)
             data.graph = graphs.with_self_loops(data.graph)
-        args = arguments(model, layers_from, method=method)
+        args = arguments(model, layers_from, method=method, topology=topology)
         passed: bool = train.check(data, args, train.train(data, args, False))
         return passed
     finally:
@@ -77,19 +81,23 @@ def test_every_method_trains_as_on_one_rank(method: str, rank_pool) -> None:
     assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3
 
 
-@pytest.mark.parametrize(("model", "layers_from"), [("gat", "torch"), ("sage", "dgl"), ("gcn", "pyg")])
+@pytest.mark.parametrize(
+    ("model", "layers_from"), [("gat", "torch"), ("sage", "dgl"), ("gcn", "pyg"), ("gin", "torch")]
+)
 def test_replication_goes_with_layers_of_all_kinds(model: str, layers_from: str, rank_pool) -> None:
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
     assert rank_pool(3).run(train_and_check, model, layers_from, "replication") == [True] * 3
 
 
-def test_replicas_and_batch_normalisation_exclude_each_other(
-    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("model", "layers_from"), [("gin", "torch"), ("gcn", "pyg"), ("gat", "dgl")])
+def test_replicas_across_machines_go_with_the_program(
+    model: str, layers_from: str, rank_pool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", "--method", "replication", "--model", "gin"])
-    with pytest.raises(SystemExit):
-        program.parse_arguments()
-    assert "--method replication does not go with --model gin" in capsys.readouterr().err
+    """Ranks 0 and 1 on one machine, rank 2 on another; dropout, batch normalisation and three layers."""
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
+    path = str(tmp_path / "machines.json")
+    save_topology(machines([0, 0, 1]), path)
+    assert rank_pool(3).run(train_and_check, model, layers_from, METHOD, path) == [True] * 3
 
 
 def test_a_difference_is_noticed(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

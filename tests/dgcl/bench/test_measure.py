@@ -14,14 +14,15 @@ from dgcl.bench import measure
 from dgcl.bench.exchange import PlannedExchange
 from dgcl.bench.problems import Problem, from_pattern, take_fraction
 from dgcl.bench.records import Case, Settings
+from dgcl.replication import METHOD
 from dgcl.topology import resolve_topology
 from tests.dgcl.awkward import CASES
+from tests.dgcl.replication.machines import machines
 
 
 def run(world_size: int, case: Case, methods: tuple[str, ...] = ("auto",), **options: Any) -> Any:
-    settings = Settings(
-        methods, resolve_topology("uniform", world_size), **{"iterations": 6, "warmup": 1, **options}
-    )
+    topology = options.pop("topology", None) or resolve_topology("uniform", world_size)
+    settings = Settings(methods, topology, **{"iterations": 6, "warmup": 1, **options})
     told: list[Any] = []
     results = dgcl.launch(measure.measure, world_size, [case], settings, told.append)
     assert results[1:] == [None] * (world_size - 1)
@@ -89,6 +90,20 @@ def test_replication_is_measured_and_described() -> None:
     assert [line.method for line in lines] == ["direct", "replication"]
     assert lines[1].forward.wrong == lines[1].backward.wrong == 0
     assert "1 layers hold" in lines[1].note
+
+
+def test_replicas_with_a_plan_inside_machines_are_measured() -> None:
+    topology = machines([0, 0, 1, 1])
+    case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(4), 4), (9,))
+    found = run(4, case, (METHOD, "direct"), topology=topology, layers=2).lines
+    copied, direct = found
+    assert [line.method for line in found] == [METHOD, "direct"]
+    for line in found:
+        assert line.forward.wrong == line.backward.wrong == 0
+        assert line.model_seconds is not None
+    assert copied.note.startswith("2 layers hold ")
+    assert copied.moved > direct.moved
+    assert copied.model_seconds < direct.model_seconds
 
 
 def _flip(rows: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from dgcl.bench.problems import (
     save_problem,
     take_fraction,
 )
-from dgcl.bench.replication import hops_away
 from dgcl.planner import Relation
-from tests.dgcl.awkward import CASES, Case
+from tests.dgcl.awkward import CASES
 
 
 def needs_of(problem: Problem) -> list[set[int]]:
@@ -86,18 +85,3 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     found = load_problem(tmp_path / "p.npz")
     assert (found.name, found.world_size) == ("one", 3)
     assert needs_of(found) == needs_of(problem)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("hops", [1, 3])
-def test_hops_away(case: Case, hops: int) -> None:
-    part = case.part(3)
-    reads = np.zeros((case.num_nodes, case.num_nodes), bool)
-    reads[case.edges[1], case.edges[0]] = True
-    for rank, distance in enumerate(hops_away(case.graph, part, 3, hops)):
-        near = part == rank
-        expected = np.where(near, 0, -1)
-        for hop in range(1, hops + 1):
-            near = near | reads[near].any(0)
-            expected[near & (expected < 0)] = hop
-        np.testing.assert_array_equal(distance, expected)

@@ -45,6 +45,7 @@ BAD = [
     ("--graph graph.npz --fraction 0.5,1.5", "--fraction must be at most 1 .got 1.5"),
     ("--graph graph.npz --fraction 0.5 --method replication", "exclude each other"),
     ("--method replication", "--method replication goes with --graph"),
+    ("--method replicate-across-machines", "--method replicate-across-machines goes with --graph"),
     ("--method replication --fold atomic --graph graph.npz", "does not go with method 'replication'"),
     ("--method gloo", "gloo.*processes of one torch.distributed group"),
     ("--topology nowhere.json", "nowhere"),

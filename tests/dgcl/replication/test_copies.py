@@ -15,8 +15,9 @@ from dgcl.prepare import Share, prepare
 from dgcl.relation import build_classes
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
-from dgcl.replication.copies import copy_graph
+from dgcl.replication.copies import copy_graph, rings
 from dgcl.replication.counts import count_copies, holdings, level
+from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.replication.machines import LAYOUTS, machines
 
 MANY = [list(range(70)), [rank // 2 for rank in range(140)]]  # more machines than a mask has bits
@@ -190,3 +191,19 @@ def test_edges_and_degrees_are_those_of_the_whole_graph() -> None:
         assert local.out_degrees.tolist() == GRAPH.out_degrees()[local.local_ids].tolist()
         for portion in np.split(local.owned_ids, [local.num_core]):
             assert (np.diff(portion) > 0).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("hops", [1, 3])
+def test_rings(case: Case, hops: int) -> None:
+    part = case.part(3)
+    reads = np.zeros((case.num_nodes, case.num_nodes), bool)
+    reads[case.edges[1], case.edges[0]] = True
+    for rank in range(3):
+        near = part == rank
+        distance = rings(case.graph, near, hops)
+        expected = np.where(near, 0, -1)
+        for hop in range(1, hops + 1):
+            near = near | reads[near].any(0)
+            expected[near & (expected < 0)] = hop
+        np.testing.assert_array_equal(distance, expected)
