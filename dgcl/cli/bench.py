@@ -71,7 +71,7 @@ def add_parser(verbs: Any, name: str) -> None:
     how.add_argument("--method", metavar="M[,M...]", default="auto", help="planners and baselines, in turns")
     how.add_argument("--fold", metavar="FOLD", default="sum", help="sum, atomic or substages")
     how.add_argument("--topology", metavar="T", help=f"to plan for (default: this host). {TOPOLOGY_HELP}")
-    how.add_argument("--layers", metavar="K", type=at_least(1), default=2, help="for replication; default 2")
+    how.add_argument("--layers", metavar="K", type=at_least(1), default=2, help="of replicas; default 2")
     how.add_argument("-n", "--iters", metavar="N", type=at_least(1), default=20, help="default: 20")
     how.add_argument("-w", "--warmup-iters", metavar="N", type=at_least(0), default=5, help="default: 5")
     how.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
@@ -129,6 +129,7 @@ def _check(args: argparse.Namespace) -> None:
     from dgcl.bench.methods import PLANNERS, check_method
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
+    from dgcl.replication import METHOD
 
     if args.device == "cuda":
         _check_device(args)
@@ -154,19 +155,20 @@ def _check(args: argparse.Namespace) -> None:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.part is not None and args.graph is None:
         raise CliError("--part goes with --graph")
-    if "replication" in movers and args.graph is None:
-        raise CliError("--method replication goes with --graph: what it copies depends on the edges")
+    copying = next((mover for mover in movers if mover in ("replication", METHOD)), None)
+    if copying is not None and args.graph is None:
+        raise CliError(f"--method {copying} goes with --graph: what it copies depends on the edges")
     if args.fraction is not None:
         if not whole:
             raise CliError("--fraction goes with --graph or --relation")
-        if "replication" in movers:
-            raise CliError("--fraction and --method replication exclude each other")
+        if copying is not None:
+            raise CliError(f"--fraction and --method {copying} exclude each other")
         if max(args.fraction) > 1:
             raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    if args.trace is not None and not {*movers} & {"executor", "operator", "halo", *PLANNERS}:
+    if args.trace is not None and not {*movers} & {"executor", "operator", "halo", METHOD, *PLANNERS}:
         raise CliError("--trace goes with a planned method")
 
 
