@@ -53,7 +53,7 @@ class Method:
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "auto": Method("auto", "the best plan known here, never worse than direct"),
-        "optimal": Method("optimal", "as auto, carried to a tenth of the gap: the tightest certificate"),
+        "optimal": Method("optimal", "as auto, and on until the gap is reached or nothing helps any more"),
         "direct": Method("direct", "peer to peer, one stage"),
         "ring": Method("ring", "textbook allgather: every row goes round from rank to rank"),
         "chain": Method("chain", "every row goes from one rank that needs it to the next (NeuGraph)"),
