@@ -57,26 +57,28 @@ class PendingRows:
 
 
 class StartedExpand:
-    """An expand of halo rows that is under way."""
+    """An expand of halo rows that is under way, or, with ``wait``, done."""
 
-    def __init__(self, comm: Communicator, rows: Tensor) -> None:
+    def __init__(self, comm: Communicator, rows: Tensor, wait: bool = False) -> None:
         runtime, program = comm._runtime, comm._program
         self._comm, self._source, self._version = comm, rows, _version(rows)
         self._given = _as_it_reads(rows).contiguous()
         runtime.check_usable()
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         # Halo rows and, behind them, relay rows: the engine counts both from the first row that is not owned.
-        self._block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
-        segment, offset = self._block.segment, self._block.offset
+        block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
+        segment, offset = block.segment, block.offset
         places = (
             (segment, offset - program.num_owned * kind.row_bytes),
             (segment, offset + program.num_halo * kind.row_bytes),
         )
-        buffers = (self._given.data_ptr(), program.num_owned, self._block.address)
+        buffers = (self._given.data_ptr(), program.num_owned, block.address)
         self._over = False
         with Commitment(runtime):
             self._call = runtime.start(runtime.tasks[EXPAND], kind, places, buffers)
-            self._done = runtime.drive(self._call, wait=False)
+            # Made now, while peers are busy, and not when all wait for the last rank.
+            self._halo = comm._as_tensor(block, (program.num_halo, *rows.shape[1:]), rows.dtype)
+            self._done = runtime.drive(self._call, wait)
 
     def finish(self) -> Tensor:
         """``(num_halo, *F)``."""
@@ -86,28 +88,22 @@ class StartedExpand:
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
             )
-        with Commitment(comm._runtime):
-            if not self._done:
+        if not self._done:
+            with Commitment(comm._runtime):
                 self._done = comm._runtime.drive(self._call)
-            shape = (comm.num_halo, *self._given.shape[1:])
-            rows = comm._as_tensor(self._block, shape, self._given.dtype)
-            self._over = True
-        return rows
+        self._over = True
+        return self._halo
 
     def __del__(self) -> None:
-        if self.__dict__.get("_over", True):
-            return
-        if self.__dict__.get("_done", False):
-            self._comm._runtime.pool.release(self._block)
-        else:
+        if not self.__dict__.get("_over", True) and not self.__dict__.get("_done", False):
             self._comm.fail("rows of a started exchange were dropped and nobody waited for them")
 
 
 class StartedFold:
-    """A fold of halo rows that is under way: their owners will add them to what they have. Dropped before it is
-    finished, it fails the communicator, because peers would wait for this rank."""
+    """A fold of halo rows that is under way, or, with ``wait``, has arrived: their owners will add them to what they
+    have. Dropped before it is finished, it fails the communicator, because peers would wait for this rank."""
 
-    def __init__(self, comm: Communicator, halo_rows: Tensor) -> None:
+    def __init__(self, comm: Communicator, halo_rows: Tensor, wait: bool = False) -> None:
         runtime, program = comm._runtime, comm._program
         self._comm, self._given = comm, _as_it_reads(halo_rows).contiguous()
         kind = row_type(halo_rows.dtype, math.prod(halo_rows.shape[1:]))
@@ -121,7 +117,7 @@ class StartedFold:
         self._over = False
         with Commitment(runtime):
             self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
-            self._done = runtime.drive(self._call, wait=False)
+            self._done = runtime.drive(self._call, wait)
 
     def __del__(self) -> None:
         if not self.__dict__.get("_over", True):
@@ -160,7 +156,7 @@ def fold_halo(comm: Communicator, halo_rows: Tensor, into: Tensor) -> Tensor:
         fold_halo(comm, torch.view_as_real(halo_rows.resolve_conj()), torch.view_as_real(into))
         return into
     if comm._exchange is None and into.is_contiguous():
-        return StartedFold(comm, halo_rows).finish(into)
+        return StartedFold(comm, halo_rows, wait=True).finish(into)
     zeros = torch.zeros_like(into)
     return into.add_(comm._fold_now(torch.cat([zeros, halo_rows])))
 

@@ -20,8 +20,8 @@ COMPILED_FROM: Final = "370e2a2573a6cd2b"
 #: Rows of scattered reads that are asked for ahead of their turn: some 100 ns of latency over some 15 ns for each.
 AHEAD: Final = 8
 
-#: Results of this many bytes are written past the caches. Several ranks share a last-level cache of tens of
-#: megabytes, and each reads as much as it writes.
+#: Results of this many bytes are written past the caches where the caller knows no better. Several ranks share a
+#: last-level cache of tens of megabytes, and each reads as much as it writes.
 STREAMED: Final = 8 << 20
 
 _LINE_BYTES: Final = 64

@@ -20,7 +20,7 @@ from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat
 from dgcl.kernels.memory import copy_bytes, pointer_to, write_fence
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "386f9dd802997392"
+COMPILED_FROM: Final = "e1e8deec0d5ab571"
 
 #: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
 SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
@@ -50,8 +50,10 @@ def gather_rows(
     begin: int,
     end: int,
     row_bytes: int,
+    streamed_from: int = STREAMED,
 ) -> None:
-    """Copy rows ``rows[begin:end]`` to ``destination``, one behind the other.
+    """Copy rows ``rows[begin:end]`` to ``destination``, one behind the other; past the caches if they have
+    ``streamed_from`` bytes.
 
     A row index below ``num_source_rows`` counts from address ``source``; one at or above it counts from
     ``overflow`` (a rank's relay rows, which live apart from its result).
@@ -66,7 +68,7 @@ def gather_rows(
             else:
                 copy_bytes(destination + (i - begin) * 4, overflow + (row - num_source_rows) * 4, 4)
         return
-    streamed = (end - begin) * row_bytes >= STREAMED
+    streamed = (end - begin) * row_bytes >= streamed_from
     i = begin
     while i < end:
         row = int64(rows[i])
@@ -126,10 +128,11 @@ def _sum_exact(
     first: int,
     arrivals: int,
     row_bytes: int,
+    streamed_from: int,
 ) -> None:
     width = row_bytes // itemsize
     last = arrival_rows.shape[0]
-    streamed = (end - begin) * row_bytes >= STREAMED
+    streamed = (end - begin) * row_bytes >= streamed_from
     staged = streamed and row_bytes <= _STAGED
     stage = np.empty(row_bytes if staged else 0, np.uint8)
     p = first
@@ -261,8 +264,10 @@ def sum_rows(
     first: int,
     arrivals: int,
     row_bytes: int,
+    streamed_from: int = STREAMED,
 ) -> None:
-    """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other.
+    """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other; past the caches if they
+    have ``streamed_from`` bytes.
 
     The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for
     every ``p`` with ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the
@@ -271,21 +276,21 @@ def sum_rows(
     """
     task = (destination, own, begin, end, arrival_rows, arrival_slots, first, arrivals, row_bytes)
     if code == 0:
-        _sum_exact(float32(0), 4, *task)
+        _sum_exact(float32(0), 4, *task, streamed_from)
     elif code == 1:
-        _sum_exact(float64(0), 8, *task)
+        _sum_exact(float64(0), 8, *task, streamed_from)
     elif code == 2 or code == 3:
         _sum_16bit(code == 2, *task)
     elif code == 4:
-        _sum_exact(int8(0), 1, *task)
+        _sum_exact(int8(0), 1, *task, streamed_from)
     elif code == 5:
-        _sum_exact(int16(0), 2, *task)
+        _sum_exact(int16(0), 2, *task, streamed_from)
     elif code == 6:
-        _sum_exact(int32(0), 4, *task)
+        _sum_exact(int32(0), 4, *task, streamed_from)
     elif code == 7:
-        _sum_exact(int64(0), 8, *task)
+        _sum_exact(int64(0), 8, *task, streamed_from)
     elif code == 8:
-        _sum_exact(uint8(0), 1, *task)
+        _sum_exact(uint8(0), 1, *task, streamed_from)
 
 
 @njit(nogil=True, cache=True)

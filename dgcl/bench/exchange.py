@@ -125,7 +125,7 @@ class HaloExchange:
 
     def expand(self, rows: Tensor) -> Tensor:
         """Halo rows."""
-        return StartedExpand(self._comm, rows).finish()
+        return StartedExpand(self._comm, rows, wait=True).finish()
 
     def fold(self, rows: Tensor) -> Tensor:
         """Owned rows, with what arrived for them added."""

@@ -23,7 +23,7 @@ from dgcl.kernels.memory import load_acquire, load_word, monotonic_nanoseconds, 
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "9d34ad0a46a5af55"
+COMPILED_FROM: Final = "30665eee7ede0fa1"
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call; a send can run now (with LOOK); the chosen send is done.
@@ -105,6 +105,7 @@ def advance(
     tag: int,
     row_bytes: int,
     sum_code: int,
+    streamed_from: int,
     buffers: tuple[int, int, int],
     sends: tuple[np.ndarray, ...],
     receives: tuple[np.ndarray, np.ndarray],
@@ -127,6 +128,7 @@ def advance(
         verb: EXPAND or FOLD.
         call, num_stages, tag: Number of the call, stages of the plan, what all ranks must agree on.
         row_bytes, sum_code: Size of a row; element type (:data:`dgcl.kernels.rows.SUMMABLE`).
+        streamed_from: Bytes of a send that is written past the caches.
         buffers: What is read: (address of the local rows, how many they are, address of those that follow
             (expand: relay rows, or, where own rows lie apart, halo rows and then relay rows) or of arrivals
             (fold)).
@@ -226,7 +228,15 @@ def advance(
                 start = send_from[i, portion]
                 if verb == EXPAND:
                     gather_rows(
-                        target, source, num_source_rows, second, send_rows, start, start + count, row_bytes
+                        target,
+                        source,
+                        num_source_rows,
+                        second,
+                        send_rows,
+                        start,
+                        start + count,
+                        row_bytes,
+                        streamed_from,
                     )
                 else:
                     own = source if portion == 0 else 0
@@ -241,6 +251,7 @@ def advance(
                         first_arrival[i, portion],
                         second,
                         row_bytes,
+                        streamed_from,
                     )
                 moved[peer] += count * row_bytes
             store_release(own_done[peer], call * num_stages + send_stage[i] + 1)

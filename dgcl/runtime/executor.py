@@ -331,6 +331,7 @@ class Runtime:
             call.tag,
             row_type.row_bytes,
             row_type.sum_code,
+            task.streamed_from(row_type.row_bytes),
             call.buffers,
             task.sends,
             task.receives,

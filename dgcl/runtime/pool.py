@@ -111,8 +111,9 @@ class BufferPool:
         """Set every byte that is not handed out: a benchmark or test that reads what was never written then
         sees it."""
         self._collect()
-        self._join()
-        for start, size in self._free:
+        waiting = itertools.chain.from_iterable(self._waiting.values())
+        places = [(block.segment.base + block.offset, block.size) for block in waiting]
+        for start, size in self._free + places:
             segment = self._segment_at(start)
             segment.memory[start - segment.base : start - segment.base + size] = byte
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
 from dgcl.runtime.board import Board
+from dgcl.runtime.caches import last_level_cache
 from dgcl.runtime.engine import FOLD
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.row_types import RowType
 
 if TYPE_CHECKING:
     from dgcl.network.job import Job
+
+_SMALL: Final = 64 << 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +80,18 @@ class Task:
         self.bells = np.array([peers.boards[peer].bell_address for peer in ranks], np.int64)
         self.own_senders = self.bells[sorted(set(schedule.recv_peer.tolist()))]
         self.remote = np.isin(schedule.send_peer, peers.remote)
+        # Of the other ranks only this is known: they send about as much.
+        self._rows_on_host = int(schedule.send_count.sum()) * (program.world_size - len(peers.remote))
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)
         self.where = np.zeros(4, np.int64)
         self.times = np.zeros((0, 2), np.int64)
         self.span = (0, 0)
+
+    def streamed_from(self, row_bytes: int) -> int:
+        """Bytes of a send that does better to pass by the caches: all but small ones, if what the ranks of this host
+        write together would not stay there until it is read."""
+        return _SMALL if self._rows_on_host * row_bytes > last_level_cache() // 2 else STREAMED
 
     def time_transfers(self, wanted: bool) -> None:
         """Have the engine note when each transfer begins and ends, or not."""
