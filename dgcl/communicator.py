@@ -69,7 +69,7 @@ class Communicator:
         self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
         self._program = program
         self._runtime = Runtime(program, control, timeout, channel)
-        self._on_device = connect_device(program, control, timeout, device)
+        self._on_device = connect_device(program, control, timeout, device, self._runtime)
         self.device = torch.device("cpu") if device is None else device.tensors.device
         self._exchange: Exchange | None = self._on_device
         self.choice = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dgcl.calibration.check import Checked, check_plans, compare
 from dgcl.calibration.classes import Observation
@@ -15,6 +16,9 @@ from dgcl.calibration.timing import Effort, Work, time_all
 from dgcl.control import Control
 from dgcl.planner import Plan
 from dgcl.topology import Topology
+
+if TYPE_CHECKING:
+    from dgcl.device.gpu import Device
 
 _log = logging.getLogger("dgcl")
 
@@ -45,12 +49,14 @@ class Calibration:
         measured: The experiments.
         row_bytes: Bytes of a row.
         checked: Plans that the fit has not seen, predicted by it.
+        device: Where the rows were.
     """
 
     fit: Fit
     measured: tuple[Measured, ...]
     row_bytes: int
     checked: tuple[Checked, ...] = ()
+    device: str = "cpu"
 
 
 def calibrate(
@@ -61,6 +67,7 @@ def calibrate(
     num_checks: int = 0,
     effort: Effort | None = None,
     progress: Callable[[str], None] | None = None,
+    device: Device | None = None,
 ) -> Calibration | None:
     """Measure and fit. Collective; the topology and the outcome are rank 0's.
 
@@ -71,6 +78,7 @@ def calibrate(
         num_checks: Plans to time in the same rounds, and to predict.
         effort: How long to measure; None: the default.
         progress: Told on rank 0 what is being measured.
+        device: This rank's GPU, opened; None: the ranks are on the CPU.
 
     Raises:
         ValueError: A topology of another size, or without links, or too many checks; on every rank.
@@ -99,7 +107,7 @@ def calibrate(
             plans[number].name if number < len(plans) else f"plan {number - len(plans) + 1} of {num_checks}"
         )
 
-    every = time_all(control, prepare, effort or Effort(), progress, describe)
+    every = time_all(control, prepare, effort or Effort(), progress, describe, device)
     if control.rank != 0 or topology is None:
         return None
     seconds, checks = every[: len(plans)], every[len(plans) :]
@@ -113,4 +121,5 @@ def calibrate(
         for plan, lasted, predicted in zip(plans, seconds, fit.predicted, strict=True)
     )
     _log.info("calibrated %s: median residual %.1f%%", topology.name, 100 * fit.residual)
-    return Calibration(fit, measured, row_bytes, compare(unseen, fit.topology, checks))
+    kind = "cpu" if device is None else "cuda"
+    return Calibration(fit, measured, row_bytes, compare(unseen, fit.topology, checks), kind)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.check import median_error
+from dgcl.calibration.on_device import device_structure
 from dgcl.calibration.timing import Effort
 from dgcl.context import context
 from dgcl.control import Control
+from dgcl.device import open_devices
 from dgcl.machines import place_of_this_rank, several_machines
 from dgcl.topology import Topology
 from dgcl.topology.host import CopyRates, host_topology
+
+if TYPE_CHECKING:
+    from dgcl.device.gpu import Device
 
 # Where the connections of a host are, is known; how fast they are, is what is measured. These figures only
 # tell the classes apart.
@@ -31,15 +36,18 @@ def run_rank(
     num_checks: int,
     effort: Effort,
     progress: Callable[[str], None] | None = None,
+    device: str = "cpu",
 ) -> Calibration | None:
     """What every rank of a calibration runs. Collective; the outcome is rank 0's.
 
     Args:
-        topology: On rank 0; None: CPU ranks on this host.
+        topology: On rank 0; None: CPU ranks on this host, or what connects the GPUs, found out.
         row_bytes: Bytes of a row.
         num_checks: Plans to predict and time; 0: none.
         effort: How long to measure.
         progress: Told on rank 0 what is being done.
+        device: "cpu", or "cuda": rank r uses GPU r modulo their number, with the channels that communicators on GPUs
+            have.
 
     Raises:
         ValueError: Ranks of several hosts, no links, another number of devices than ranks; on every rank.
@@ -47,11 +55,29 @@ def run_rank(
     """
     control = context.require_control()
     _check_one_host(control)
-    base = topology or host_structure(control.world_size)
-    mine = base if control.rank == 0 else None
+    opened = _open(control, device)
+    base = topology
+    if control.broadcast(topology is None):
+        base = host_structure(control.world_size) if opened is None else device_structure(control, opened)
     return calibrate(
-        control, mine, row_bytes=row_bytes, num_checks=num_checks, effort=effort, progress=progress
+        control,
+        base if control.rank == 0 else None,
+        row_bytes=row_bytes,
+        num_checks=num_checks,
+        effort=effort,
+        progress=progress,
+        device=opened,
     )
+
+
+def _open(control: Control, device: str) -> Device | None:
+    """This rank's device. Collective."""
+    if device == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_device(control.rank % torch.cuda.device_count())
+    return open_devices(control, device)
 
 
 def _check_one_host(control: Control) -> None:
@@ -72,11 +98,13 @@ def run_on_host(
     num_checks: int,
     effort: Effort,
     ranks: Literal["threads", "processes"] = "processes",
+    device: str = "cpu",
 ) -> Calibration:
     """Start ranks on this host and calibrate."""
     import dgcl
 
-    outcomes = dgcl.launch(run_rank, num_ranks, topology, row_bytes, num_checks, effort, ranks=ranks)
+    args = topology, row_bytes, num_checks, effort, None, device
+    outcomes = dgcl.launch(run_rank, num_ranks, *args, ranks=ranks)
     assert isinstance(outcomes[0], Calibration)
     return outcomes[0]
 
@@ -86,7 +114,7 @@ def outcome_json(calibration: Calibration) -> dict[str, Any]:
     fit = calibration.fit
     told: dict[str, Any] = {
         "ranks": fit.topology.num_devices,
-        "device": "cpu",
+        "device": calibration.device,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "row_bytes": calibration.row_bytes,
         "median_residual": fit.residual,

@@ -7,6 +7,8 @@ rank's own rows, which the cost model leaves out, are made before.
 
 Other work on the host only ever slows a call down. So the time of an exchange is the mean of the fastest tenth
 of its calls, and of several such rounds, with other exchanges between them, the fastest.
+
+Ranks on GPUs are timed by :mod:`dgcl.calibration.on_device`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +26,9 @@ from dgcl.control import Control
 from dgcl.program import Program
 from dgcl.runtime import Runtime
 from dgcl.runtime.dtypes import row_type
+
+if TYPE_CHECKING:
+    from dgcl.device.gpu import Device
 
 _FLUSH = 64 << 20  # bytes that the ranks of a host walk through together before a call
 _TIMEOUT = 120.0
@@ -55,6 +61,7 @@ def time_all(
     effort: Effort,
     progress: Callable[[str], None] | None = None,
     describe: Callable[[int], str] = str,
+    device: Device | None = None,
 ) -> list[float]:
     """Seconds of each of several exchanges. Collective.
 
@@ -64,6 +71,7 @@ def time_all(
         effort: How long to measure.
         progress: Told on rank 0 what is being measured.
         describe: What an exchange is, by its number.
+        device: This rank's; None: the CPU.
 
     Raises:
         ValueError: From ``prepare``; on every rank.
@@ -83,7 +91,7 @@ def time_all(
                     if progress is not None:
                         progress(f"round {turn + 1} of {effort.rounds}: {describe(number)}")
                 program, row_bytes = control.scatter(shares)
-                seconds = _time_exchange(program, control, meeting, row_bytes, effort)
+                seconds = _time_exchange(program, control, meeting, row_bytes, effort, device)
                 fastest[number] = min(fastest[number], seconds)
     finally:
         meeting.close()
@@ -106,9 +114,18 @@ def _prepared(control: Control, prepare: Callable[[], Work]) -> Work:
 
 
 def _time_exchange(
-    program: Program, control: Control, meeting: Flags, row_bytes: int, effort: Effort
+    program: Program,
+    control: Control,
+    meeting: Flags,
+    row_bytes: int,
+    effort: Effort,
+    device: Device | None,
 ) -> float:
     """Seconds of one call, on every rank the same. Collective."""
+    if device is not None:
+        from dgcl.calibration.on_device import time_on_device
+
+        return time_on_device(program, control, meeting, row_bytes, effort, device, _TIMEOUT)
     runtime = Runtime(program, control, _TIMEOUT)
     try:
         return _time(runtime, program, control, meeting, row_bytes, effort)

@@ -34,6 +34,9 @@ def add_parser(actions: Any, topology_help: str) -> None:
     )
     parser.add_argument("--ranks", metavar="P", type=at_least(2), help="CPU ranks to start (default: 2)")
     parser.add_argument("--threads", action="store_true", help="ranks are threads instead of processes")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
+    )
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
     parser.add_argument(
         "--check",
@@ -64,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise CliError(f"--check: there are {MOST_CHECKS} plans to check with (got {args.check})")
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
+    if args.device == "cuda" and args.threads:
+        raise CliError("--threads goes without --device cuda")
     in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
         outcome = _in_job(args) if in_job else _started(args)
@@ -100,7 +105,7 @@ def _in_job(args: argparse.Namespace) -> Calibration | None:
         raise CliError(f"--ranks and --threads: the job has {world_size} ranks already")
     topology = _topology(args, world_size) if os.environ["RANK"] == "0" else None
     dgcl.init()
-    return run_rank(topology, args.row_bytes, args.check, _effort(args))
+    return run_rank(topology, args.row_bytes, args.check, _effort(args), device=args.device)
 
 
 def _started(args: argparse.Namespace) -> Calibration:
@@ -118,6 +123,7 @@ def _started(args: argparse.Namespace) -> Calibration:
             args.check,
             _effort(args),
             "threads" if args.threads else "processes",
+            args.device,
         )
 
 
@@ -130,7 +136,7 @@ def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
 def _print(outcome: Calibration, told: dict[str, Any], out: str | None) -> None:
     fit = outcome.fit
     print(
-        f"{fit.topology.name}, CPU ranks, rows of {told['row_bytes']} bytes; the fit is within "
+        f"{fit.topology.name}, {outcome.device.upper()} ranks, rows of {told['row_bytes']} bytes; the fit is within "
         f"{fit.residual:.1%} of the median measurement\n"
     )
     print_table(

@@ -1,21 +1,22 @@
 """The runtime on CUDA devices: the programs of :mod:`dgcl.program`, enqueued on the caller's stream.
 
-============================== ========================================================================
-module                         what
-============================== ========================================================================
-:mod:`dgcl.device.program`     a program as a list of launches
-:mod:`dgcl.device.gpu`         one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.device.pool`        buffers that peers can write to, handed out in the order of streams
-:mod:`dgcl.device.words`       a rank's flags and state on the device, and what it shares with its host
-:mod:`dgcl.device.directory`   where peers find a rank's memory, and opening it
-:mod:`dgcl.device.connect`     setting all of it up, and how each pair of ranks exchanges rows
-:mod:`dgcl.device.lanes`       rows of pairs without peer access, through the host's memory
-:mod:`dgcl.device.lane_copies` the copies on that way
-:mod:`dgcl.device.plan`        the operations of one kind of call, prepared once
-:mod:`dgcl.device.watchdog`    deadlines, lost peers, stopping the device
-:mod:`dgcl.device.exchange`    expand and fold of tensors
-:mod:`dgcl.device.report`      what the device says of a call, as errors
-============================== ========================================================================
+=============================== =======================================================================
+module                          what
+=============================== =======================================================================
+:mod:`dgcl.device.program`      a program as a list of launches
+:mod:`dgcl.device.gpu`          one device: driver, kernels, streams, the tensors of torch
+:mod:`dgcl.device.pool`         buffers that peers can write to, handed out in the order of streams
+:mod:`dgcl.device.words`        a rank's flags and state on the device, and what it shares with its host
+:mod:`dgcl.device.directory`    where peers find a rank's memory, and opening it
+:mod:`dgcl.device.connect`      setting all of it up, and how each pair of ranks exchanges rows
+:mod:`dgcl.device.lanes`        rows of pairs without peer access, through the host's memory
+:mod:`dgcl.device.lane_copies`  the copies on that way
+:mod:`dgcl.device.plan`         the operations of one kind of call, prepared once
+:mod:`dgcl.device.watchdog`     deadlines, lost peers, stopping the device
+:mod:`dgcl.device.exchange`     expand and fold of tensors
+:mod:`dgcl.device.report`       what the device says of a call, as errors
+:mod:`dgcl.device.through_host` the way between hosts: down, along the plan on the CPU, and up
+=============================== =======================================================================
 """
 
 from __future__ import annotations
@@ -28,15 +29,24 @@ if TYPE_CHECKING:
     from dgcl.control import Control
     from dgcl.device.exchange import DeviceExchange
     from dgcl.device.gpu import Device
+    from dgcl.device.through_host import HostExchange
     from dgcl.program.model import Program
+    from dgcl.runtime import Runtime
 
 
 def connect_device(
-    program: Program, control: Control, timeout: float, device: Device | None
-) -> DeviceExchange | None:
-    """The exchange of a device's tensors; None where there is no device. Collective."""
+    program: Program, control: Control, timeout: float, device: Device | None, runtime: Runtime
+) -> DeviceExchange | HostExchange | None:
+    """The exchange of a device's tensors; None where there is no device. Collective.
+
+    Where ranks of the job share no memory, or are not to use it, rows go through the hosts, by their ``runtime``.
+    """
     if device is None:
         return None
+    if runtime.any_remote:
+        from dgcl.device.through_host import HostExchange
+
+        return HostExchange(program, control, device, runtime)
     from dgcl.device.exchange import DeviceExchange
 
     return DeviceExchange(program, control, timeout, device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from uuid import UUID
 
 import torch
 from torch import Tensor
@@ -102,6 +103,11 @@ class Device:
         self.uuid = driver.uuid(index)
         self.waits_in_streams = driver.can_wait_in_streams(index)
         self.is_open = True
+
+    @property
+    def name(self) -> str:
+        """Its name in the world, as NVML says it: ``GPU-`` and its number."""
+        return f"GPU-{UUID(self.uuid)}"
 
     def blocks_at_once(self, kernel: str) -> int:
         """How many thread blocks of a kernel the device holds at once."""

@@ -113,6 +113,11 @@ class Runtime:
         return self._closed
 
     @property
+    def any_remote(self) -> bool:
+        """Whether any two ranks of the job exchange through the network."""
+        return self._peers.any_remote
+
+    @property
     def reasons(self) -> list[str]:
         """For each rank the channel, and why."""
         return self._peers.reasons
@@ -331,7 +336,6 @@ class Runtime:
             call.tag,
             row_type.row_bytes,
             row_type.sum_code,
-            task.streamed_from(row_type.row_bytes),
             call.buffers,
             task.sends,
             task.receives,

@@ -25,6 +25,7 @@ from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
 from dgcl.context import context
 from dgcl.control import Control
+from dgcl.device.through_host import HostExchange
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -186,6 +187,8 @@ def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tupl
     needs, rows = Needs(comm), Rows(comm)
     if method == "gather":
         assert comm._on_device is not None
+        if isinstance(comm._on_device, HostExchange):
+            raise ValueError("ranks share no memory")
         gathering = GatherLane(comm, comm._on_device.device, needs, rows, clock, meeting)
         gathering.prepare(1, torch.float32, 1)
         return gathering, "the ranks' meeting between packing and copying is not timed"

@@ -1,0 +1,70 @@
+"""Calibration over the channels of GPUs, on devices made of host memory: everything is measured, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.calibration import Effort
+from dgcl.calibration.run import outcome_json, run_rank
+from dgcl.cli import main
+from dgcl.context import context
+from dgcl.device.exchange import DeviceExchange
+from tests.dgcl.device.fake_cuda import FakeCuda, Memory, _contexts
+from tests.dgcl.device.fake_ranks import open_fake
+
+LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
+    memory = Memory()
+    found = [FakeCuda(memory, seed) for seed in range(2)]
+
+    def open_device(device: torch.device) -> Any:
+        return open_fake(found[context.require_control().rank % len(found)])
+
+    monkeypatch.setattr("dgcl.device.gpu.open_device", open_device)
+    yield found
+    for fake in found:
+        fake.stop()
+
+
+def test_ranks_that_share_a_gpu_are_calibrated_as_equals(
+    fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every exchange is made by the channels of devices, and none by those of the CPU."""
+    fakes[1] = fakes[0]
+    calls: list[int] = []
+    right = DeviceExchange.expand
+
+    def counted(self: DeviceExchange, rows: torch.Tensor) -> torch.Tensor:
+        calls.append(len(rows))
+        return right(self, rows)
+
+    monkeypatch.setattr(DeviceExchange, "expand", counted)
+    monkeypatch.setattr("dgcl.calibration.timing.Runtime", None)
+
+    def run() -> Any:
+        try:
+            return run_rank(None, 64, 1, LEAST, device="cuda")
+        finally:
+            _contexts.current = 0
+
+    outcome = dgcl.launch(run, 2, timeout=60.0)[0]
+    told = outcome_json(outcome)
+    assert told["device"] == "cuda"
+    assert outcome.fit.topology.name.startswith("uniform")
+    assert all(one["seconds"] > 0 and one["predicted"] > 0 for one in told["measured"])
+    assert len(told["checked"]) == 1
+    # Two ranks, two laps before those that count, five calls in each.
+    assert len(calls) >= 2 * 3 * 5 * (len(told["measured"]) + 1)
+
+
+def test_without_a_gpu_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "calibrate", "--device", "cuda", "--threads"]) == 2
+    assert "--threads goes without --device cuda" in capsys.readouterr().err

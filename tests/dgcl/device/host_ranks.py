@@ -1,0 +1,38 @@
+"""Ranks that are processes with devices of host memory, and exchange through the network although they need not."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+import dgcl
+from tests.dgcl.device.fake_cuda import FakeCuda, Memory
+from tests.dgcl.device.fake_ranks import open_fake
+
+
+def exchange_by_network(edges: np.ndarray, part: np.ndarray) -> dict[str, Any]:
+    """One rank: what it gets in an expand, a fold and a gradient."""
+    fake = FakeCuda(Memory())
+    with patch("dgcl.device.gpu.open_device", lambda device: open_fake(fake)):
+        comm = dgcl.build_comm_info(
+            edges, "uniform:2", part=part, method="direct", device="cuda", channel="network", timeout=60.0
+        )
+    try:
+        ids = torch.cat([comm.owned_ids, comm.halo_ids])
+        rows = (comm.owned_ids[:, None] * 10 + torch.arange(3)).to(torch.float32)
+        expanded = comm.expand(rows)
+        comm.synchronize()
+        folded = comm.fold(ids[:, None].to(torch.bfloat16).expand(-1, 2))
+        comm.synchronize()
+        return {
+            "kind": type(comm._on_device).__name__,
+            "expanded": expanded[:, 0].tolist() == [10.0 * number for number in ids.tolist()],
+            "folded": dict(zip(comm.owned_ids.tolist(), folded[:, 0].float().tolist(), strict=True)),
+            "sent": comm.bytes_sent["expand"].tolist(),
+        }
+    finally:
+        comm.close()
+        fake.stop()
