@@ -9,42 +9,29 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import dgcl
 from dgcl.gpu_check import ranks as work
+from dgcl.gpu_check.bench_check import check_bench
+from dgcl.gpu_check.launching import Say, launch
 from dgcl.gpu_check.measurement import Size
 
-Say = Callable[[str], object]
 Check = Callable[[Size, Say, str], tuple[Any, bool]]
-
-#: Microseconds of host time that a call may take; how much faster than Gloo an expand is to be.
-HOST_TARGET: Final = 60.0
-GLOO_TARGET: Final = 3.0
-_LAUNCH_SECONDS: Final = 120.0
-
-
-def _launch(
-    function: Callable[..., Any], count: int, *args: Any, ranks: Literal["threads", "processes"] = "processes"
-) -> list[Any] | str:
-    """What each rank found; a line where it could not be done."""
-    try:
-        return dgcl.launch(function, count, *args, ranks=ranks, timeout=_LAUNCH_SECONDS)
-    except Exception as error:  # told in the report; the other configurations still count
-        notes = " ".join(getattr(error, "__notes__", []))
-        return " ".join(f"{type(error).__name__}: {error} {notes}".split())[:1500]
 
 
 def check_ranks(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     """Rows and gradients of 2, 4 and 8 processes, to the bit, peer to peer and in stages."""
     found = {}
     for count, method, through_host in (
-        *((count, method, False) for count in (2, 4, 8) for method in ("direct", "spst")),
+        (2, "direct", False),
+        (4, "spst", False),
+        (8, "direct", False),
+        (8, "spst", False),
         (2, "direct", True),
         (4, "spst", True),
     ):
         name = f"{count} processes, {method}" + ", through the host" * through_host
-        found[name] = _told(_launch(work.check_rank, count, 1 << 13, method, device, through_host))
+        found[name] = _told(launch(work.check_rank, count, 1 << 13, method, device, through_host))
         say(f"- {name}: {found[name]}")
     return found, all(answer.startswith("right") for answer in found.values())
 
@@ -53,7 +40,7 @@ def check_threads(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     """The same for ranks that are threads of one process, each on a stream of its own."""
     found = {}
     for count in (2, 4):
-        answer = _launch(work.check_rank, count, 1 << 13, "direct", device, ranks="threads")
+        answer = launch(work.check_rank, count, 1 << 13, "direct", device, ranks="threads")
         found[f"{count} threads"] = _told(answer)
         say(f"- {count} threads: {found[f'{count} threads']}")
     return found, all(answer.startswith("right") for answer in found.values())
@@ -66,45 +53,43 @@ def _told(answers: list[dict[str, bool]] | str) -> str:
     return f"wrong: {', '.join(wrong)}" if wrong else f"right, {len(answers[0])} kinds of rows"
 
 
-def check_speeds(size: Size, say: Say, device: str) -> tuple[Any, bool]:
-    """Expand and fold of processes, beside torch's gather and copies, and Gloo through the host."""
-    say(
-        "| plan | ranks | float32 | expand ms | GB/s | fold ms | gather and copy ms | Gloo ms "
-        f"| host us, at most {HOST_TARGET:.0f} | times Gloo, at least {GLOO_TARGET:.0f} |"
-    )
-    say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    num_nodes = 1 << (15 if size.num_bytes < 1 << 30 else 19)
-    found, good = [], True
-    for count in (2, 4, 8):
-        for method, width in (("direct", 128), ("direct", 602), ("spst", 128)):
-            answers = _launch(work.speed_rank, count, num_nodes, method, width, size.repeats, device)
-            if isinstance(answers, str):
-                say(f"\n{method}, {count} ranks, {width}: failed: {answers}\n")
-                found.append({"method": method, "ranks": count, "width": width, "failed": answers})
-                good = False
-                continue
-            line = answers[0]
-            host = max(answer["host us of expand"] for answer in answers)
-            theirs = line.get("gloo")
-            faster = None if theirs is None else theirs / line["expand"]
-            cells = [
-                method,
-                str(count),
-                str(width),
-                f"{1e3 * line['expand']:.3f}",
-                f"{1e-9 * line['bytes'] / line['expand']:.0f}",
-                f"{1e3 * line['fold']:.3f}",
-                f"{1e3 * line['gather and copy']:.3f}" if "gather and copy" in line else "",
-                "" if theirs is None else f"{1e3 * theirs:.3f}",
-                f"{host:.0f}" + (" MISSED" if host > HOST_TARGET else ""),
-                "" if faster is None else f"{faster:.1f}" + (" MISSED" if faster < GLOO_TARGET else ""),
-            ]
-            say("| " + " | ".join(cells) + " |")
-            found.append({"method": method, "ranks": count, "width": width, **line, "host us": host})
-            good &= host <= HOST_TARGET and (faster is None or faster >= GLOO_TARGET)
-            good &= all(answer.get("gloo agrees", 1.0) == 1.0 for answer in answers)
-    say("")
-    return found, good
+def check_precision(size: Size, say: Say, device: str) -> tuple[Any, bool]:
+    """Folds of 16-bit floats against float64: the largest error as a share of what is allowed."""
+    found: dict[str, Any] = {}
+    for count, method in ((2, "direct"), (4, "spst")):
+        name = f"{count} processes, {method}"
+        answers = launch(work.precision_rank, count, 1 << 12, method, device)
+        if isinstance(answers, str):
+            found[name] = f"failed: {answers}"
+        else:
+            found[name] = {kind: max(answer[kind] for answer in answers) for kind in answers[0]}
+        say(f"- {name}: {found[name]}")
+    shares = [each.values() if isinstance(each, dict) else [2.0] for each in found.values()]
+    return found, all(0.0 < share <= 1.0 for several in shares for share in several)
+
+
+def check_hosts(size: Size, say: Say, device: str) -> tuple[Any, bool]:
+    """Rows of ranks that share no memory, or act so: from the device through the host and the network."""
+    answer = _told(launch(work.network_rank, 2, 1 << 12, device))
+    say(f"- 2 processes, by the network channel: {answer}")
+    return {"2 processes": answer}, answer.startswith("right")
+
+
+def check_calibrate(size: Size, say: Say, device: str) -> tuple[Any, bool]:
+    """Two ranks' links, measured by the channels of communicators on this device, and two plans predicted."""
+    from dgcl.calibration import Effort
+    from dgcl.calibration.run import outcome_json, run_rank
+
+    effort = Effort(seconds=0.02, least=8, most=40, rounds=1)
+    answers = launch(run_rank, 2, None, 512, 2, effort, None, device)
+    if isinstance(answers, str):
+        say(f"- failed: {answers}")
+        return {"failed": answers}, False
+    told = outcome_json(answers[0])
+    for one in told["classes"]:
+        say(f"- {one['kind']}: {one['bandwidth']:.4g} GB/s, {1e6 * one['latency']:.3g} us")
+    say(f"- median residual {told['median_residual']:.1%}, median error of plans {told['median_error']:.1%}")
+    return told, True
 
 
 def check_faults(size: Size, say: Say, device: str) -> tuple[Any, bool]:
@@ -112,7 +97,7 @@ def check_faults(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind, wanted in (("late", "CommTimeoutError"), ("dies", "PeerLostError")):
-            _launch(work.fault_rank, 3, kind, folder, device)
+            launch(work.fault_rank, 3, kind, folder, device)
             for rank in range(2):
                 told = Path(folder, f"{kind}-{rank}")
                 text = told.read_text() if told.is_file() else "never returned"
@@ -127,7 +112,7 @@ def check_faults(size: Size, say: Say, device: str) -> tuple[Any, bool]:
 
 def check_capture(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     """A step of two processes, captured and replayed."""
-    answers = _launch(work.graph_rank, 2, device)
+    answers = launch(work.graph_rank, 2, device)
     say(f"- {answers}")
     return answers, not isinstance(answers, str) and all(answer["three replays right"] for answer in answers)
 
@@ -136,7 +121,10 @@ def check_capture(size: Size, say: Say, device: str) -> tuple[Any, bool]:
 CHECKS: Final[dict[str, Check]] = {
     "ranks": check_ranks,
     "threads": check_threads,
-    "speeds": check_speeds,
+    "bench": check_bench,
+    "precision": check_precision,
     "faults": check_faults,
     "capture": check_capture,
+    "hosts": check_hosts,
+    "calibrate": check_calibrate,
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 
 import dgcl
 from dgcl.build import connect, prepare
@@ -26,6 +24,7 @@ from dgcl.context import context
 from dgcl.device import open_devices
 from dgcl.errors import CommError
 from dgcl.gpu_check.programs import TOPOLOGY, make_edges
+from dgcl.runtime.rounding import fold_bound
 
 #: Element types and trailing shapes that are checked.
 KINDS: Final = (
@@ -107,84 +106,40 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def seconds_of(run: Callable[[], object], repeats: int, comm: Communicator, device: str) -> float:
-    """Seconds of one run on the device, over some in a row, on the slowest rank."""
-    for _ in range(3):
-        run()
-    _synchronize(device)
-    comm.control.barrier()
-    if device.startswith("cuda"):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(repeats):
-            run()
-        end.record()
-        torch.cuda.synchronize()
-        mine = begin.elapsed_time(end) * 1e-3
-    else:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        mine = time.perf_counter() - start
-    return max(comm.control.exchange(mine)) / repeats
+def network_rank(num_nodes: int, device: str) -> dict[str, bool]:
+    """One rank of the check of rows that go through the hosts and the network."""
+    edges, part = make_edges(context.require_control().world_size, num_nodes)
+    comm = dgcl.build_comm_info(
+        edges, TOPOLOGY, part=part, method="direct", timeout=_TIMEOUT, device=device, channel="network"
+    )
+    return is_right(comm, device)
 
 
-def host_microseconds(run: Callable[[], object], comm: Communicator, device: str) -> float:
-    """Host time of one call while the device is idle, median."""
-    times = []
-    for _ in range(50):
-        _synchronize(device)
-        comm.control.barrier()
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times)
-
-
-def speed_rank(num_nodes: int, method: str, width: int, repeats: int, device: str) -> dict[str, float]:
-    """One rank of the measurement: seconds of an expand and a fold, and of other ways to do the expand."""
+def precision_rank(num_nodes: int, method: str, device: str) -> dict[str, float]:
+    """One rank of the check of folds of 16-bit floats: the largest error, as a share of what is allowed, by type."""
     comm = join(num_nodes, method, device)
-    program = comm._program
-    rows = torch.randn(comm.num_owned, width, device=device)
-    grads = torch.randn(comm.num_local, width, device=device)
-    found = {
-        "expand": seconds_of(lambda: comm.expand(rows), repeats, comm, device),
-        "fold": seconds_of(lambda: comm.fold(grads), repeats, comm, device),
-        "host us of expand": host_microseconds(lambda: comm.expand(rows), comm, device),
-        "host us of fold": host_microseconds(lambda: comm.fold(grads), comm, device),
-        "bytes": float(sum(comm.control.exchange(program.expand.rows_sent)) * width * 4),
-    }
-    result = comm.expand(rows)
-    comm.synchronize()
-    if comm.plan.num_stages == 1:
-        index = torch.from_numpy(program.send_rows).to(device)
-        packed = torch.empty(len(index), width, device=device)
-        landed = torch.empty(comm.num_local, width, device=device)
-
-        def gather_and_copy() -> None:
-            torch.index_select(rows, 0, index, out=packed)
-            landed[: comm.num_owned].copy_(rows)
-            landed[comm.num_owned :].copy_(result[comm.num_owned :])
-
-        found["gather and copy"] = seconds_of(gather_and_copy, repeats, comm, device)
-        schedule = program.expand
-        sends, receives = [0] * comm.world_size, [0] * comm.world_size
-        for peer, count in zip(schedule.send_peer.tolist(), schedule.send_count.sum(1).tolist(), strict=True):
-            sends[peer] = count
-        for peer, count in zip(schedule.recv_peer.tolist(), schedule.recv_count.sum(1).tolist(), strict=True):
-            receives[peer] = count
-        through = torch.empty(sum(receives), width)
-
-        def gloo() -> None:
-            dist.all_to_all_single(through, rows.index_select(0, index).cpu(), receives, sends)
-            landed[: comm.num_owned].copy_(rows)
-            landed[comm.num_owned :].copy_(through)
-
-        if dist.is_initialized():
-            found["gloo"] = seconds_of(gloo, max(repeats // 5, 1), comm, device)
-            _synchronize(device)
-            found["gloo agrees"] = float(torch.equal(landed, result))
+    ids = torch.cat([comm.owned_ids, comm.halo_ids])
+    everyones = comm.control.exchange(ids)
+    found = {}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        exact, sizes = (torch.zeros(comm.num_nodes, 24, dtype=torch.float64) for _ in range(2))
+        for rank, theirs in enumerate(everyones):
+            rows = _random_rows(len(theirs), rank, dtype).double()
+            exact.index_add_(0, theirs, rows)
+            sizes.index_add_(0, theirs, rows.abs())
+        folded = comm.fold(_random_rows(len(ids), comm.rank, dtype).to(device))
+        comm.synchronize()
+        bound = fold_bound(dtype, comm.plan.num_stages, comm.world_size)
+        share = bound.share(folded.cpu(), exact[comm.owned_ids], sizes[comm.owned_ids])
+        found[str(dtype).removeprefix("torch.")] = share
     return found
+
+
+def _random_rows(count: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
+    """What a rank contributes: numbers of many sizes, which every rank can make for every other."""
+    generator = torch.Generator().manual_seed(rank)
+    sizes = 10.0 ** torch.randint(-6, 3, (count, 24), generator=generator)
+    return (torch.randn(count, 24, generator=generator) * sizes).to(dtype)
 
 
 def fault_rank(kind: str, folder: str, device: str) -> str:
@@ -214,35 +169,50 @@ def fault_rank(kind: str, folder: str, device: str) -> str:
 
 
 def graph_rank(device: str) -> dict[str, Any]:
-    """One rank of a step that is captured into a CUDA graph and replayed."""
-    comm = join(1 << 14, "direct", device)
-    ids = torch.cat([comm.owned_ids, comm.halo_ids])
-    rows = values(comm.owned_ids, (16,), torch.float32, device)
-    weight = torch.full((16, 16), 0.5, device=device, requires_grad=True)
+    """One rank of a training step that is captured into a CUDA graph and replayed: two layers, their exchanges forward
+    and back, and the optimiser. The same steps are made without a graph, too; weights must agree to the bit. On a CPU
+    "replayed" is a step like any other."""
+    comm = join(1 << 12, "direct", device)
+    rows = values(comm.owned_ids, (16,), torch.float32, device) / 8
+    start = torch.linspace(-0.25, 0.25, 256, device=device).view(16, 16)
 
-    def step() -> torch.Tensor:
-        weight.grad = None
-        out = comm.expand(rows @ weight)
-        out.square().sum().backward()
-        return out
+    def training() -> tuple[Callable[[], None], list[torch.Tensor]]:
+        weights = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+        optimiser = torch.optim.SGD(weights, lr=1e-4)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+        def step() -> None:
+            optimiser.zero_grad(set_to_none=True)
+            hidden = torch.relu(dgcl.graph_allgather(rows @ weights[0], comm))[: comm.num_owned]
+            out = dgcl.graph_allgather(hidden @ weights[1], comm)
+            out.square().mean().backward()
+            optimiser.step()
+
+        return step, [weight.detach() for weight in weights]
+
+    plain, expected = training()
+    for _ in range(6):
+        plain()
+    step, found = training()
+    on_gpu = device.startswith("cuda")
+    side = torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext()
+    if on_gpu:
+        torch.cuda.synchronize()
+    with side:
         for _ in range(3):
             step()
-    torch.cuda.current_stream().wait_stream(side)
     comm.synchronize()
-    comm.control.barrier()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
-    right = True
-    for seed in range(3):
-        rows.copy_(values(comm.owned_ids + seed, (16,), torch.float32, device))
-        graph.replay()
+    if on_gpu:
         torch.cuda.synchronize()
-        wanted = values(ids + seed, (16,), torch.float32, device) @ weight.detach()
-        right &= torch.equal(out.detach(), wanted)
+    comm.control.barrier()
+    replay = step
+    if on_gpu:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        replay = graph.replay
+    for _ in range(3):
+        replay()
     comm.synchronize()
-    return {"captured": True, "three replays right": right}
+    same = all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    moved = all(not torch.equal(weight, start) for weight in found)
+    return {"captured": on_gpu, "three replays right": same and moved}

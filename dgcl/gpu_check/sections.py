@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dgcl.gpu_check.launching import Say
 from dgcl.gpu_check.measurement import Size
 
 #: For a look at whether everything works; not for numbers to keep.
 QUICK: Final = Size(num_bytes=1 << 26, num_peers=3, repeats=3)
 
-Say = Callable[[str], object]
 Section = Callable[[Size, Say], tuple[Any, bool]]
 
 
@@ -54,6 +54,27 @@ def environment(size: Size, say: Say) -> tuple[Any, bool]:
         found["nvidia-smi"] = str(error)
     for name, value in found.items():
         say(f"- {name}: {value}")
+    return found, True
+
+
+def compile_host(size: Size, say: Say) -> tuple[Any, bool]:
+    """What the host runs is compiled here, once, so that no other part waits for it: planner, runtime, enqueuer."""
+    import time
+
+    import dgcl
+    from dgcl.gpu_check import ranks as work
+    from dgcl.gpu_check.programs import make_programs
+
+    found = {}
+    for name, run in (
+        ("plans", lambda: [make_programs(4, 1 << 10, method) for method in ("direct", "spst")]),
+        ("exchanges", lambda: dgcl.launch(work.check_rank, 2, 1 << 7, "direct", "cpu")),
+        ("folds of floats", lambda: dgcl.launch(work.precision_rank, 2, 1 << 7, "direct", "cpu")),
+    ):
+        start = time.perf_counter()
+        run()
+        found[name] = round(time.perf_counter() - start, 1)
+        say(f"- {name}: {found[name]} s")
     return found, True
 
 
@@ -112,10 +133,14 @@ def probe(name: str) -> Section:
 #: All sections, by name.
 SECTIONS: Final[dict[str, Section]] = {
     "environment": environment,
+    "compile": compile_host,
     "rows": rows,
     "exchanges": exchanges,
     "variants": variants,
-    **{name: whole(name) for name in ("ranks", "threads", "speeds", "faults", "capture")},
+    **{
+        name: whole(name)
+        for name in ("ranks", "threads", "bench", "precision", "faults", "capture", "hosts", "calibrate")
+    },
     **{
         f"probe-{name}": probe(name)
         for name in (
