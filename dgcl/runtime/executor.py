@@ -147,13 +147,14 @@ class Runtime:
                 own_bytes = 0
             call = self.start(task, row_type, places, buffers)
             done = sends_own and self.drive(call, wait=False)
+            began = time.perf_counter_ns()
             write_bytes(rows.address, own, own_bytes)
+            task.copied = time.perf_counter_ns() - began
             if not done:
                 self.drive(call)
         if relay is not None:
             self.pool.release(relay)
-        if self._recorder is not None:
-            self._recorder(task.record(call.number))
+        self.record(call)
 
     def fold(self, rows: int, row_type: RowType) -> Block:
         """Sum up what all ranks hold for this rank's vertices.
@@ -186,8 +187,7 @@ class Runtime:
                 row_type.row_bytes,
             )
         self.pool.release(arrivals)
-        if self._recorder is not None:
-            self._recorder(task.record(call.number))
+        self.record(call)
         return result
 
     def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
@@ -195,6 +195,11 @@ class Runtime:
         self._recorder = recorder
         for task in self.tasks:
             task.time_transfers(recorder is not None)
+
+    def record(self, call: Call) -> None:
+        """Give the times of a call that is over to who wants them."""
+        if self._recorder is not None:
+            self._recorder(call.task.record(call.number))
 
     def fail(self, error: CommError) -> None:
         """Poison the communicator and tell the peers why."""
@@ -336,6 +341,7 @@ class Runtime:
             call.tag,
             row_type.row_bytes,
             row_type.sum_code,
+            task.streamed_from(row_type.row_bytes),
             call.buffers,
             task.sends,
             task.receives,
