@@ -92,6 +92,7 @@ class StartedExpand:
             with Commitment(comm._runtime):
                 self._done = comm._runtime.drive(self._call)
         self._over = True
+        comm._runtime.record(self._call)
         return self._halo
 
     def __del__(self) -> None:
@@ -140,6 +141,7 @@ class StartedFold:
             )
             self._over = True
         runtime.pool.release(self._arrivals)
+        runtime.record(self._call)
         if not into.is_inference():
             torch.autograd.graph.increment_version(into)  # autograd must know that it was written to
         return into

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class GlooExchange:
-    """``torch.distributed.all_to_all_single`` of packed rows: what one would write today.
+    """``torch.distributed.all_to_all_single`` of packed rows: what one would write today, in plain torch.
 
-    Rows are packed with ``index_select``, sent with uneven splits, and received in place, because the halo
-    of a peer-to-peer plan is numbered by owner; the way back adds with ``index_add_``. Buffers are reused
-    from call to call.
+    Rows are packed with ``index_select`` and sent with uneven splits; they arrive in the order of the halo, because
+    that of a peer-to-peer plan is numbered by owner, and are put behind the owned rows. The way back adds with
+    ``index_add_``.
 
     Raises:
         ValueError: The ranks are no process group, or the halo is not numbered by owner.
@@ -44,28 +44,28 @@ class GlooExchange:
         self._receive_splits = np.bincount(owners, minlength=comm.world_size).tolist()
 
     def expand(self, rows: Tensor) -> Tensor:
-        """Pack, send, receive in place."""
-        import torch.distributed as dist
-
-        comm, num_owned = self._comm, self._comm.num_owned
-        packed = self._scratch.rows(len(self._index), rows)
-        torch.index_select(rows, 0, self._index, out=packed)
-        result = result_rows(comm, comm.num_local, rows)
-        result[:num_owned].copy_(rows)
-        dist.all_to_all_single(result[num_owned:], packed, self._receive_splits, self._send_splits)
-        return result
+        """Pack, send, receive, concatenate."""
+        packed = rows.index_select(0, self._index)
+        halo = rows.new_empty(self._comm.num_halo, *rows.shape[1:])
+        self._send(packed, halo)
+        return torch.cat([rows, halo])
 
     def fold(self, rows: Tensor) -> Tensor:
         """Send halo rows to their owners and add."""
+        num_owned = self._comm.num_owned
+        arrived = rows.new_empty(len(self._index), *rows.shape[1:])
+        self._send_back(rows[num_owned:].contiguous(), arrived)
+        return rows[:num_owned].clone().index_add_(0, self._index, arrived)
+
+    def _send(self, packed: Tensor, halo: Tensor) -> None:
         import torch.distributed as dist
 
-        comm, num_owned = self._comm, self._comm.num_owned
-        arrived = self._scratch.rows(len(self._index), rows)
-        halo = rows[num_owned:].contiguous()
+        dist.all_to_all_single(halo, packed, self._receive_splits, self._send_splits)
+
+    def _send_back(self, halo: Tensor, arrived: Tensor) -> None:
+        import torch.distributed as dist
+
         dist.all_to_all_single(arrived, halo, self._send_splits, self._receive_splits)
-        result = result_rows(comm, num_owned, rows)
-        result.copy_(rows[:num_owned])
-        return result.index_add_(0, self._index, arrived)
 
     def poison(self) -> None:
         """The pool and the buffers."""
@@ -76,29 +76,49 @@ class GlooExchange:
         """Nothing of its own."""
 
 
-class GlooHaloExchange(GlooExchange):
-    """:class:`GlooExchange` without owned rows: what :class:`~dgcl.bench.exchange.HaloExchange` is held
+class GlooKeptExchange(GlooExchange):
+    """:class:`GlooExchange` as good as it can be made with what this library has and a user has not: no call pays for
+    new memory, because buffers are kept and results come out of the communicator's pool, and rows arrive in place."""
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Pack, send, receive in place."""
+        num_owned = self._comm.num_owned
+        packed = self._scratch.rows(len(self._index), rows)
+        torch.index_select(rows, 0, self._index, out=packed)
+        result = result_rows(self._comm, self._comm.num_local, rows)
+        result[:num_owned].copy_(rows)
+        self._send(packed, result[num_owned:])
+        return result
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Send halo rows to their owners and add."""
+        num_owned = self._comm.num_owned
+        arrived = self._scratch.rows(len(self._index), rows)
+        self._send_back(rows[num_owned:].contiguous(), arrived)
+        result = result_rows(self._comm, num_owned, rows)
+        result.copy_(rows[:num_owned])
+        return result.index_add_(0, self._index, arrived)
+
+
+class GlooHaloExchange(GlooKeptExchange):
+    """:class:`GlooKeptExchange` without owned rows: what :class:`~dgcl.bench.exchange.HaloExchange` is held
     against."""
 
     halo_only = True
 
     def expand(self, rows: Tensor) -> Tensor:
         """Pack, send, receive halo rows."""
-        import torch.distributed as dist
-
         packed = self._scratch.rows(len(self._index), rows)
         torch.index_select(rows, 0, self._index, out=packed)
         result = result_rows(self._comm, self._comm.num_halo, rows)
-        dist.all_to_all_single(result, packed, self._receive_splits, self._send_splits)
+        self._send(packed, result)
         return result
 
     def fold(self, rows: Tensor) -> Tensor:
         """Send halo rows to their owners, who add them to their own in place."""
-        import torch.distributed as dist
-
         num_owned = self._comm.num_owned
         arrived = self._scratch.rows(len(self._index), rows)
-        dist.all_to_all_single(arrived, rows[num_owned:], self._send_splits, self._receive_splits)
+        self._send_back(rows[num_owned:], arrived)
         return rows[:num_owned].index_add_(0, self._index, arrived)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dgcl.bench.baselines import GlooHaloExchange
+from dgcl.bench.baselines import GlooHaloExchange, GlooKeptExchange
 from dgcl.bench.exchange import Exchange, ExecutorExchange, HaloExchange, OperatorExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
@@ -49,6 +49,7 @@ CALLS: Mapping[str, tuple[str, Callable[[Communicator], Exchange | ExecutorExcha
         "operator": ("auto", OperatorExchange),
         "halo": ("auto", HaloExchange),
         "gloo-halo": ("direct", GlooHaloExchange),
+        "gloo-kept": ("direct", GlooKeptExchange),
     }
 )
 

@@ -33,6 +33,7 @@ class CallRecord:
         sends: ``(S, 2)``: begin and end of each of the schedule's sends.
         receives: ``(R,)``: when each of its receives was seen to be complete.
         arrived: When the last of all that was done and the rest is this rank's own work.
+        copied: How long own rows were copied meanwhile.
     """
 
     verb: int
@@ -42,6 +43,7 @@ class CallRecord:
     sends: np.ndarray
     receives: np.ndarray
     arrived: int
+    copied: int = 0
 
 
 class Task:
@@ -87,6 +89,7 @@ class Task:
         self.where = np.zeros(4, np.int64)
         self.times = np.zeros((0, 2), np.int64)
         self.span = (0, 0)
+        self.copied = 0
 
     def streamed_from(self, row_bytes: int) -> int:
         """Bytes of a send that does better to pass by the caches: all but small ones, if what the ranks of this host
@@ -101,7 +104,8 @@ class Task:
         """What was timed in the call that has just ended."""
         sends, receives = self.times[: len(self.sent)].copy(), self.times[len(self.sent) :, 0].copy()
         begin, arrived = self.span
-        return CallRecord(self.verb, call, begin, time.perf_counter_ns(), sends, receives, arrived)
+        end = time.perf_counter_ns()
+        return CallRecord(self.verb, call, begin, end, sends, receives, arrived, self.copied)
 
 
 @dataclass(eq=False)
