@@ -15,10 +15,13 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
-from dgcl.cli.problem import add_problem, problem
+from dgcl.cli.problem import add_problem, graph_in_parts, problem
+from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
+from dgcl.cli.topo import resolve
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
+    from dgcl.planner.placement import Placement
 
 # The paper's greedy takes minutes for millions of vertices on many ranks: there it runs only when asked for.
 MOST_RANKS_FOR_SPST = 16
@@ -37,6 +40,7 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument(
         "--method", metavar="M", default="auto", help="planner (default: auto, the best known)"
     )
+    add_replication(parser)
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
     parser.add_argument(
         "--time-limit", metavar="S", type=number(0, open_end=True), help="stop planning after S seconds"
@@ -65,24 +69,23 @@ def add_parser(verbs: Any, name: str) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
-    from dgcl.planner.methods import get_planner, make_plan
+    from dgcl.planner.methods import get_planner
     from dgcl.planner.reading.explain import explain, find_class
     from dgcl.planner.reading.plot import plot_plan
     from dgcl.planner.reading.report import report
+    from dgcl.replication import METHOD
 
     for method in (args.method, *(args.compare or ())):
-        get_planner(method)  # an unknown method is refused before anything long is done
+        if method != METHOD:
+            get_planner(method)  # an unknown method is refused before anything long is done
+    copying = check_replication(args)
     _check_files(args)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
     if args.gap is not None:
         options = replace(options, gap=args.gap)
-    relation, topology = problem(args)
-    placement = find_placement(relation, topology, options) if args.place else None
-    if placement is not None:
-        relation = placement.relation
+    made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
+    relation = made.relation
     chosen = None if args.explain is None else find_class(relation, args.explain)
-    with step(f"planning {relation.num_classes} classes on {topology.name}"):
-        made = make_plan(relation, topology, args.method, options)
     results: list[tuple[str | None, Callable[[Path], None]]] = [
         (args.out, made.save),
         (args.relation_out, relation.save),
@@ -95,15 +98,45 @@ def plan(args: argparse.Namespace) -> int:
     facts = report(made, _others(args, made, options))
     told = None if chosen is None else explain(made, chosen)
     if args.json:
-        more = {} if told is None else {"explain": told}
+        more: dict[str, Any] = {} if told is None else {"explain": told}
+        if why:
+            more["choice"] = why
         if placement is not None:
             more["placement"] = placement_facts(placement)
         print_json({**_summary(made), "report": facts, **more})
     else:
         _print(facts, told)
+        if why:
+            print(f"\nchoice    {why}")
         if placement is not None:
             print(f"\nplacement {placement_line(placement)}")
     return 0
+
+
+def _plan_relation(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, str, Placement | None]:
+    """The plan, why it is this one ("": nobody asked), and where parts were placed."""
+    from dgcl.planner.methods import make_plan
+    from dgcl.planner.reading.explain import find_class
+
+    relation, topology = problem(args)
+    placement = find_placement(relation, topology, options) if args.place else None
+    if placement is not None:
+        relation = placement.relation
+    if args.explain is not None:
+        find_class(relation, args.explain)  # refused before planning, which may take long
+    with step(f"planning {relation.num_classes} classes on {topology.name}"):
+        return make_plan(relation, topology, args.method, options), "", placement
+
+
+def _plan_copies(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, str, Placement | None]:
+    """The same with replicas across machines, where that was asked for or is better."""
+    topology = resolve(args.topology, args.parts)
+    graph, part, classes = graph_in_parts(args, topology)
+    placement = find_placement(classes.relation, topology, options) if args.place else None
+    if placement is not None:
+        part, classes = place_parts(graph, part, placement)
+    made, why = arrange_copies(args, graph, part, classes, topology, options)
+    return made.plan, why, placement
 
 
 def _names(text: str) -> tuple[str, ...]:

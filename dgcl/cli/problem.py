@@ -16,7 +16,11 @@ from dgcl.cli.topo import HELP as TOPOLOGY_HELP
 from dgcl.cli.topo import resolve
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dgcl.graph import Graph
     from dgcl.planner import Relation
+    from dgcl.relation import VertexClasses
     from dgcl.topology import Topology
 
 
@@ -50,7 +54,7 @@ def problem(args: argparse.Namespace) -> tuple[Relation, Topology]:
     topology = resolve(args.topology, args.parts)
     if args.synthetic is not None:
         return _drawn(args, topology.num_devices), topology
-    return _from_graph(args, topology), topology
+    return graph_in_parts(args, topology)[2].relation, topology
 
 
 def _from_file(path: str, args: argparse.Namespace) -> tuple[Relation, Topology]:
@@ -70,7 +74,10 @@ def _drawn(args: argparse.Namespace, world_size: int) -> Relation:
         return synthetic_relation(args.synthetic, world_size, seed=args.seed, scale=args.scale or 1.0)
 
 
-def _from_graph(args: argparse.Namespace, topology: Topology) -> Relation:
+def graph_in_parts(
+    args: argparse.Namespace, topology: Topology
+) -> tuple[Graph, NDArray[np.int32], VertexClasses]:
+    """Read the graph and its parts, or part it; and find out who needs what."""
     from dgcl.partition import check_part, partition_graph
     from dgcl.relation import build_classes
 
@@ -86,4 +93,4 @@ def _from_graph(args: argparse.Namespace, topology: Topology) -> Relation:
                 raise ValueError("must be one array (got an npz archive)")
             part = check_part(part, graph.num_nodes, topology.num_devices, allow_empty=True)
     with step("finding out who needs what"):
-        return build_classes(graph, part, topology.num_devices).relation
+        return graph, part, build_classes(graph, part, topology.num_devices)

@@ -25,7 +25,6 @@ from dgcl.replication import METHOD
 from dgcl.replication.copies import Copies, copy_graph
 from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machines_of
 from dgcl.replication.work import Work, measure_work
-from dgcl.runtime.free_memory import available_memory
 from dgcl.topology import Topology
 
 if TYPE_CHECKING:
@@ -229,6 +228,10 @@ def _bytes(held: Holdings, graph: Graph, options: PlanOptions, wanted: Replicati
 
 def _too_much(counts: CopyCounts, graph: Graph, options: PlanOptions, wanted: Replication) -> str | None:
     """What does not fit, by the counts alone."""
+    from dgcl.runtime.free_memory import (
+        available_memory,
+    )  # its package loads torch, which planning does not need
+
     needed, there = counts.bytes_to_build(graph.edge_ids is not None), available_memory()
     if needed > there:
         return f"rank 0 would take {size(needed)} to copy the graph, and {size(there)} are free there"

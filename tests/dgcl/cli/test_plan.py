@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dgcl.replication import METHOD
+from dgcl.topology import save_topology
 from tests.dgcl.cli.support import Run
+from tests.dgcl.replication.machines import machines
 
 PLAN = ["plan", "graph.npz", "--topology", "line.json", "--part", "part.npy"]
 PRINTED = {
@@ -151,3 +154,68 @@ def test_parts_are_placed_where_they_serve_best(run: Run, folder: Path) -> None:
     assert "x faster" in run(*argv, "--place").out
     again = run("plan", "--relation", "placed.npz", "--topology", "line.json", "--place")
     assert "every part stays" in again.out
+
+
+# Replicas across machines: ranks 0 and 1 of line.json on one machine, rank 2 on another.
+
+COPIES = ["plan", "graph.npz", "--topology", "two.json", "--part", "part.npy", "--hops", "2"]
+
+
+@pytest.fixture
+def two_machines(folder: Path) -> None:
+    save_topology(machines([0, 0, 1], network=0.001), folder / "two.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "replicated", "says"),
+    [
+        (["--method", METHOD], True, f"{METHOD} was asked for"),
+        (["--work", "0,0"], True, f"auto chose {METHOD}"),
+        (["--work", "1e6,1e6"], False, "auto chose the ordinary plan"),
+        (["--work", "0,0", "--memory-limit", "1K"], False, "does not fit, rank"),
+        (["--work", "0,0", "--place"], True, f"auto chose {METHOD}"),
+    ],
+    ids=["asked for", "auto replicates", "auto does not", "no memory", "placed"],
+)
+def test_replicas(
+    run: Run, folder: Path, two_machines: None, options: list[str], replicated: bool, says: str
+) -> None:
+    found = run(*COPIES, *options, "--out", "plan.npz", "--json").json
+    assert says in found["choice"]
+    assert ("replication" in found) == replicated
+    assert found["method"] == (METHOD if METHOD in options else "auto")
+    assert run("check", "plan.npz").status == 0
+    with np.load(folder / "plan.npz", allow_pickle=False) as file:
+        crosses = (file["edge_src"] == 2) | (file["edge_dst"] == 2)
+    assert crosses.any() != replicated
+
+
+def test_replicas_are_explained_in_words(run: Run, two_machines: None) -> None:
+    shown = run(*COPIES, "--method", METHOD, "--compare", "direct").out
+    assert f"choice    {METHOD} was asked for: " in shown
+    assert "two.json" not in shown
+    measured = run(*COPIES, "--compare", "direct").out
+    assert "measured on this host's CPU" in measured
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plan", "graph.npz", "--topology", "two.json", "--method", METHOD], "needs --hops"),
+        (
+            ["plan", "--relation", "r.npz", "--topology", "two.json", "--hops", "2"],
+            "--hops goes with a graph",
+        ),
+        (["plan", "graph.npz", "--topology", "two.json", "--work", "1,1"], "--work goes with --hops"),
+        ([*COPIES, "--work", "1"], "--work must be two numbers"),
+        ([*COPIES, "--method", "direct"], f"--hops goes with --method auto or {METHOD}"),
+        ([*COPIES, "--hops", "0"], "must be a whole number of at least 1"),
+        ([*COPIES, "--method", METHOD, "--memory-limit", "100"], "does not fit: rank"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_replicas_that_cannot_be(run: Run, two_machines: None, argv: list[str], message: str) -> None:
+    outcome = run(*argv)
+    assert outcome.status == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1

@@ -95,7 +95,7 @@ def test_who_insists_is_told_what_it_would_take(monkeypatch: pytest.MonkeyPatch)
         MemoryError, match=rf"'{METHOD}' does not fit: rank \d would hold about .* Take fewer hops"
     ):
         shares_with(METHOD, limit=10_000)
-    monkeypatch.setattr(choice, "available_memory", lambda: 5_000)
+    monkeypatch.setattr("dgcl.runtime.free_memory.available_memory", lambda: 5_000)
     with pytest.raises(MemoryError, match=r"rank 0 would take .* to copy the graph, and 5 kB are free there"):
         shares_with(METHOD)
 
