@@ -179,11 +179,16 @@ class Driver:
         self.call("cuStreamIsCapturing", c_void_p(stream), byref(status))
         return status.value != 0
 
-    def allow_during_captures(self) -> None:
-        """Let the calling thread do anything while other threads capture; its calls would end their capture
-        otherwise."""
-        mode = c_int(_RELAXED)
-        self.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    def allow_during_captures(self, mode: int = _RELAXED) -> int:
+        """Let the calling thread do anything while it or other threads capture; its calls would end the capture
+        otherwise.
+
+        Returns:
+            What it was allowed before, to be given back the same way.
+        """
+        exchanged = c_int(mode)
+        self.call("cuThreadExchangeStreamCaptureMode", byref(exchanged))
+        return exchanged.value
 
     def create_event(self) -> int:
         """A mark for streams, without a time."""

@@ -249,14 +249,15 @@ def _prove(
 
 
 def _try_waits_of_streams(device: Device, words: DeviceWords, rank: int) -> None:
-    """Let the side stream wait for what is there already. Kernels wait instead where the driver refuses; told at
-    INFO."""
+    """Let the current stream and the side stream wait for what is there already. Kernels wait instead where the
+    driver refuses; told at INFO."""
     if not device.waits_in_streams:
         return
     try:
         prepared = Prepared(device.driver)
         prepared.wait_value(words.proof(rank), 0, 0)
-        prepared.enqueue([device.side])
+        for stream in (device.side, device.tensors.current_stream()):
+            prepared.enqueue([stream])
     except CudaError as error:
         device.waits_in_streams = False
         _log.info("rank %d: kernels wait for flags, because streams cannot: %s", rank, error)

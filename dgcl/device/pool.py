@@ -59,19 +59,27 @@ class DeviceFile:
             MemoryError: The device has not enough; with sizes.
         """
         size = -(-max(num_bytes, self.size // _GROWTH) // _GRANULE) * _GRANULE
+        driver = self._device.driver
+        # Memory that is made while a graph is captured is no part of the graph.
+        mode = driver.allow_during_captures()
         try:
-            address = self._device.driver.allocate(size)
+            segment = Segment(self.size, size, _NO_MEMORY, self._allocate(size))
+            self.segments.append(segment)
+            self.size += size
+            self._grown(segment)
+        finally:
+            driver.allow_during_captures(mode)
+        return segment
+
+    def _allocate(self, size: int) -> int:
+        try:
+            return self._device.driver.allocate(size)
         except CudaError as error:
             raise MemoryError(
                 f"cannot allocate {size / 1e6:.1f} MB of device memory for rows: {error} (this rank's "
                 f"communicator holds {self.size / 1e6:.1f} MB already); use narrower layers, keep fewer results "
                 "alive, or call torch.cuda.empty_cache()"
             ) from None
-        segment = Segment(self.size, size, _NO_MEMORY, address)
-        self.segments.append(segment)
-        self.size += size
-        self._grown(segment)
-        return segment
 
     def free(self) -> None:
         """Give everything back to the device. Nobody may use it any more."""

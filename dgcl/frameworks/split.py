@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 class SplitGraph:
     """One rank's in-edges: from its owned rows, and from its halo rows. Sums without edge weights or with
-    constant ones, in float32 and float64, differentiable once."""
+    constant ones, in float32 and float64, differentiable once. On GPUs the exchange and the sums are in one stream, one
+    after the other."""
 
     def __init__(self, comm: Communicator, edge_weight: Tensor | None = None) -> None:
         local = comm.local
-        if comm.device.type != "cpu":
-            raise ValueError(
-                f"split_graph is for rows in the host's memory (this communicator's are on {comm.device});"
-                " use comm.local_graph on GPUs"
-            )
         if edge_weight is not None and edge_weight.shape != (local.num_edges,):
             raise ValueError(
                 f"edge_weight must have shape ({local.num_edges},), one for each local edge as"
@@ -46,14 +42,16 @@ class SplitGraph:
                 "edge_weight must be constant; weights that need gradients go with the csr graph"
             )
         self.comm = comm
-        self._degrees = torch.from_numpy(np.maximum(local.in_degrees[: local.num_owned], 1))
-        self._weight = edge_weight
+        degrees = torch.from_numpy(np.maximum(local.in_degrees[: local.num_owned], 1))
+        self._degrees = degrees.to(comm.device)
+        self._weight = None if edge_weight is None else edge_weight.cpu()
         from_halo = local.indices >= local.num_owned
         rows = np.arange(local.num_owned)
-        self._owned = _Part(rows, local.num_owned, local.heads, local.indices, ~from_halo)
+        self._owned = _Part(rows, local.num_owned, local.heads, local.indices, ~from_halo, comm.device)
         # Vertices with an edge from a halo row are few: the others' rows are not touched for it.
         rows = np.unique(local.heads[from_halo])
-        self._halo = _Part(rows, local.num_halo, local.heads, local.indices - local.num_owned, from_halo)
+        tails = local.indices - local.num_owned
+        self._halo = _Part(rows, local.num_halo, local.heads, tails, from_halo, comm.device)
 
     def sum_owned(self, x: Tensor) -> Tensor:
         """``(num_owned, F)``: over the edges from owned rows ``(num_owned, F)``."""
@@ -97,12 +95,20 @@ class _Part:
         columns: How many columns it has.
         heads, tails: Of all edges, where they lead and their columns.
         mask: Which edges.
+        device: Where the matrices are to be.
     """
 
     def __init__(
-        self, rows: np.ndarray, columns: int, heads: np.ndarray, tails: np.ndarray, mask: np.ndarray
+        self,
+        rows: np.ndarray,
+        columns: int,
+        heads: np.ndarray,
+        tails: np.ndarray,
+        mask: np.ndarray,
+        device: torch.device,
     ) -> None:
-        self.rows = torch.from_numpy(rows.astype(np.int64))
+        self._device = device
+        self.rows = torch.from_numpy(rows.astype(np.int64)).to(device)
         self._heads, self._tails = np.searchsorted(rows, heads[mask]), tails[mask]
         self._shape = (len(rows), columns)
         self._edges = torch.from_numpy(np.flatnonzero(mask))
@@ -123,7 +129,7 @@ class _Part:
             values,
             shape,
             check_invariants=False,
-        )
+        ).to(self._device)
 
 
 class _Product(torch.autograd.Function):

@@ -297,7 +297,9 @@ class FakeCuda:
         return 0
 
     def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
-        _contexts.relaxed = True
+        before = getattr(_contexts, "relaxed", False)
+        _contexts.relaxed = mode._obj.value == 2
+        mode._obj.value = 2 if before else 0
         return 0
 
     def cuModuleLoadDataEx(self, module: Any, image: Any, *options: Any) -> int:
@@ -366,7 +368,7 @@ class FakeCuda:
 
     def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
         self._need_context()
-        if self._capturing:
+        if self._capturing and not getattr(_contexts, "relaxed", False):
             return 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         if self._used + size.value > self.limit:
             return 2  # CUDA_ERROR_OUT_OF_MEMORY

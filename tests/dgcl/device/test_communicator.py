@@ -147,6 +147,21 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
         fake.stop()
 
 
+def test_split_graphs_sum_as_on_the_cpu() -> None:
+    """Both parts of the edges, and gradients, of rows that a device exchanges."""
+
+    def run(comm: Communicator) -> list[Tensor]:
+        rows = torch.arange(comm.num_owned * 3, dtype=torch.float64).view(-1, 3).requires_grad_()
+        split = comm.split_graph(torch.arange(1, comm.local.num_edges + 1, dtype=torch.float64))
+        out = split.sum(rows)
+        out.square().sum().backward()
+        assert rows.grad is not None
+        return [out.detach().clone(), rows.grad]
+
+    for mine, theirs in zip(on_device(WORLD, run), on_threads(WORLD, run), strict=True):
+        assert all(map(torch.equal, mine, theirs))
+
+
 @pytest.mark.parametrize(
     ("device", "message"),
     [
