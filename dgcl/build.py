@@ -144,12 +144,13 @@ def _several_machines(
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:
-    """Bytes that a rank may still take where it computes; ranks of a host share what is free there."""
+    """Bytes that a rank may still take where it computes; ranks that share a host, or a GPU, share what is free."""
+    sharing = sum((place.machine, place.gpu) == (places[rank].machine, places[rank].gpu) for place in places)
     if device is not None and device.tensors.device.type == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info(device.tensors.device)[0])
-    return available_memory() // sum(place.machine == places[rank].machine for place in places)
+        return int(torch.cuda.mem_get_info(device.tensors.device)[0]) // sharing
+    return available_memory() // sharing
 
 
 def connect(

@@ -36,7 +36,8 @@ def on_rank(
 ) -> Run:
     """The run of one rank, as :func:`tests.dgcl.equivalence.on_rank` has it, with replicas.
 
-    ``poison``: what the last ring's outputs of the first layer are replaced by in the forward pass.
+    ``poison``: what replaces the outputs of the first layer on the last ring, in the forward pass; of plain torch's
+    layers.
     """
     kind, case = ARCHITECTURES[architecture], CASE_BY_NAME[case_name]
     comm = dgcl.build_comm_info(
@@ -44,7 +45,7 @@ def on_rank(
     )
     layers = build_layers(kind.layer, torch.float64)
     if poison is not None:
-        layers[0].register_forward_hook(Poison(comm, poison))
+        layers[0].own.register_forward_hook(Poison(comm, poison))
     x, labels, train = (dgcl.dispatch_features(each) for each in inputs(case, torch.float64))
     x.requires_grad_()
     optimizer = torch.optim.Adam(layers.parameters())
@@ -72,6 +73,7 @@ class Poison:
         cut_off = (np.diff(comm.local.indptr) == 0) & (comm.local.in_degrees[: comm.num_owned] > 0)
         assert not cut_off[: comm.num_core].any()
         self._rows = torch.from_numpy(cut_off)
+        assert comm.all_reduce_sum(self._rows.sum()) > 0
 
     def __call__(self, layer: Any, given: Any, out: Tensor) -> Tensor:
         return torch.where(self._rows.view(-1, *[1] * (out.dim() - 1)), self._value, out)
