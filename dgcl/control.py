@@ -10,14 +10,13 @@ Objects travel pickled between the processes of one job; nothing is ever unpickl
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
 
 class Control(Protocol):
@@ -200,6 +199,7 @@ class GroupControl:
 
         from dgcl.farewells import Farewells
         from dgcl.group_messages import GroupMessages
+        from dgcl.subgroups import next_store
 
         ranks = dist.get_process_group_ranks(group) if group is not None else None
         self.rank = dist.get_rank(group)
@@ -209,8 +209,9 @@ class GroupControl:
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
         self._is_part = group is not None
-        own = self.new_group()
-        self._messages = GroupMessages(own, self._ranks, self.rank, Farewells.of_group(own, self.rank))
+        store = next_store(self._ranks, self.rank)
+        farewells = None if store is None else Farewells(dist.PrefixStore("farewells", store))
+        self._messages = GroupMessages(self._make_group(store), self.rank, farewells)
 
     def new_group(self) -> ProcessGroup:
         """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
@@ -218,15 +219,15 @@ class GroupControl:
         Raises:
             CommError: A rank has died, or has not come within the timeout.
         """
-        import torch.distributed as dist
+        from dgcl.subgroups import next_store
+
+        return self._make_group(next_store(self._ranks, self.rank))
+
+    def _make_group(self, store: Store | None) -> ProcessGroup:
+        from dgcl.subgroups import make_group
 
         try:
-            made: ProcessGroup = dist.new_group(
-                self._ranks,
-                backend="gloo",
-                timeout=timedelta(seconds=self._timeout),
-                use_local_synchronization=self._is_part,
-            )
+            made = make_group(self._ranks, self.rank, store, self._timeout, is_part=self._is_part)
         except RuntimeError as error:
             text = str(error).split(". This is typically", 1)[0]
             raise CommError(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import Store
 
 _PATIENCE = 0.5  # seconds
 
@@ -38,26 +38,11 @@ class Farewells:
     """The notes of the ranks of one group.
 
     Args:
-        store: Where; a prefix of it belongs to this group alone.
+        store: Where; it belongs to this group alone.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    @classmethod
-    def of_group(cls, group: ProcessGroup, rank: int) -> Farewells | None:
-        """Those of a new group; None where torch does not show its store. All its ranks call this.
-
-        Groups made later may have the same name. Each rank counts how many it has made, in the store: members of
-        one group agree on the number.
-        """
-        import torch.distributed as dist
-
-        default_store = getattr(dist.distributed_c10d, "_get_default_store", None)
-        if default_store is None:
-            return None
-        store = dist.PrefixStore(f"dgcl/{group.group_name}", default_store())
-        return cls(dist.PrefixStore(str(store.add(f"made by {rank}", 1)), store))
 
     def say(self, rank: int, farewell: Farewell) -> None:
         """Write down why ``rank`` leaves; others see it when this returns, if the store still answers."""

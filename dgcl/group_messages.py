@@ -14,15 +14,18 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.farewells import Farewell, Farewells
+from dgcl.subgroups import forget_group
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+_TAG: Final = 0
 
 
 class _Broken(Exception):
@@ -46,16 +49,13 @@ class GroupMessages:
 
     Args:
         group: A Gloo group that carries nothing else.
-        ranks: The global rank of each of its members.
-        rank: This process's place among them.
+        rank: This process's place among its members.
         farewells: Where ranks say why they leave; None: nowhere, and a rank is blamed that saw another die.
     """
 
-    def __init__(
-        self, group: ProcessGroup, ranks: list[int], rank: int, farewells: Farewells | None = None
-    ) -> None:
+    def __init__(self, group: ProcessGroup, rank: int, farewells: Farewells | None = None) -> None:
         self._group: ProcessGroup | None = group
-        self._ranks, self._rank, self._farewells = ranks, rank, farewells
+        self._rank, self._farewells = rank, farewells
         self._why = ""
 
     def swap(self, verb: str, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
@@ -121,13 +121,11 @@ class GroupMessages:
 
     def close(self, farewell: Farewell) -> None:
         """Say why, and close all connections, which every rank that waits for this one notices."""
-        import torch.distributed as dist
-
         if self._group is not None:
             group, self._group, self._why = self._group, None, farewell.clause
             if self._farewells is not None:
                 self._farewells.say(self._rank, farewell)
-            dist.destroy_process_group(group)
+            forget_group(group)
 
     def _cause(self, peer: int, text: str) -> tuple[type[CommError], Farewell]:
         """Why an operation with ``peer`` ended with this text of Gloo's: the error to raise, and whose fault."""
@@ -141,11 +139,9 @@ class GroupMessages:
         return PeerLostError, farewell or Farewell(peer, f"rank {peer} has died or left ({text})")
 
     def _send(self, data: torch.Tensor, peer: int) -> Any:
-        import torch.distributed as dist
-
-        return _step(peer, dist.isend, data, self._ranks[peer], self._group)
+        assert self._group is not None
+        return _step(peer, self._group.send, [data], peer, _TAG)
 
     def _receive(self, data: torch.Tensor, peer: int) -> Any:
-        import torch.distributed as dist
-
-        return _step(peer, dist.irecv, data, self._ranks[peer], self._group)
+        assert self._group is not None
+        return _step(peer, self._group.recv, [data], peer, _TAG)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from dgcl.subgroups import forget_group
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
@@ -75,9 +77,5 @@ class Wire:
                 RuntimeError
             ):  # either this connection is broken already, or this breaks all of them
                 self.receive(torch.empty(1, dtype=torch.uint8), peer, _NEVER).wait(_AT_ONCE)
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            with suppress(RuntimeError, ValueError, AssertionError):  # the user may have destroyed all groups
-                dist.destroy_process_group(self._group)
+        forget_group(self._group)
         self._group = None

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dgcl.planner import PlanOptions, make_plan
+from dgcl.planner import Plan, PlanOptions, make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import resolve_topology
 
@@ -38,14 +38,20 @@ HEAD = [
 HEAD += ["limited by"]
 
 
-def measure(graph: str, node: str, ranks: int, options: PlanOptions) -> dict[str, Any]:
-    """Draw, plan, and return a row."""
+def draw_and_plan(graph: str, node: str, ranks: int, options: PlanOptions) -> tuple[Plan, float]:
+    """A graph's relation at this number of ranks on a cluster of such machines: its plan, and the seconds it took."""
     each = resolve_topology(node).num_devices
     topology = resolve_topology(node if ranks == each else f"{node}x{ranks // each}")
     relation = synthetic_relation(graph, ranks)
     started = time.process_time()
     plan = make_plan(relation, topology, "auto", options)
-    seconds = time.process_time() - started
+    return plan, time.process_time() - started
+
+
+def measure(graph: str, node: str, ranks: int, options: PlanOptions) -> dict[str, Any]:
+    """Draw, plan, and return a row."""
+    plan, seconds = draw_and_plan(graph, node, ranks, options)
+    relation = plan.relation
     return {
         "ranks": ranks,
         "boundary_vertices": relation.num_vertices,

@@ -202,9 +202,9 @@ def test_scatter_wants_one_entry_per_rank() -> None:
 
 def test_a_control_group_that_was_closed_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[object] = []
-    monkeypatch.setattr("torch.distributed.destroy_process_group", closed.append)
+    monkeypatch.setattr("dgcl.group_messages.forget_group", closed.append)
     group: Any = object()
-    messages = GroupMessages(group, [0, 1], 0)
+    messages = GroupMessages(group, 0)
     messages.close(Farewell(1, "rank 1 has died"))
     messages.leave("was stopped later")
     assert closed == [group]

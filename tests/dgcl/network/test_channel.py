@@ -114,6 +114,35 @@ def test_a_group_of_the_users(rank_pool: Callable[[int], RankPool]) -> None:
         assert total == 9.0
 
 
+def again_and_again() -> list[bool]:
+    """Communicators one after another, on a group of some ranks, of which one is in yet another group."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    group = dist.new_group([1, 2, 3], backend="gloo")
+    if rank == 0:
+        return []
+    before = context.control
+    alone = dist.new_group([1], backend="gloo", use_local_synchronization=True) if rank == 1 else None
+    dgcl.init(group, timeout=20.0)
+    good = []
+    for _ in range(4):
+        comm = dgcl.build_comm_info(
+            torch.tensor([[0, 1, 2], [1, 2, 0]]), "uniform", part=np.arange(3), channel="network"
+        )
+        rows = comm.expand(comm.owned_ids.double())
+        good.append(rows.tolist() == torch.cat([comm.owned_ids, comm.halo_ids]).double().tolist())
+        comm.close()
+    context.control = before
+    if alone is not None:
+        dist.destroy_process_group(alone)
+    return good
+
+
+def test_groups_of_the_users_one_after_another(rank_pool: Callable[[int], RankPool]) -> None:
+    assert rank_pool(4).run(again_and_again) == [[], *[[True] * 4] * 3]
+
+
 def test_threads_have_no_network() -> None:
     edges = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match='channel="network" needs ranks that are processes'):

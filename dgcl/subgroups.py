@@ -1,0 +1,74 @@
+"""Gloo groups of our own, of the ranks of a group of the user's.
+
+``torch.distributed.new_group`` with ``use_local_synchronization``, which is what a part of the ranks needs, names a
+group by how many groups a process is in at that moment. Members that are in different numbers of others never meet,
+and a group that is made when another was destroyed gets the name of that one, and its addresses.
+So a group of a part of the ranks is made here, on a part of the default store that no other group has; it is reached by
+its methods ``send`` and ``recv`` alone, and ends when nothing refers to it any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Store
+
+
+def next_store(ranks: Sequence[int], rank: int) -> Store | None:
+    """What the next group of these ranks has of the default store for itself; None where torch does not show it.
+
+    Every rank counts in the store how many it has made, so members agree, who make the same groups in the same order.
+
+    Args:
+        ranks: Global ranks of the members.
+        rank: This process's place among them.
+    """
+    import torch.distributed as dist
+
+    default_store = getattr(dist.distributed_c10d, "_get_default_store", None)
+    if default_store is None:
+        return None
+    members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
+    store = dist.PrefixStore(f"dgcl/{members}", default_store())
+    return dist.PrefixStore(str(store.add(f"made by {rank}", 1)), store)
+
+
+def make_group(
+    ranks: Sequence[int], rank: int, store: Store | None, timeout: float, *, is_part: bool
+) -> ProcessGroup:
+    """A Gloo group of these ranks. Collective over them, and only them.
+
+    Args:
+        ranks, rank: As for :func:`next_store`.
+        store: What that gave.
+        timeout: Seconds that operations may take.
+        is_part: Whether ranks of the default group may be missing.
+
+    Raises:
+        RuntimeError: A rank has died, or has not come within the timeout.
+    """
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=timeout)
+    if is_part and store is not None:
+        connecting = dist.PrefixStore("connecting", store)
+        made: Any = dist.ProcessGroupGloo(connecting, rank, len(ranks), limit)
+        return made  # type: ignore[no-any-return]
+    group: ProcessGroup = dist.new_group(
+        list(ranks), backend="gloo", timeout=limit, use_local_synchronization=is_part
+    )
+    return group
+
+
+def forget_group(group: ProcessGroup) -> None:
+    """Let torch forget a group, if it knows it; its connections close when the caller has forgotten it, too."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():  # the user may have destroyed all groups
+        with suppress(RuntimeError, ValueError, AssertionError):
+            dist.destroy_process_group(group)
