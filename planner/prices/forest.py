@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import Int32Array, Int64Array
+from dgcl.planner.arrays import BoolArray, Int32Array, Int64Array
+from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 
 if TYPE_CHECKING:
@@ -70,24 +71,43 @@ def compact(forest: Forest) -> Forest:
     """Return the forest ordered by class, equal trees of a class merged, empty ones dropped."""
     num = int(forest.used[0])
     alive = np.flatnonzero(forest.count[:num] > 0)
-    size, first = forest.size[alive], forest.first[alive]
-    ptr = np.concatenate([[0], np.cumsum(size)])
-    edges = np.arange(int(ptr[-1])) + np.repeat(first - ptr[:-1], size)
-    link, stage = forest.link[edges], forest.stage[edges]
-    keys: dict[tuple[int, bytes, bytes], int] = {}
-    owner = np.empty(alive.shape[0], np.int64)
-    classes = forest.class_[alive]
-    for t, c in enumerate(classes.tolist()):
-        part = slice(ptr[t], ptr[t + 1])
-        owner[t] = keys.setdefault((c, stage[part].tobytes(), link[part].tobytes()), t)
-    heads = np.unique(owner)
-    total = np.zeros(alive.shape[0], np.int64)
-    np.add.at(total, owner, forest.count[alive])
-    heads = heads[np.argsort(classes[heads], kind="stable")]
-    sizes = size[heads]
-    new_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    take = np.arange(int(new_ptr[-1])) + np.repeat(ptr[heads] - new_ptr[:-1], sizes)
-    return _with_room(classes[heads], total[heads], new_ptr[:-1], sizes, link[take], stage[take])
+    alive = alive[np.argsort(forest.class_[alive], kind="stable")]
+    total = forest.count[:num].copy()
+    heads = alive[_merge_equal(forest, alive, total)]
+    sizes, first = forest.size[heads], forest.first[heads]
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    take = np.arange(int(ptr[-1])) + np.repeat(first - ptr[:-1], sizes)
+    return _with_room(
+        forest.class_[heads], total[heads], ptr[:-1], sizes, forest.link[take], forest.stage[take]
+    )
+
+
+@compiled
+def _merge_equal(forest: Forest, trees: Int64Array, total: Int64Array) -> BoolArray:
+    """Tell which of `trees`, ordered by class, are the first of their kind; add the rows of others to theirs."""
+    is_head = np.ones(trees.shape[0], np.bool_)
+    heads = np.empty(trees.shape[0], np.int64)  # of the class at hand
+    num_heads = 0
+    for i in range(trees.shape[0]):
+        t = trees[i]
+        if i == 0 or forest.class_[t] != forest.class_[trees[i - 1]]:
+            num_heads = 0
+        for j in range(num_heads):
+            other = heads[j]
+            same = forest.size[other] == forest.size[t]
+            e = 0
+            while same and e < forest.size[t]:
+                mine, theirs = forest.first[t] + e, forest.first[other] + e
+                same = forest.link[mine] == forest.link[theirs] and forest.stage[mine] == forest.stage[theirs]
+                e += 1
+            if same:
+                total[other] += total[t]
+                is_head[i] = False
+                break
+        if is_head[i]:
+            heads[num_heads] = t
+            num_heads += 1
+    return is_head
 
 
 def felled(forest: Forest, arrays: TopologyArrays) -> Trees:
