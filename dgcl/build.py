@@ -82,7 +82,7 @@ def build_comm_info(
         channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
             the network), "memory" or "network" for all; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
-            one) or "cuda:1"; all ranks on GPUs of one machine, or none (:mod:`dgcl.device`).
+            one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.device`).
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.

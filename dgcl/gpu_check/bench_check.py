@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +50,7 @@ def check_bench(size: Size, say: Say, device: str) -> tuple[Any, bool]:
             timeout=60.0,
         )
         cases = [Case(partial(random_problem, count, num_nodes), (128, 602))]
-        answers = launch(measure_on_device, count, cases, settings, quiet, device)
+        answers = launch(measure_on_device, count, cases, settings, only_words, device)
         if isinstance(answers, str):
             say(f"\n{count} ranks: failed: {answers}\n")
             found.append({"ranks": count, "failed": answers})
@@ -99,5 +100,8 @@ def random_problem(num_ranks: int, num_nodes: int) -> Problem:
     return Problem("random", as_graph(edges, num_nodes), part.astype(np.int32), num_ranks)
 
 
-def quiet(record: object) -> None:
-    """For ranks that report at the end."""
+def only_words(record: object) -> None:
+    """Lines come at the end; why a peer is left out is told at once."""
+    if isinstance(record, str):
+        sys.stdout.write(f"- {record}\n")
+        sys.stdout.flush()

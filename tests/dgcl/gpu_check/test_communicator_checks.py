@@ -102,6 +102,12 @@ def test_the_bench_goes_on_when_a_configuration_fails(monkeypatch: pytest.Monkey
     assert any("4 ranks: failed: CudaError: no" in text for text in said)
 
 
+def test_peers_that_are_left_out_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for record in ("nccl is left out: no", LINE, []):
+        bench_check.only_words(record)
+    assert capsys.readouterr().out == "- nccl is left out: no\n"
+
+
 def test_the_problem_of_the_bench_has_rows_to_send() -> None:
     assert bench_check.random_problem(2, 64).deliveries > 0
 
