@@ -28,7 +28,7 @@ from dgcl.program import Program
 #: Microseconds of host time that one call may take.
 HOST_TARGET: Final = 60.0
 
-_NUM_NODES: Final = 1 << 21
+_NUM_NODES: Final = 1 << 20
 
 
 class Exchange(Protocol):

@@ -22,7 +22,7 @@ class Size:
 
     def num_rows(self, row_bytes: int) -> int:
         """An even number of rows; no more of narrow ones than a host shuffles in a second."""
-        return min(max(self.num_bytes // row_bytes // 2 * 2, 2), 1 << 26)
+        return min(max(self.num_bytes // row_bytes // 2 * 2, 2), 1 << 24)
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,9 @@ def test_the_json_twin_is_json() -> None:
     assert value["schema"] == "dgcl-bench/1"
     assert value["settings"]["topology"] == "uniform4"
     assert value["lines"][0]["forward"]["algbw"] == 1.0
-    assert value["ranks"] == [
-        {"rank": 0, "process": 11, "host": "here", "threads": 1, "num_owned": 5, "num_halo": 6}
-    ]
+    rank = {"rank": 0, "process": 11, "host": "here", "threads": 1, "num_owned": 5, "num_halo": 6}
+    assert value["ranks"] == [{**rank, "device": "cpu"}]
+    assert value["lines"][0]["host_seconds"] is None
 
 
 def test_fractions_are_fitted() -> None:

@@ -50,7 +50,7 @@ def test_a_line_is_good_when_right_and_fast_enough(line: Line, good: bool, end: 
 def test_size_in_rows() -> None:
     assert Size(num_bytes=1 << 31).num_rows(256) == 1 << 23
     assert Size(num_bytes=1000).num_rows(256) == 2
-    assert Size(num_bytes=1 << 31).num_rows(4) == 1 << 26
+    assert Size(num_bytes=1 << 31).num_rows(4) == 1 << 24
 
 
 def test_row_tables_name_existing_rows() -> None:
