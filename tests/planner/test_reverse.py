@@ -10,6 +10,7 @@ from dgcl.planner import PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.methods import make_plan
 from dgcl.planner.reverse import Fold, reverse_plan, reverse_trees, transpose, verify_fold
 from dgcl.topology import Connection, Device, Link, Topology
+from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import line, switched
 from tests.planner.oracle import classes_of, literal_stage_seconds, tree_edges
 from tests.planner.strategies import instances
@@ -55,6 +56,27 @@ def test_the_fold_of_every_plan_adds_each_contribution_once(case: tuple[Relation
     assert list(fold.stage_seconds) == pytest.approx(want, rel=1e-12)
     assert fold.trees.rows_moved() == plan.trees.rows_moved()
     assert fold.bound.seconds <= fold.predicted_seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("latency", [0.0, 3e-7], ids=["", "with latency"])
+@pytest.mark.parametrize("thin", [0.25, 1.0, 4.0])
+def test_no_fold_is_below_its_bound(thin: float, latency: float) -> None:
+    """Three devices in a ring, one way over wires of 1 GB/s and the other over `thin` ones; by exhaustive search."""
+    names = ("a", "b", "c")
+    wires, links = [], []
+    for r in range(3):
+        here, there = names[r], names[(r + 1) % 3]
+        wires += [
+            Connection(f"out{r}", "w", here, there, 1.0, latency),
+            Connection(f"back{r}", "w", here, there, thin),
+        ]
+        links += [Link(here, there, (f"out{r}",)), Link(there, here, (f"back{r}",))]
+    topology = Topology("ring", tuple(map(Device, names)), tuple(wires), tuple(links))
+    relation = Relation.from_classes(3, [(0, {1, 2}, 4), (1, {0}, 3), (2, {0, 1}, 2)])
+    fold = reverse_plan(make_plan(relation, topology, options=PlanOptions(row_bytes=1000)))
+    best = milp_optimum(relation, transpose(topology), 1000)
+    assert 0.0 < fold.bound.seconds <= best * (1 + 1e-9)
+    assert best <= fold.predicted_seconds * (1 + 1e-6)
 
 
 def test_on_alike_directions_the_fold_takes_as_long_as_the_plan() -> None:
