@@ -128,7 +128,8 @@ def _marks(piece: Int32Array, begin: Int64Array, end: Int64Array, count: int) ->
 
 
 @compiled
-def _same_edges(edge: Int32Array, a: int, b: int, num: int) -> bool:
+def same_edges(edge: Int32Array, a: int, b: int, num: int) -> bool:
+    """Tell whether `num` entries from `a` and from `b` on are equal."""
     for e in range(num):
         if edge[a + e] != edge[b + e]:
             return False
@@ -303,8 +304,8 @@ def _trees(
             size = marks[part + 1] - marks[part]
             same = -1
             for t in range(first_tree, trees):
-                if edge_ptr[t + 1] - edge_ptr[t] == num and _same_edges(out_link, edge_ptr[t], edges, num):
-                    if _same_edges(out_stage, edge_ptr[t], edges, num):
+                if edge_ptr[t + 1] - edge_ptr[t] == num and same_edges(out_link, edge_ptr[t], edges, num):
+                    if same_edges(out_stage, edge_ptr[t], edges, num):
                         same = t
                         break
             if same >= 0:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 ROUNDS, SAMPLES = 300, 30
+STEPS = 40
 STEP = 2.0
 BLENDS = (0.2, 0.4, 0.6, 0.8)
 _FLOOR = 1e-12  # of a weight: keeps every price positive, so shortest paths have no circles
@@ -79,10 +80,11 @@ def price_bound(
     *,
     factor: FloatArray,
     aim: float,
+    known: float = 0.0,
     enough: float = np.inf,
     tolerance: float = 1e-4,
     rounds: int = ROUNDS,
-    steps: int = 40,
+    steps: int = STEPS,
     deadline: float = np.inf,
 ) -> PriceBound:
     """Search for the best prices of the contracted problem.
@@ -93,6 +95,7 @@ def price_bound(
         holds for plans whose
             stages are as short as these say, all plans for ones.
         aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
+        known: a bound that is known anyhow: stop when no prices can prove noticeably more.
         enough: stop when the bound is at least this.
         tolerance: stop when the bound is this near to the best that prices can give, relatively.
         rounds: of multiplicative weights.
@@ -120,7 +123,7 @@ def price_bound(
         if best >= enough or time.perf_counter() > deadline:
             break
         mixture = best_mixture(columns, nodes, 0.0)
-        if mixture.seconds <= best * (1.0 + tolerance):
+        if mixture.seconds <= max(best, known) * (1.0 + tolerance):
             break
         center = best_weight
         for blend in BLENDS:

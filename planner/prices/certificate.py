@@ -10,7 +10,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, IntArray
 from dgcl.planner.cost import GIGA
 from dgcl.planner.plan import Bound
-from dgcl.planner.prices.bound import PriceBound, price_bound
+from dgcl.planner.prices.bound import STEPS, PriceBound, price_bound
 from dgcl.planner.prices.hierarchy import is_exact
 from dgcl.planner.prices.loop import latency_factor
 
@@ -35,16 +35,21 @@ def stage_free_bound(
     space: StateSpace,
     factor: FloatArray,
     aim: float,
+    known: float,
     tolerance: float,
     deadline: float,
+    steps: int = STEPS,
 ) -> PriceBound:
     """Return the price bound with all devices as nodes, or past a dozen with groups as nodes, in rows per
     GB/s.
+
+    `known` is a bound that prices need not prove again, `steps` the largest number of linear programs (`price_bound`).
     """
     nodes = np.arange(relation.world_size) if is_exact(relation) else _groups_as_nodes(space)
     return price_bound(
-        relation, topology.arrays(), nodes, factor=factor, aim=aim, tolerance=tolerance, deadline=deadline
-    )
+        relation, topology.arrays(), nodes, factor=factor, aim=aim, known=known, tolerance=tolerance,
+        deadline=deadline, steps=steps,
+    )  # fmt: skip
 
 
 def inside_bound(
@@ -72,8 +77,9 @@ def inside_bound(
         )
         if look.value >= _FAR * best.value:
             found = price_bound(
-                relation, arrays, nodes, factor=factor, aim=aim, tolerance=tolerance, deadline=deadline
-            )
+                relation, arrays, nodes, factor=factor, aim=aim, known=best.value, tolerance=tolerance,
+                deadline=deadline,
+            )  # fmt: skip
             best = max(best, found, key=lambda bound: bound.value)
     return best
 

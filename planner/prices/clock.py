@@ -1,6 +1,6 @@
 """The smoothed time of a plan, kept up to date while rows move from tree to tree.
 
-The plan's time is smoothed to the sum over stages of log(1 + sum over c of (exp(beta * h) - 1)) / beta, where
+The plan's time is smoothed to the sum over stages of log(1 + sum over c of (exp(beta(k) * h) - 1)) / beta(k), where
 h(k, c) is how long direction c is busy in stage k (with the latency of the slowest link that uses it). Its
 gradient is a price for every (stage, direction). With growing beta the smooth time becomes the true one.
 """
@@ -26,7 +26,7 @@ class Clock(NamedTuple):
 
     Attributes:
         rows: (K, L) int64. busy: (K, C), time units that the rows take. height: (K, C), `busy` plus the
-        largest latency of a link in use there; 0 where nothing is sent. power: (K, C), exp(beta * (height -
+        largest latency of a link in use there; 0 where nothing is sent. power: (K, C), exp(beta(k) * (height -
         top)). top, total: (K,), the reference height, and the sum of `power` less that of idle directions,
         plus one idle. latency: (L,) in time units. by_direction_ptr, by_direction: the links that use each
         direction.
@@ -80,7 +80,7 @@ def _worst_latency(
 
 
 @compiled
-def wind(clock: Clock, forest: Forest, routes: Routes, beta: float) -> float:
+def wind(clock: Clock, forest: Forest, routes: Routes, beta: FloatArray) -> float:
     """Recompute the clock from the forest; return the plan's true time."""
     clock.rows[:] = 0
     for t in range(forest.used[0]):
@@ -102,10 +102,10 @@ def wind(clock: Clock, forest: Forest, routes: Routes, beta: float) -> float:
                     clock.rows, clock.latency, clock.by_direction_ptr, clock.by_direction, k, c
                 )
         clock.top[k] = clock.height[k].max()
-        idle = np.exp(-beta * clock.top[k])
+        idle = np.exp(-beta[k] * clock.top[k])
         clock.total[k] = idle
         for c in range(num_directions):
-            clock.power[k, c] = np.exp(beta * (clock.height[k, c] - clock.top[k]))
+            clock.power[k, c] = np.exp(beta[k] * (clock.height[k, c] - clock.top[k]))
             clock.total[k] += clock.power[k, c] - idle
         time += clock.top[k]
     return time
@@ -120,7 +120,7 @@ def shift(
     sign: Int64Array,
     num: int,
     rows: int,
-    beta: float,
+    beta: FloatArray,
     apply: bool,
     touched: Int64Array,
     delta: FloatArray,
@@ -159,12 +159,12 @@ def shift(
                 height += _worst_latency(
                     clock.rows, clock.latency, clock.by_direction_ptr, clock.by_direction, k, c
                 )
-            power = np.exp(beta * (height - clock.top[k]))
+            power = np.exp(beta[k] * (height - clock.top[k]))
             change += power - clock.power[k, c]
             if apply:
                 clock.busy[k, c], clock.height[k, c], clock.power[k, c] = busy, height, power
         if change != 0.0:
-            gain += np.log(max(1.0 + change / clock.total[k], 1e-12)) / beta  # less is lost in rounding
+            gain += np.log(max(1.0 + change / clock.total[k], 1e-12)) / beta[k]  # less is lost in rounding
             if apply:
                 clock.total[k] += change
     for i in range(many):
@@ -193,7 +193,7 @@ def best_portion(
     num: int,
     most: int,
     hops: float,
-    beta: float,
+    beta: FloatArray,
     touched: Int64Array,
     delta: FloatArray,
 ) -> int:

@@ -157,3 +157,30 @@ def grouped_bound(space: StateSpace, topology: Topology) -> float:
         if rows.any() and capacity[g] > 0.0:
             worst = max(worst, float(rows.sum() / capacity[g]))
     return worst
+
+
+def least_stages(space: StateSpace) -> int:
+    """Return the smallest number of stages in which every row can arrive over the allowed moves."""
+    world, num_groups = space.world_size, len(space.groups)
+    least = 0
+    for g in range(num_groups):
+        low, high = space.family.set_ptr[g], space.family.set_ptr[g + 1]
+        group = space.groups[g]
+        wanted = np.zeros((world, group.shape[0]), np.bool_)
+        for b in range(group.shape[0]):
+            has = (space.family.set_mask[low:high] >> b & 1).astype(np.bool_)
+            wanted[:, b] = (space.start[:, low:high][:, has] > 0).any(axis=1)
+        step = np.eye(world, dtype=np.float32)
+        for v in range(world):
+            at = v * num_groups + g
+            step[v, space.moves.dst[space.moves.ptr[at] : space.moves.ptr[at + 1]]] = 1.0
+        reach, stages = (
+            np.arange(world)[:, None] == group,
+            0,
+        )  # from which devices each of the group's is reached
+        while (wanted & ~reach).any():
+            assert stages < world, "a destination cannot be reached"
+            reach = step @ reach.astype(np.float32) > 0.0
+            stages += 1
+        least = max(least, stages)
+    return least

@@ -10,7 +10,7 @@ import numpy as np
 from dgcl.planner.plan import Trees
 from dgcl.planner.prices.clock import start_clock
 from dgcl.planner.prices.forest import compact, felled, plant
-from dgcl.planner.prices.polish import exchange
+from dgcl.planner.prices.polish import EVERY_TREE, exchange
 from dgcl.planner.prices.tree_program import empty_choices
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def improve(
         space.family, space.moves, choices, routes, space.items.ptr, space.item_set,
         relation.source, relation.dests, arrays.link_src, arrays.link_dst,
     )  # fmt: skip
-    best_time = first_time = exchange(*fixed, forest, clock, 1.0 / unit, enough, 0, False)
+    best_time = first_time = exchange(
+        *fixed, forest, clock, np.full(num_stages, 1.0 / unit), enough, 0, 0, EVERY_TREE, False
+    )
     best = compact(forest)
     few = trees.num_trees <= FEW_TREES
     number = (2 * len(SCHEDULES) if thorough else len(SCHEDULES)) if few else 6 if thorough else 1
@@ -78,7 +80,17 @@ def improve(
             if best_time <= enough or time.perf_counter() > deadline:
                 break
             passes = PASSES if few or thorough else PASSES // 2
-            reached = exchange(*fixed, forest, clock, sharpness / unit, enough, passes, at % 2 == 1)
+            reached = exchange(
+                *fixed,
+                forest,
+                clock,
+                np.full(num_stages, sharpness / unit),
+                enough,
+                passes,
+                0,
+                EVERY_TREE,
+                at % 2 == 1,
+            )
             forest = compact(forest)
             if reached < best_time * (1.0 - 1e-9):
                 best_time, best = reached, compact(forest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.prices.assembly import cleaned, sort_by_stage
 from dgcl.planner.prices.clock import Clock, best_portion, shift, weigh, wind
@@ -19,9 +19,11 @@ from dgcl.planner.prices.loop import Routes, link_prices
 from dgcl.planner.prices.subsets import SubsetFamily
 from dgcl.planner.prices.tree_program import WAIT, Choices, Moves, cheapest_trees
 
+EVERY_TREE = 1 << 62
+
 
 @compiled
-def _trace(
+def trace(
     family: SubsetFamily,
     moves: Moves,
     choices: Choices,
@@ -81,14 +83,17 @@ def exchange(
     link_dst: Int32Array,
     forest: Forest,
     clock: Clock,
-    beta: float,
+    beta: FloatArray,
     enough: float,
     passes: int,
+    low: int,
+    high: int,
     backwards: bool,
 ) -> float:
     """Exchange trees for cheaper ones, up to `passes` price updates or until nothing is gained.
 
-    Also ends once the plan's true time is at most `enough`. The trees are looked at in order, or `backwards`.
+    Also ends once the plan's true time is at most `enough`. The trees ``low:high`` are looked at (`EVERY_TREE`: all)
+    in order, or `backwards`. `beta` (K,) is how sharp the smooth time is in each stage.
 
     `forest` is changed in place as long as it has room. Returns the plan's true time.
     """
@@ -116,12 +121,12 @@ def exchange(
         link_prices(weight, routes, price)
         cheapest_trees(family, moves, price, choices)
         improved = stale = False
-        trees = forest.used[0]
+        first, last = min(low, forest.used[0]), min(high, forest.used[0])
         traced = -1
         num_new = 0
         new_price = 0.0
-        for number in range(trees):
-            t = trees - 1 - number if backwards else number
+        for number in range(first, last):
+            t = first + last - 1 - number if backwards else number
             c = forest.class_[t]
             rows = forest.count[t]
             if rows == 0:
@@ -137,7 +142,7 @@ def exchange(
                     continue
                 num_new = 0
                 for i in range(item_ptr[c], item_ptr[c + 1]):
-                    num_new = _trace(
+                    num_new = trace(
                         family, moves, choices, source[c], item_set[i], new_link, new_stage, num_new, stack
                     )
                 sort_by_stage(new_link, new_stage, num_new)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 from dgcl.planner.prices.assembly import cleaned, sort_by_stage
 from dgcl.planner.prices.clock import Clock, best_portion, shift, start_clock, weigh, wind
 from dgcl.planner.prices.forest import Forest, plant
 from dgcl.planner.prices.loop import Routes, link_prices
-from dgcl.planner.prices.polish import exchange
+from dgcl.planner.prices.polish import EVERY_TREE, exchange
 from dgcl.planner.prices.tree_program import empty_choices
 
 if TYPE_CHECKING:
@@ -69,15 +69,27 @@ def rehang(
         space.family, space.moves, choices, routes, space.items.ptr, space.item_set,
         relation.source, relation.dests, *ends,
     )  # fmt: skip
-    first_time = reached = exchange(*whole, forest, clock, 1.0, enough, 0, False)
+    first_time = reached = exchange(
+        *whole, forest, clock, np.ones(num_stages), enough, 0, 0, EVERY_TREE, False
+    )
     best_time, best = first_time, trees
     for sharpness in SHARPNESS:
         if best_time <= enough or time.perf_counter() > deadline:
             break
-        reached = _pass_on(*single, forest, clock, sharpness / reached, enough, PASSES)
+        reached = _pass_on(*single, forest, clock, np.full(num_stages, sharpness / reached), enough, PASSES)
         if time.perf_counter() < deadline:
             forest = plant(_tidied(forest, relation, arrays), arrays)
-            reached = exchange(*whole, forest, clock, sharpness / reached, enough, PASSES, False)
+            reached = exchange(
+                *whole,
+                forest,
+                clock,
+                np.full(num_stages, sharpness / reached),
+                enough,
+                PASSES,
+                0,
+                EVERY_TREE,
+                False,
+            )
         if reached < best_time * (1.0 - 1e-6):
             best_time, best = reached, _tidied(forest, relation, arrays)
     return best
@@ -92,7 +104,7 @@ def _pass_on(
     link_dst: Int32Array,
     forest: Forest,
     clock: Clock,
-    beta: float,
+    beta: FloatArray,
     enough: float,
     passes: int,
 ) -> float:

@@ -3,8 +3,9 @@
 1. Peer-to-peer, where possible: whatever follows may only be better.
 2. Bounds: cuts and distances (bounds.py), then the best prices without stages (bound.py).
 3. For K = 2, 3, 4, ... stages: the best fractional plan (fractional.py), rounded to whole rows (rounding.py),
-   dealt to classes (dealing.py, assembly.py) and polished (improve.py). A number of stages is left as soon as
+   dealt to classes (whole.py) and polished (improve.py). A number of stages is left as soon as
    its own bound shows that it cannot be good enough, and taken up again if no larger one turns out better.
+   On more than two dozen devices the best plan of groups instead (grouped.py), whole from the start.
 4. The bound over all numbers of stages together, with latencies (certificate.py).
 
 Times are in seconds here; the modules below count rows per GB/s, and `unit` is the seconds of one.
@@ -23,17 +24,18 @@ from dgcl.planner.bounds import best_bound
 from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
 from dgcl.planner.methods import direct
 from dgcl.planner.plan import Bound, PlanOptions, Trees
-from dgcl.planner.prices.assembly import assemble
+from dgcl.planner.prices.bound import STEPS, PriceBound
+from dgcl.planner.prices.bundles import bundle, hand_out
 from dgcl.planner.prices.certificate import excess_factor, inside_bound, ladder, stage_free_bound
-from dgcl.planner.prices.dealing import deal, settle
 from dgcl.planner.prices.effort import Effort
 from dgcl.planner.prices.exact import best_whole_plan, is_small
 from dgcl.planner.prices.fractional import Problem, StageProgram, make_problem
-from dgcl.planner.prices.hierarchy import grouped_bound, is_exact, plan_states
+from dgcl.planner.prices.grouped import balanced
+from dgcl.planner.prices.hierarchy import ALL_LINKS, grouped_bound, is_exact, least_stages, plan_states
 from dgcl.planner.prices.improve import FEW_TREES, improve
 from dgcl.planner.prices.loop import Routes, latency_factor
 from dgcl.planner.prices.rehang import rehang
-from dgcl.planner.prices.rounding import whole_flows
+from dgcl.planner.prices.whole import whole_trees
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
@@ -73,14 +75,14 @@ class Incumbent:
         self.seconds = np.inf
         self._trees: Trees | None = None
         if self.direct_seconds is not None:
-            self._trees, self.seconds = replace(direct.stars(relation), made_by="direct"), self.direct_seconds
+            self.seconds = self.direct_seconds  # its trees are made only if nothing is faster
             if relation.world_size <= 2:
                 self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
 
     def offer(self, trees: Trees, made_by: str) -> bool:
         """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
         seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
-        more = self._trees is not None and trees.num_stages > self._trees.num_stages
+        more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
         if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
             return False
         self._trees, self.seconds = replace(trees, made_by=made_by), seconds
@@ -101,11 +103,13 @@ class Incumbent:
 
     def is_late(self) -> bool:
         """Tell whether the time limit is over while there is a plan to show."""
-        return self._trees is not None and time.perf_counter() > self.deadline
+        return self.seconds < np.inf and time.perf_counter() > self.deadline
 
     def trees(self) -> Trees:
         """Return the best plan with the best bound."""
-        assert self._trees is not None
+        if self._trees is None:
+            assert self.direct_seconds is not None
+            return replace(direct.stars(self.relation), made_by="direct", bound=self.bound)
         return replace(self._trees, bound=self.bound)
 
 
@@ -119,8 +123,9 @@ class StageSearch:
         self.unit = found.options.row_bytes / GIGA
         self.space = plan_states(self.relation, self.topology)
         self.exact = is_exact(self.relation)
-        apart = 0.0 if self.exact else grouped_bound(self.space, self.topology) * self.unit
-        self.hands_on = apart > (1.0 + HAND_ON_FROM) * found.bound.seconds
+        self.many = not self.exact and self.relation.world_size > ALL_LINKS
+        self.apart = 0.0 if self.exact else grouped_bound(self.space, self.topology)
+        self.hands_on = self.apart * self.unit > (1.0 + HAND_ON_FROM) * found.bound.seconds
         self.staged: dict[int, float] = {}  # bounds on plans of at most so many stages
         self.known_seconds = np.inf
 
@@ -146,14 +151,18 @@ class StageSearch:
         factor = excess_factor(self.topology, found.seconds)
         self.staged.clear()
         self.known_seconds = found.seconds
-        self.free = stage_free_bound(
-            self.relation, self.topology, self.space, factor, found.bound.seconds / self.unit,
-            0.2 * self.effort.tolerance, found.deadline,
-        )  # fmt: skip
+        self.free = self._bound(factor, steps=0 if self.many else STEPS)
         self._looked_inside = self.exact  # then all devices are nodes already
         self._raise_bound()
         if not (found.is_good() or found.is_late()):
             self._stages(factor)
+
+    def _bound(self, factor: FloatArray, steps: int) -> PriceBound:
+        found = self.found
+        return stage_free_bound(
+            self.relation, self.topology, self.space, factor, found.bound.seconds / self.unit, self._cuts(),
+            0.2 * self.effort.tolerance, found.deadline, steps,
+        )  # fmt: skip
 
     def _look_inside(self, factor: FloatArray) -> None:
         """Raise the bound by what limits single groups, once, where bounds between groups are not enough."""
@@ -183,7 +192,10 @@ class StageSearch:
     def _stages(self, factor: FloatArray) -> None:
         """Try numbers of stages in turn, then those again that were left too early."""
         found, most, problem = self.found, self.relation.world_size - 1, self._problem(factor)
-        least = max(2, self._least_stages())
+        least = max(2, least_stages(self.space))
+        if self.many:
+            self._balance(problem, least, factor)
+            return
         usual = min(most, max(self.effort.usual_stages, least))
         numbers = list(range(least, usual + 1))
         if most > usual and self.exact:
@@ -287,26 +299,39 @@ class StageSearch:
 
         Many trees of a `coarse` mixture, which a finer one will follow, are polished only a little.
         """
-        found, problem, relation = self.found, program.problem, self.relation
-        space, fractional = problem.space, program.result()
-        whole = whole_flows(
-            space.family, space.moves, space.rows, fractional.flows, self.arrays.link_src.shape[0]
-        )
-        settled = settle(space.family, space.moves, fractional.flows, whole)
-        journeys = deal(
-            space.family, space.moves, fractional.flows, whole, space.items.ptr, space.item_set,
-            relation.source, relation.count, self.arrays.link_src.shape[0], settled,
-        )  # fmt: skip
-        trees = assemble(journeys, settled, space, relation, self.arrays)
-        found.offer(trees, "prices")
+        problem, fractional = program.problem, program.result()
+        trees = whole_trees(fractional.flows, problem.space, self.relation, self.arrays)
         slack = self.effort.tolerance
         enough = max((1.0 + slack) * self._floor(), (1.0 + 0.5 * slack) * program.bound)
         if not self.effort.thorough:
             enough = max(enough, (1.0 + 0.5 * slack) * fractional.seconds)
+        self._finish(trees, problem, program.num_stages, enough, coarse)
+
+    def _balance(self, problem: Problem, least: int, factor: FloatArray) -> None:
+        """Offer the best plan in which rows cross to each group once, and what can be made of it."""
+        found, slack = self.found, self.effort.tolerance
+        bundles, floor = bundle(self.space), max(self._floor(), self.apart)
+        best = balanced(
+            problem, bundles, self.arrays, least, floor=floor, enough=(1.0 + slack) * floor,
+            latency_unit=1.0 / self.unit, thorough=self.effort.thorough, deadline=found.deadline,
+        )  # fmt: skip
+        trees = hand_out(best.forest(), bundles, self.space, self.relation, self.arrays)
+        self._finish(trees, problem, best.num_stages, (1.0 + slack) * floor)
+        if found.gap() > ROUGH_GAP and not found.is_late():  # perhaps it is the bound that is not good
+            self.free = max(self.free, self._bound(factor, STEPS), key=lambda bound: bound.value)
+            self._raise_bound()
+            self._look_inside(factor)
+
+    def _finish(
+        self, trees: Trees, problem: Problem, num_stages: int, enough: float, coarse: bool = False
+    ) -> None:
+        """Offer whole trees, polished where that pays, and with rows handed on."""
+        found, relation = self.found, self.relation
+        found.offer(trees, "prices")
         seconds = predicted_seconds(trees, self.arrays, found.options.row_bytes)
-        if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES:
+        if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES and not found.is_late():
             polished = improve(
-                trees, problem, relation, self.arrays, program.num_stages,
+                trees, problem, relation, self.arrays, num_stages,
                 enough=enough, latency_unit=1.0 / self.unit,
                 thorough=self.effort.thorough and not (coarse and trees.num_trees > FEW_TREES),
                 deadline=found.deadline,
@@ -344,7 +369,11 @@ class StageSearch:
     def _floor(self) -> float:
         """Return the bound on any number of stages, in rows per GB/s and less the smallest latency of
         each."""
-        return self.free.value
+        return max(self.free.value, self._cuts())
+
+    def _cuts(self) -> float:
+        """Return the incumbent's bound in rows per GB/s; 0 where latencies are part of it."""
+        return 0.0 if self.arrays.link_latency.any() else self.found.bound.seconds / self.unit
 
     def _aim(self) -> float:
         """Return a rough idea of a good plan's time, in rows per GB/s."""
@@ -362,29 +391,6 @@ class StageSearch:
                 self.found.options.row_bytes,
             )
         )
-
-    def _least_stages(self) -> int:
-        """Return the smallest number of stages in which every row can arrive over the allowed moves."""
-        space, world = self.space, self.relation.world_size
-        num_groups = len(space.groups)
-        least = 0
-        for g in range(num_groups):
-            low, high = space.family.set_ptr[g], space.family.set_ptr[g + 1]
-            wanted = np.zeros((world, world), np.bool_)
-            for b, device in enumerate(space.groups[g].tolist()):
-                has = (space.family.set_mask[low:high] >> b & 1).astype(np.bool_)
-                wanted[:, device] = (space.start[:, low:high][:, has] > 0).any(axis=1)
-            step = np.eye(world, dtype=np.bool_)
-            for v in range(world):
-                at = v * num_groups + g
-                step[v, space.moves.dst[space.moves.ptr[at] : space.moves.ptr[at + 1]]] = True
-            reach, stages = np.eye(world, dtype=np.bool_), 0
-            while (wanted & ~reach).any():
-                assert stages < world, "a destination cannot be reached"
-                reach = reach @ step
-                stages += 1
-            least = max(least, stages)
-        return least
 
     def _rounds(self) -> int:
         """Return the number of rounds: fewer where one takes long."""

@@ -1,0 +1,123 @@
+"""Plans for devices in groups: bundles, outlines of stages, and sweeps over all bundles."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.cost import GIGA, predicted_seconds
+from dgcl.planner.delivery import verify_trees
+from dgcl.planner.methods import make_plan
+from dgcl.planner.prices.alike import kinds_of, outline
+from dgcl.planner.prices.balance import Balance, _pieces
+from dgcl.planner.prices.bundles import bundle, hand_out
+from dgcl.planner.prices.fractional import Problem, make_problem
+from dgcl.planner.prices.hierarchy import least_stages, plan_states
+from dgcl.planner.prices.loop import Routes
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.topology import Topology, resolve_topology
+
+ROW_BYTES = 512
+UNIT = ROW_BYTES / GIGA
+
+
+def problem_of(relation: Relation, topology: Topology) -> Problem:
+    arrays = topology.arrays()
+    ones, hop = np.ones(arrays.num_links), np.full(arrays.num_links, 1e-9)
+    routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, ones, hop)
+    return make_problem(plan_states(relation, topology), routes)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Relation:
+    return synthetic_relation("reddit", 32, scale=0.02)
+
+
+@pytest.mark.parametrize(
+    ("machine", "kinds"),
+    [("dgx_a100x4", 6), ("hgx_h100", 2)],
+    ids=["ports in and out, NICs in four places", "ports in and out"],
+)
+def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int) -> None:
+    arrays = resolve_topology(machine).arrays()
+    kind = kinds_of(arrays)
+    assert kind.shape == arrays.bandwidth.shape
+    assert int(kind.max()) + 1 == kinds
+    for k in range(kinds):
+        assert np.unique(arrays.bandwidth[kind == k]).size == 1
+
+
+def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
+    space = plan_states(drawn, resolve_topology("dgx_a100x4"))
+    bundles = bundle(space)
+    wanted: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    for c in range(drawn.num_classes):
+        for group in space.groups:
+            part = tuple(sorted(set(drawn.dest_ranks(c)) & set(group.tolist())))
+            if part:
+                wanted[int(drawn.source[c]), part] += int(drawn.count[c])
+    found = {
+        (int(s), tuple(d for d in range(32) if int(mask[0]) >> d & 1)): int(n)
+        for s, mask, n in zip(bundles.source, bundles.dests, bundles.count, strict=True)
+    }
+    assert found == wanted
+    assert (bundles.number[bundles.source, bundles.set_] == np.arange(len(found))).all()
+
+
+@pytest.mark.parametrize("machine", ["dgx_a100x4", "dgx1x4"])
+def test_sweeps_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
+    topology = resolve_topology(machine)
+    problem, arrays = problem_of(drawn, topology), topology.arrays()
+    bundles, least = bundle(problem.space), least_stages(problem.space)
+    draft = outline(problem, kinds_of(arrays), 3, aim=1.0)
+    assert least <= 3
+    assert draft is not None
+    assert draft.share.sum() == pytest.approx(1.0)
+    balance = Balance(problem, bundles, arrays, draft, 1.0 / UNIT)
+    reached = [balance.seconds]
+    for _ in range(3):
+        balance.sweep(0.0)
+        reached.append(balance.seconds)
+    assert reached == sorted(reached, reverse=True)
+    assert reached[-1] < reached[0]
+    trees = hand_out(balance.forest(), bundles, problem.space, drawn, arrays)
+    verify_trees(drawn, trees, topology)
+    # Ways to several groups that share an edge can only be shorter together.
+    assert predicted_seconds(trees, arrays, ROW_BYTES) <= balance.seconds * UNIT * (1.0 + 1e-9)
+
+
+def test_too_few_stages_have_no_outline() -> None:
+    """The last device of a chain of clusters is out of reach in one stage without a direct link."""
+    topology = resolve_topology("dgx1x4")
+    problem = problem_of(Relation.from_classes(32, [(0, {7, 31}, 5)]), topology)
+    least = least_stages(problem.space)
+    assert outline(problem, kinds_of(topology.arrays()), least, 1.0) is not None
+    if least > 1:
+        assert outline(problem, kinds_of(topology.arrays()), least - 1, 1.0) is None
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=50),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_pieces_add_up_and_keep_the_shares(count: list[int], parts: list[int]) -> None:
+    rows, share = np.array(count), np.array(parts) / sum(parts)
+    pieces = _pieces(rows, share)
+    assert (pieces >= 0).all()
+    assert (pieces.sum(axis=0) == rows).all()
+    large = rows >= 64
+    assert (np.abs(pieces[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["dgx_a100x4", "hgx_h100x4", "dgx1x4"])
+def test_32_devices_are_planned_within_three_percent_and_alike_each_time(machine: str) -> None:
+    relation, topology = synthetic_relation("reddit", 32, scale=0.3), resolve_topology(machine)
+    plan = make_plan(relation, topology, options=PlanOptions())
+    assert plan.gap <= 0.03
+    assert make_plan(relation, topology, options=PlanOptions()).fingerprint == plan.fingerprint
