@@ -89,7 +89,8 @@ def test_a_driver_that_waits_for_kernels_does_not_keep_them_waiting(caplog: pyte
         return str(caught.value)
 
     results, _ = on_devices(PAIR, body, shared=False, timeout=1.0)
-    assert "in vain: stage 0" in results[0]
+    # Which it is depends on how soon the device answers once it was stopped.
+    assert any(words in results[0] for words in ("1 s in vain", "not got on for 1 s", "not answer for 1 s"))
     assert "rank 0: the driver has kept its watchdog waiting" in caplog.text
 
 
