@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -55,6 +56,9 @@ from dgcl.runtime.segments import Segment, SegmentFile
 from dgcl.runtime.tasks import Call, CallRecord, Task
 from dgcl.runtime.turn import Turn
 from dgcl.runtime.waits import VERBS, pack_tag, progress
+
+#: Bytes of own rows whose copy takes longer than a second way into the engine.
+_LONG_COPY: Final = 256 << 10
 
 
 class Runtime:
@@ -137,7 +141,7 @@ class Runtime:
         places = [(block.segment, block.offset) for block in (rows, passing)]
         own_bytes = program.num_owned * row_type.row_bytes if own else 0
         buffers = (rows.address, program.num_local, passing.address)
-        sends_own = own_bytes > 0 and relay is None and self._network is None
+        sends_own = own_bytes >= _LONG_COPY and relay is None and self._network is None
         if sends_own:  # from where they are, so that others need not wait until they have been copied
             halo = rows.address + program.num_owned * row_type.row_bytes
             buffers = (own, program.num_owned, halo)
