@@ -18,6 +18,7 @@ from dgcl.machines import RankPlace, find_topology, places_of_ranks, several_mac
 from dgcl.planner import PlanOptions
 from dgcl.prepare import Share, prepare
 from dgcl.replication.choice import Replication
+from dgcl.replication.work import measure_together
 from dgcl.runtime.free_memory import available_memory
 from dgcl.topology import Topology
 
@@ -103,12 +104,14 @@ def build_comm_info(
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = _several_machines(control, topology, places)
     free = control.exchange(_free_memory(places, control.rank, opened))
+    where = "cpu" if opened is None else opened.tensors.device
+    weighing = method == "auto" and hops is not None and topology != "auto"  # which is one machine by now
+    work = measure_together(control, row_bytes if weighing else None, where)
 
     def shares() -> list[Share]:
         if graph is None:
             raise ValueError("graph must be given on rank 0 (got None)")
         options = PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit)
-        where = "cpu" if opened is None else opened.tensors.device
         return prepare(
             graph,
             world_size,
@@ -119,7 +122,7 @@ def build_comm_info(
             options=options,
             place=place,
             cache=cache,
-            replication=Replication(hops, memory_limit, tuple(free), device=where),
+            replication=Replication(hops, memory_limit, tuple(free), work),
         )
 
     return connect(shares, Communicator, timeout, channel, opened)

@@ -28,8 +28,6 @@ from dgcl.replication.work import Work, measure_work
 from dgcl.topology import Topology
 
 if TYPE_CHECKING:
-    import torch
-
     from dgcl.graph import Graph
     from dgcl.planner import PlanOptions
 
@@ -44,15 +42,13 @@ class Replication:
         hops: The exchanges of a forward pass that build on each other; None: not told, so it cannot be done.
         limit: Bytes that a rank may take for rows and graph; None: what is free.
         free: Bytes that are free where each rank computes; None: any.
-        work: What a layer costs a rank besides communication; None: measured where that matters, on ``device``.
-        device: Where ranks compute.
+        work: What a layer costs a rank besides communication; None: measured where that matters, on this CPU.
     """
 
     hops: int | None = None
     limit: int | None = None
     free: tuple[int, ...] | None = None
     work: Work | None = None
-    device: str | torch.device = "cpu"
 
     def room(self, rank: int) -> float:
         """Bytes that a rank may take."""
@@ -173,7 +169,7 @@ def _choose(
     problem = _too_much(counts, graph, options, wanted)
     if problem is not None:
         return _told(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {problem}; {counts}")
-    work = wanted.work or measure_work(options.row_bytes, wanted.device)
+    work = wanted.work or measure_work(options.row_bytes)
     wanted = replace(wanted, work=work)
     mine = _line(plain, held, graph, options, wanted)
     least = _least_work(counts, work)

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
+    from dgcl.control import Control
     from dgcl.replication.counts import Holdings
 
 _ROWS = 1 << 14
 _DEGREE = 16
 _WIDEST = 1024  # elements; wider rows are taken to cost in proportion (dense work: to the square)
-_ROUNDS = 3
+_LEAST = 0.05  # seconds of each measurement
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class Work:
 def measure_work(row_bytes: int, device: torch.device | str = "cpu") -> Work:
     """Time a layer of float32 rows of about ``row_bytes`` on ``device``: a tenth of a second on a CPU.
 
-    The fastest of three rounds, by this rank alone: ranks that share a memory bus or cores with others are
-    slower.
+    The mean, not the fastest: ranks that measure at the same time share cores and memory as they will in training.
     """
     import torch
 
@@ -64,18 +64,34 @@ def measure_work(row_bytes: int, device: torch.device | str = "cpu") -> Work:
     edges = build_adjacency(indptr, sources, num_rows).to(place)
     x, weight = torch.ones(num_rows, width, device=place), torch.ones(width, width, device=place)
 
-    def best(call: Callable[[], object]) -> float:
-        times = []
-        for _ in range(_ROUNDS + 1):  # the first warms up
-            begin = time.perf_counter()
+    def mean(call: Callable[[], object]) -> float:
+        begin, rounds = 0.0, -1
+        while rounds < 1 or time.perf_counter() - begin < _LEAST:
+            if rounds == 0:  # the one before has warmed up
+                begin = time.perf_counter()
             call()
             if place.type == "cuda":
                 torch.cuda.synchronize(place)
-            times.append(time.perf_counter() - begin)
-        return min(times[1:])
+            rounds += 1
+        return (time.perf_counter() - begin) / rounds
 
     with torch.no_grad():
-        summing = best(lambda: weighted_sum(x, None, edges))
-        multiplying = best(lambda: x @ weight)
+        summing = mean(lambda: weighted_sum(x, None, edges))
+        multiplying = mean(lambda: x @ weight)
     scale = elements / width
     return Work(summing / len(sources) * scale, multiplying / num_rows * scale**2)
+
+
+def measure_together(
+    control: Control, row_bytes: int | None, device: torch.device | str = "cpu"
+) -> Work | None:
+    """:func:`measure_work` on all ranks at once, and the slowest rank's; None where rank 0's ``row_bytes`` is None.
+
+    Collective; what the other ranks give does not count.
+    """
+    asked = control.broadcast(row_bytes)
+    if asked is None:
+        return None
+    control.barrier()
+    found = control.exchange(measure_work(asked, device))
+    return Work(max(work.edge for work in found), max(work.row for work in found))

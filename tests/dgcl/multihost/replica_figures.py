@@ -1,0 +1,74 @@
+"""``python -m tests.dgcl.multihost.replica_figures [--write docs/cluster.md]``: replicas against the ordinary plan.
+
+A minute on two idle cores, as root. Two hosts of two ranks, links of three speeds; two layers of sums and products,
+forward and backward, on a drawn graph whose parts few edges leave. What is predicted is what "auto" goes by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dgcl.replication import METHOD
+from tests.dgcl.multihost.host_pool import HostPool
+from tests.dgcl.multihost.hosts import missing
+from tests.dgcl.multihost.layouts import small_world
+from tests.dgcl.multihost.rank_main import limited_topology
+from tests.dgcl.multihost.replica_layers import LAYERS, NUM_VERTICES, layers_on_rank
+
+MARKS = "<!-- replicas: begin -->", "<!-- replicas: end -->"
+RANKS = [2, 2]
+SPEEDS = [2.0, 20.0, 200.0]  # MB/s each way
+NEAR, FAR = 16, 1  # edges into each vertex
+
+
+def lines() -> Iterator[str]:
+    """The table."""
+    edges = small_world(NUM_VERTICES, NEAR, FAR)
+    yield (
+        "| network, MB/s | plan | copies of a vertex | predicted ms a layer: exchange + work | measured ms"
+        " | `auto` takes it |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- |"
+    pool = HostPool(RANKS, SPEEDS[0])
+    for speed in SPEEDS:
+        if pool.hosts is not None:
+            for host in range(len(RANKS)):
+                pool.hosts.limit(host, speed)
+        topology = limited_topology(pool.host_of_rank, speed)
+        auto = pool.run(layers_on_rank, edges, topology, "auto", LAYERS)[0]
+        for name, method, hops in (("ordinary", "auto", None), ("replicas", METHOD, LAYERS)):
+            found = pool.run(layers_on_rank, edges, topology, method, hops)[0]
+            taken = "yes" if auto["replicated"] == found["replicated"] else ""
+            yield (
+                f"| {speed:g} | {name} | {found['copies']:.2f} | {1e3 * found['exchange']:.1f} +"
+                f" {1e3 * found['work']:.1f} | {1e3 * found['measured']:.1f} | {taken} |"
+            )
+    pool.close()
+    yield ""
+    yield f"Measured on {os.cpu_count()} cores, which all ranks share."
+
+
+def main() -> None:
+    """Print the table, and put it into the page if that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", default="", help="the page")
+    given = parser.parse_args()
+    why = missing()
+    if why is not None:
+        raise SystemExit(f"no hosts: {why}")
+    said = []
+    for line in lines():
+        print(line, flush=True)
+        said.append(line)
+    if given.write:
+        begin, end = MARKS
+        page = Path(given.write)
+        before, rest = page.read_text().split(begin)
+        page.write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
+
+
+if __name__ == "__main__":
+    main()
