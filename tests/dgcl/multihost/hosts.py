@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -162,6 +164,16 @@ class Hosts:
     def process(self, host: int) -> int:
         """The process whose end takes all with it that was started on a host."""
         return self._running[host].pid
+
+    def pause(self, host: int, paused: bool) -> None:
+        """Stop all processes that were started on a host, or let them go on."""
+        waiting = [self.process(host)]
+        while waiting:
+            process = waiting.pop()
+            with suppress(OSError):
+                children = Path(f"/proc/{process}/task/{process}/children").read_text()
+                waiting += [int(child) for child in children.split()]
+                os.kill(process, signal.SIGSTOP if paused else signal.SIGCONT)
 
     def cut_off(self, host: int) -> None:
         """Take a host's links down, with nothing said to anybody."""

@@ -132,14 +132,40 @@ def until_it_fails(timeout: str) -> Any:
         except CommError as error:
             when = time.time()
             comm.close()
-            said = {"kind": type(error).__name__, "text": str(error), "when": when}
-            return {"hosts": hosts, **said, "closing": time.time() - when}
+            return {"hosts": hosts, **ending(error, when), "closing": time.time() - when}
         calls += 1
-        (FOLDER / f"calls{comm.rank}").write_text(str(calls))
+        count(calls)
+
+
+def set_up_until_it_fails(timeout: str) -> Any:
+    """The same of making communicators, one after another."""
+    dgcl.init(dist.group.WORLD, timeout=float(timeout))
+    edges, part = everybody_needs_everything(dist.get_world_size())
+    hosts, made = machines(), 0
+    topology = limited_topology(hosts, 20.0)
+    while True:
+        try:
+            dgcl.build_comm_info(torch.from_numpy(edges), topology, part=part, timeout=float(timeout)).close()
+        except CommError as error:
+            return {"hosts": hosts, **ending(error, time.time()), "closing": 0.0}
+        made += 1
+        count(made)
+
+
+def ending(error: CommError, when: float) -> dict[str, Any]:
+    """How it ended here."""
+    return {"kind": type(error).__name__, "text": str(error), "when": when}
+
+
+def count(done: int) -> None:
+    """Let the test see how far this rank has come, whole."""
+    place = FOLDER / f"calls{dist.get_rank()}"
+    place.with_suffix(".new").write_text(str(done))
+    place.with_suffix(".new").rename(place)
 
 
 CHECKS: dict[str, Callable[..., Any]] = {
-    check.__name__: check for check in (describe, equivalence, traffic, until_it_fails)
+    check.__name__: check for check in (describe, equivalence, traffic, until_it_fails, set_up_until_it_fails)
 }
 FOLDER = Path(sys.argv[1]) if __name__ == "__main__" else Path()
 
