@@ -51,6 +51,8 @@ from dgcl.runtime.segments import SegmentFile
 _log = logging.getLogger("dgcl")
 
 _CLOSE_POLL = 0.005
+_LIKELY_ROW_BYTES = 512
+_MOST_RESERVED = 256 << 20
 
 
 class DeviceExchange:
@@ -77,6 +79,8 @@ class DeviceExchange:
         with device.current():
             self._connections = connect(device, control)
         self.pool = DevicePool(device, self._connections.directory.add)
+        with device.current():
+            self._reserve(control)
         self._watchdog = Watchdog(self._connections, self.pool, program, board, peers, timeout)
         self._board, self._peers = board, peers
         lanes = self._connections.lanes
@@ -114,6 +118,19 @@ class DeviceExchange:
         self._rows_to = np.zeros((2, program.world_size), np.int64)
         for verb, schedule in enumerate((program.expand, program.fold)):
             np.add.at(self._rows_to[verb], schedule.send_peer, schedule.send_count.sum(1))
+
+    def _reserve(self, control: Control) -> None:
+        """Memory that first calls are likely to need, opened by the peers now: while nothing runs, that cannot have to
+        wait for anything."""
+        program = self._program
+        rows = program.num_local + program.num_relay + program.num_arrivals
+        try:
+            block = self.pool.allocate(min(2 * rows * _LIKELY_ROW_BYTES, _MOST_RESERVED), 0)
+            self.pool.release(block)
+        except MemoryError:  # calls may need less
+            _log.debug("rank %d: no memory to reserve", program.rank)
+        control.barrier()
+        self._connections.map_new()
 
     def expand(self, rows: Tensor) -> Tensor:
         """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""

@@ -374,6 +374,19 @@ def test_memory_may_grow_while_a_graph_is_captured() -> None:
     on_devices(PAIR, body, shared=False)
 
 
+def test_first_calls_find_memory_that_peers_have_opened() -> None:
+    """Opening memory may have to wait for what runs; so what calls are likely to need is opened at set-up."""
+
+    def body(rank: Rank) -> None:
+        before = rank.exchange.pool.bytes_allocated
+        known = [peer.num_known for peer in rank.exchange._connections.peers if peer is not None]
+        assert known == [2] * (rank.program.world_size - 1), "the words, and the pool's first allocation"
+        both_verbs(rank, 100, torch.float32, 2)
+        assert rank.exchange.pool.bytes_allocated == before
+
+    on_devices(LINE, body, shared=False)
+
+
 def test_a_first_call_cannot_be_captured() -> None:
     def body(rank: Rank) -> None:
         rank.control.barrier()
