@@ -1,9 +1,9 @@
 """Calls of CPU ranks beside what the simulator and the cost model say of them; a part of `simulator.py`.
 
-The ranks are processes. First they calibrate this host (dgcl.calibration: experiments of one row width, pairs and
-patterns of transfers), then they time plans that the calibration has not seen, in the same way: rows are in no cache,
-ranks begin together, rows that a rank owns are in place before, and the fastest tenth of the calls counts. The plans
-are then simulated, and priced by the model, on the calibrated topology. Nothing is fitted to them.
+The ranks are processes. They calibrate this host (dgcl.calibration: experiments of one row width, pairs and patterns
+of transfers) and in the same rounds, in the same way, time plans that the calibration does not see: rows are in no
+cache, ranks begin together, rows that a rank owns are in place before, and the fastest tenth of the calls counts. The
+plans are then simulated, and priced by the model, on the calibrated topology. Nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 
 import dgcl
-from dgcl.calibration.run import run_rank
+from dgcl.calibration.classes import Observation
+from dgcl.calibration.exchange import Exchange, exchange_of
+from dgcl.calibration.experiments import experiments
+from dgcl.calibration.fit import fit_topology
+from dgcl.calibration.run import host_structure
 from dgcl.calibration.timing import Effort, Work, time_all
 from dgcl.context import context
 from dgcl.graph import as_graph
@@ -87,21 +91,32 @@ def plan_of(run: Run, topology: Topology) -> tuple[Plan, list[Any]]:
 
 
 def timed(runs: tuple[Run, ...]) -> list[dict[str, Any]] | None:
-    """What every rank runs: calibrate, then time the plans; the outcome is rank 0's."""
+    """What every rank runs: experiments and plans in turn, and a fit to the experiments; the outcome is rank 0's."""
     control = context.require_control()
-    calibration = run_rank(None, CALIBRATED_ROW_BYTES, 0, EFFORT)
+    structure = host_structure(control.world_size)
+    tried = experiments(structure, CALIBRATED_ROW_BYTES)
+    exchanges: list[Exchange] = []
     plans: list[Plan] = []
 
     def prepare() -> Work:
-        assert calibration is not None, "rank 0 has the outcome"
-        made = [plan_of(run, calibration.fit.topology) for run in runs]
+        exchanges.extend(
+            exchange_of(one, structure, CALIBRATED_ROW_BYTES, seed=n) for n, one in enumerate(tried)
+        )
+        made = [plan_of(run, structure) for run in runs]
         plans.extend(plan for plan, _ in made)
-        return [(programs, plan.row_bytes) for plan, programs in made]
+        return [
+            *((exchange.programs, CALIBRATED_ROW_BYTES) for exchange in exchanges),
+            *((programs, plan.row_bytes) for plan, programs in made),
+        ]
 
     seconds = time_all(control, prepare, EFFORT)
-    if calibration is None:
+    if control.rank != 0:
         return None
-    topology = calibration.fit.topology
+    observed = [
+        Observation(one.name, exchange.trees, CALIBRATED_ROW_BYTES, lasted)
+        for one, exchange, lasted in zip(tried, exchanges, seconds[: len(tried)], strict=True)
+    ]
+    fitted = fit_topology(structure, observed).topology
     return [
         {
             "ranks": control.world_size,
@@ -109,10 +124,10 @@ def timed(runs: tuple[Run, ...]) -> list[dict[str, Any]] | None:
             "stages": plan.num_stages,
             "bytes": plan.trees.rows_moved() * plan.row_bytes,
             "measured": lasted,
-            "simulated": simulate(plan, sends_at_once=1).seconds,
-            "model": predicted_seconds(plan.trees, topology.arrays(), plan.row_bytes),
+            "simulated": simulate(plan, topology=fitted, sends_at_once=1).seconds,
+            "model": predicted_seconds(plan.trees, fitted.arrays(), plan.row_bytes),
         }
-        for run, plan, lasted in zip(runs, plans, seconds, strict=True)
+        for run, plan, lasted in zip(runs, plans, seconds[len(tried) :], strict=True)
     ]
 
 
