@@ -81,7 +81,7 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
         path = paths["ogbn_arxiv"]
         parts = [Case(functools.partial(fraction_of, path, f), (WIDTH,), f) for f in FRACTIONS]
         found["fractions"] = run(("halo",), parts, laps(9))
-        found["profile"] = {name: profile(path, topology, laps(9)) for name, path in paths.items()}
+        found["profile"] = {name: profile(path, topology, laps(5)) for name, path in paths.items()}
         found["growth"] = grow(20 if quick else 1000)
         found["hot"] = {name: back_to_back(path, topology) for name, path in paths.items()}
         found["overlap"] = {name: overlap(path, topology, 5) for name, path in paths.items()}
