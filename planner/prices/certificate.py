@@ -58,12 +58,14 @@ def inside_bound(
     space: StateSpace,
     factor: FloatArray,
     best: PriceBound,
+    proven: float,
     tolerance: float,
     deadline: float,
 ) -> PriceBound:
     """Return the best of `best` and the bounds with the devices of one group and all others as one node.
 
-    Each is searched thoroughly only where a short search shows that it comes near.
+    Each is searched thoroughly only where a short search shows that it comes near `best`; or `proven`, a bound from
+    elsewhere, where `best` is 0 because no row leaves its group.
     """
     arrays = topology.arrays()
     for group in space.groups:
@@ -71,11 +73,11 @@ def inside_bound(
             continue
         nodes = np.full(relation.world_size, group.shape[0])
         nodes[group] = np.arange(group.shape[0])
-        aim = best.value
+        aim = best.value or proven
         look = price_bound(
             relation, arrays, nodes, factor=factor, aim=aim, rounds=_FIRST_LOOK, steps=0, deadline=deadline
         )
-        if look.value >= _FAR * best.value:
+        if look.value >= _FAR * aim:
             found = price_bound(
                 relation, arrays, nodes, factor=factor, aim=aim, known=best.value, tolerance=tolerance,
                 deadline=deadline,

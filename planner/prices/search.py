@@ -169,8 +169,8 @@ class StageSearch:
         if not self._looked_inside:
             self._looked_inside = True
             self.free = inside_bound(
-                self.relation, self.topology, self.space, factor, self.free, 0.2 * self.effort.tolerance,
-                self.found.deadline,
+                self.relation, self.topology, self.space, factor, self.free,
+                self.found.bound.seconds / self.unit, 0.2 * self.effort.tolerance, self.found.deadline,
             )  # fmt: skip
             self._raise_bound()
 

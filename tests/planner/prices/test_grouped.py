@@ -121,3 +121,23 @@ def test_32_devices_are_planned_within_three_percent_and_alike_each_time(machine
     plan = make_plan(relation, topology, options=PlanOptions())
     assert plan.gap <= 0.03
     assert make_plan(relation, topology, options=PlanOptions()).fingerprint == plan.fingerprint
+
+
+@pytest.mark.slow
+def test_groups_that_send_each_other_nothing() -> None:
+    """The bound between groups is 0 then; it was once divided by."""
+    generator = np.random.default_rng(1)
+    classes = []
+    for source in np.repeat(np.arange(32), 8).tolist():
+        group = np.arange(8) + source // 8 * 8
+        dests = set(generator.choice(group, generator.integers(1, 5), replace=False).tolist()) - {source}
+        classes += [(source, dests, int(generator.integers(1, 3000)))] if dests else []
+    whole = resolve_topology("dgx1x4")
+    machine = {device.name: device.machine for device in whole.devices}
+    links = tuple(link for link in whole.links if machine[link.src] == machine[link.dst])
+    apart = Topology("apart", whole.devices, whole.connections, links)
+    plan = make_plan(Relation.from_classes(32, classes), apart, "auto", PlanOptions(time_limit=5.0))
+    assert (plan.trees.edge_src // 8 == plan.trees.edge_dst // 8).all()
+    assert 0 < plan.lower_bound_seconds <= plan.predicted_seconds
+    assert plan.direct_seconds is not None
+    assert plan.predicted_seconds <= plan.direct_seconds
