@@ -61,7 +61,8 @@ class StartedExpand:
 
     def __init__(self, comm: Communicator, rows: Tensor, wait: bool = False) -> None:
         runtime, program = comm._runtime, comm._program
-        self._comm, self._source, self._version = comm, rows, _version(rows)
+        self._comm, self._source = comm, rows
+        self._version = None if wait else _version(rows)  # who waits gives nobody time to change them
         self._given = _as_it_reads(rows).contiguous()
         runtime.check_usable()
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
@@ -83,7 +84,7 @@ class StartedExpand:
     def finish(self) -> Tensor:
         """``(num_halo, *F)``."""
         comm = self._comm
-        if _version(self._source) != self._version:
+        if self._version is not None and _version(self._source) != self._version:
             comm.fail("rows of a started exchange were changed before they were sent")
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
