@@ -25,18 +25,24 @@ def header(settings: Settings) -> str:
     units = f"{'(us)':>9} {'(GB/s)':>7} {'(GB/s)':>7} {'':>6} {'':>7}"
     if settings.show_bound:
         verb, units = f"{verb} {'%bound':>7}", f"{units} {'':>7}"
-    left = f"#{'size':>11} {'count':>12} {'type':>9} {'width':>6}  {'method':<12}"
-    left_units = f"#{'(B)':>11} {'(elements)':>12} {'':>9} {'':>6}  {'':<12}"
+    wide = _method_width(settings)
+    left = f"#{'size':>11} {'count':>12} {'type':>9} {'width':>6}  {'method':<{wide}}"
+    left_units = f"#{'(B)':>11} {'(elements)':>12} {'':>9} {'':>6}  {'':<{wide}}"
     titles = "".join(f"  {title:^{len(verb)}}" for title in ("forward", "backward"))
     lines = [f"#{'':{len(left) - 1}}{titles}", f"{left}  {verb}  {verb}", f"{left_units}  {units}  {units}"]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _method_width(settings: Settings) -> int:
+    return max(12, *map(len, settings.methods))
 
 
 def row(line: Line, settings: Settings) -> str:
     """One line of the table, with what there is to note below it."""
     count = line.halo_rows * line.width / settings.world_size
     kind = _NAMES.get(line.dtype, line.dtype)
-    left = f"{round(line.size):>12} {round(count):>12} {kind:>9} {line.width:>6}  {line.method:<12}"
+    name = line.method.ljust(_method_width(settings))
+    left = f"{round(line.size):>12} {round(count):>12} {kind:>9} {line.width:>6}  {name}"
     verbs = [_verb(line, timing, settings.show_bound) for timing in (line.forward, line.backward)]
     text = "  ".join([left, *verbs])
     if line.fraction < 1:
