@@ -3,13 +3,15 @@
 The ranks are processes. They calibrate this host (dgcl.calibration: experiments of one row width, pairs and patterns
 of transfers) and in the same rounds, in the same way, time plans that the calibration does not see: rows are in no
 cache, ranks begin together, rows that a rank owns are in place before, and the fastest tenth of the calls counts. The
-plans are then simulated, and priced by the model, on the calibrated topology. Nothing is fitted to them.
+plans are then simulated, and priced by the model, on the calibrated topology. The simulator is told, besides, what a
+row costs apart from its bytes, which two more exchanges tell: as many bytes in rows of two widths. Nothing is fitted
+to the plans.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 import dgcl
 from dgcl.calibration.classes import Observation
 from dgcl.calibration.exchange import Exchange, exchange_of
-from dgcl.calibration.experiments import experiments
+from dgcl.calibration.experiments import Experiment, Transfer, experiments
 from dgcl.calibration.fit import fit_topology
 from dgcl.calibration.run import host_structure
 from dgcl.calibration.timing import Effort, Work, time_all
@@ -33,6 +35,8 @@ from dgcl.relation import build_classes
 from dgcl.topology import Topology
 
 CALIBRATED_ROW_BYTES = 512
+WIDTHS = (256, 2048)  # of rows whose cost is compared
+BYTES_EACH = 8 << 20
 EFFORT = Effort(seconds=0.1, rounds=3)
 
 
@@ -71,6 +75,23 @@ RUNS: dict[int, tuple[Run, ...]] = {
 }  # fmt: skip
 
 
+def per_row(seconds: tuple[float, float]) -> float:
+    """How many bytes' worth of time a row costs besides its own, from the seconds of the same bytes in rows of WIDTHS.
+
+    A row of w bytes takes (w + cost) / rate. The narrow exchange has `times` as many rows, hence the equation below.
+    """
+    narrow, wide = WIDTHS
+    ratio, times = seconds[0] / seconds[1], wide / narrow
+    return max(0.0, wide * (ratio - 1.0) / (times - ratio)) if ratio < times else float(wide)
+
+
+def everybody(num_ranks: int, row_bytes: int) -> Experiment:
+    """All ranks to all others, `BYTES_EACH` from each rank, in rows of this width."""
+    rows = BYTES_EACH // row_bytes // max(1, num_ranks - 1)
+    pairs = [(a, b) for a in range(num_ranks) for b in range(num_ranks) if a != b]
+    return Experiment("everybody", "pattern", tuple(Transfer(0, a, b, rows) for a, b in pairs))
+
+
 def crossing(run: Run, num_ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Edges and parts; uneven, so that some ranks have more to send than others."""
     rng = np.random.default_rng(run.num_nodes + run.degree)
@@ -90,22 +111,27 @@ def plan_of(run: Run, topology: Topology) -> tuple[Plan, list[Any]]:
     return plan, compile_programs(plan, classes, part.astype(np.int32))
 
 
+def scaled(topology: Topology, factor: float) -> Topology:
+    """The topology with every bandwidth multiplied."""
+    connections = tuple(replace(c, bandwidth=c.bandwidth * factor) for c in topology.connections)
+    return replace(topology, connections=connections)
+
+
 def timed(runs: tuple[Run, ...]) -> list[dict[str, Any]] | None:
     """What every rank runs: experiments and plans in turn, and a fit to the experiments; the outcome is rank 0's."""
     control = context.require_control()
     structure = host_structure(control.world_size)
-    tried = experiments(structure, CALIBRATED_ROW_BYTES)
+    tried = [(one, CALIBRATED_ROW_BYTES) for one in experiments(structure, CALIBRATED_ROW_BYTES)]
+    tried += [(everybody(control.world_size, width), width) for width in WIDTHS]
     exchanges: list[Exchange] = []
     plans: list[Plan] = []
 
     def prepare() -> Work:
-        exchanges.extend(
-            exchange_of(one, structure, CALIBRATED_ROW_BYTES, seed=n) for n, one in enumerate(tried)
-        )
+        exchanges.extend(exchange_of(one, structure, width, seed=n) for n, (one, width) in enumerate(tried))
         made = [plan_of(run, structure) for run in runs]
         plans.extend(plan for plan, _ in made)
         return [
-            *((exchange.programs, CALIBRATED_ROW_BYTES) for exchange in exchanges),
+            *((exchange.programs, width) for exchange, (_, width) in zip(exchanges, tried, strict=True)),
             *((programs, plan.row_bytes) for plan, programs in made),
         ]
 
@@ -113,18 +139,23 @@ def timed(runs: tuple[Run, ...]) -> list[dict[str, Any]] | None:
     if control.rank != 0:
         return None
     observed = [
-        Observation(one.name, exchange.trees, CALIBRATED_ROW_BYTES, lasted)
-        for one, exchange, lasted in zip(tried, exchanges, seconds[: len(tried)], strict=True)
+        Observation(one.name, exchange.trees, width, lasted)
+        for (one, width), exchange, lasted in zip(tried, exchanges, seconds, strict=False)
     ]
-    fitted = fit_topology(structure, observed).topology
+    fitted = fit_topology(structure, observed[: -len(WIDTHS)]).topology
+    cost = per_row((observed[-2].seconds, observed[-1].seconds))
+    bare = scaled(
+        fitted, 1.0 + cost / CALIBRATED_ROW_BYTES
+    )  # what it would reach if rows cost only their bytes
     return [
         {
             "ranks": control.world_size,
             "run": str(run),
             "stages": plan.num_stages,
+            "row_cost": cost,
             "bytes": plan.trees.rows_moved() * plan.row_bytes,
             "measured": lasted,
-            "simulated": simulate(plan, topology=fitted, sends_at_once=1).seconds,
+            "simulated": simulate(plan, topology=bare, row_cost=cost, sends_at_once=1).seconds,
             "model": predicted_seconds(plan.trees, fitted.arrays(), plan.row_bytes),
         }
         for run, plan, lasted in zip(runs, plans, seconds[len(tried) :], strict=True)
@@ -155,8 +186,9 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             key: float(np.median([abs(_off(row, key)) for row in mine])) for key in ("simulated", "model")
         }
         lines.append(
-            f"- {num_ranks} ranks on {cores} cores: in the middle the simulator is"
-            f" {100 * middle['simulated']:.0f} % off, the model {100 * middle['model']:.0f} %."
+            f"- {num_ranks} ranks on {cores} cores (a row costs {mine[0]['row_cost']:.0f} bytes besides its own):"
+            f" in the middle the simulator is {100 * middle['simulated']:.0f} % off,"
+            f" the model {100 * middle['model']:.0f} %."
         )
     return lines
 

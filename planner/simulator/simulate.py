@@ -83,6 +83,7 @@ def simulate(
     *,
     topology: Topology | None = None,
     row_bytes: int | None = None,
+    row_cost: float = 0.0,
     order: Order = "eager",
     slices: int = 1,
     sends_at_once: int | None = None,
@@ -96,6 +97,8 @@ def simulate(
         topology: another machine to replay it on, with as many devices and a link for every pair that the
             plan uses; None: the plan's own.
         row_bytes: bytes of a row; None: the plan's own.
+        row_cost: how many bytes' worth of time each row takes besides its own bytes: to look up where it lies, and
+            the parts of cache lines that are moved in vain. Narrow rows are slower by it.
         order: when a rank may send for a stage. "eager": as soon as the rows are there and the peer is in the
             call (the protocol), messages to one peer in order. "first": likewise, but connections serve
             earlier stages first. "rank": not before it has sent everything of earlier stages. "barrier":
@@ -112,7 +115,7 @@ def simulate(
     """
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
-    _check(plan, machine, width, order, slices, sends_at_once, slow or {}, start or {})
+    _check(plan, machine, width, row_cost, order, slices, sends_at_once, slow or {}, start or {})
     found = messages(plan.trees, plan.world_size, slices)
     link = links_of(found, machine)
     capacity = capacities(machine, slow or {})
@@ -120,8 +123,9 @@ def simulate(
     for rank, seconds in (start or {}).items():
         late[rank] = seconds
     size = transfer_bytes(found, width)
+    work = size + row_cost * found.rows
     release = np.maximum(late[found.src], late[found.dst])
-    times, busy = _run(found, link, machine, size, capacity, release, order, sends_at_once or 0)
+    times, busy = _run(found, link, machine, work, capacity, release, order, sends_at_once or 0)
     issued, flowing, arrived = times
     hops = np.diff(machine.arrays().link_ptr)[link]
     crossed = np.zeros(capacity.shape[0])
@@ -146,6 +150,7 @@ def _check(
     plan: Plan,
     machine: Topology,
     row_bytes: int,
+    row_cost: float,
     order: str,
     slices: int,
     sends_at_once: int | None,
@@ -159,6 +164,8 @@ def _check(
         )
     if row_bytes < 1:
         raise ValueError(f"row_bytes must be >= 1 (got {row_bytes})")
+    if not 0.0 <= row_cost < float("inf"):
+        raise ValueError(f"row_cost must be a finite number >= 0 (got {row_cost})")
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)} (got {order!r})")
     if not 1 <= slices <= 1024:

@@ -201,6 +201,17 @@ def test_orders(options: dict[str, Any], arrived: list[float]) -> None:
     assert result.arrived.tolist() == pytest.approx(arrived)
 
 
+@pytest.mark.parametrize(
+    ("row_bytes", "seconds"), [pytest.param(GB, 8.0, id="wide"), pytest.param(GB // 4, 5.0, id="narrow")]
+)
+def test_rows_cost_something_of_their_own(row_bytes: int, seconds: float) -> None:
+    """4 rows over 1 GB/s, each as if it were a GB longer; the bytes that are reported are theirs."""
+    plan = plan_of(line(2), [(0, {1}, 4)], [(0, 4, [(0, 1, 0)])])
+    simulation = simulate(plan, row_bytes=row_bytes, row_cost=float(GB))
+    assert simulation.seconds == seconds
+    assert simulation.bytes.sum() == simulation.direction_bytes.sum() == 4 * row_bytes
+
+
 def test_replay_on_another_machine() -> None:
     plan = make_plan(
         Relation.from_classes(3, [(0, {1, 2}, 4)]), switched(3, 1.0), "direct", PlanOptions(row_bytes=GB)
@@ -220,6 +231,7 @@ def test_replay_on_another_machine() -> None:
         ({"slices": 0}, "slices must be from 1 to 1024"),
         ({"sends_at_once": 0}, "sends_at_once must be >= 1"),
         ({"row_bytes": 0}, "row_bytes must be >= 1"),
+        ({"row_cost": -1.0}, "row_cost must be a finite number >= 0"),
         ({"slow": {0: 0.5}}, r"slow\[0\] must be a finite number >= 1"),
         ({"slow": {9: 2.0}}, "slow names rank 9"),
         ({"start": {1: -1.0}}, r"start\[1\] must be a finite number >= 0"),
