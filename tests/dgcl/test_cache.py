@@ -237,7 +237,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tree that delivers nothing": (
         lambda path: rewrite(path, edge_dst=lambda ranks: (ranks + 1) % 3),
-        "tree 1 of class 1",
+        r"tree \d of class \d",
     ),
     "a cost that is made up": (
         lambda path: rewrite(
