@@ -10,13 +10,15 @@ Objects travel pickled between the processes of one job; nothing is ever unpickl
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup, Store
+
+_A_LITTLE: Final = 2.0  # seconds beyond a deadline, for torch to name it
 
 
 class Control(Protocol):
@@ -199,7 +201,6 @@ class GroupControl:
 
         from dgcl.farewells import Farewells
         from dgcl.group_messages import GroupMessages
-        from dgcl.subgroups import next_store
 
         ranks = dist.get_process_group_ranks(group) if group is not None else None
         self.rank = dist.get_rank(group)
@@ -209,9 +210,9 @@ class GroupControl:
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
         self._is_part = group is not None
-        store = next_store(self._ranks, self.rank)
+        made, store = self._make_group()
         farewells = None if store is None else Farewells(dist.PrefixStore("farewells", store))
-        self._messages = GroupMessages(self._make_group(store), self.rank, farewells)
+        self._messages = GroupMessages(made, self.rank, farewells)
 
     def new_group(self) -> ProcessGroup:
         """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
@@ -219,22 +220,25 @@ class GroupControl:
         Raises:
             CommError: A rank has died, or has not come within the timeout.
         """
-        from dgcl.subgroups import next_store
+        return self._make_group()[0]
 
-        return self._make_group(next_store(self._ranks, self.rank))
+    def _make_group(self) -> tuple[ProcessGroup, Store | None]:
+        """A group, and what it has of the ranks' store."""
+        from dgcl.subgroups import in_time, make_group, next_store
 
-    def _make_group(self, store: Store | None) -> ProcessGroup:
-        from dgcl.subgroups import make_group
+        def make() -> tuple[ProcessGroup, Store | None]:
+            store = next_store(self._ranks, self.rank)
+            made = make_group(self._ranks, self.rank, store, self._timeout, is_part=self._is_part)
+            return made, store
 
         try:
-            made = make_group(self._ranks, self.rank, store, self._timeout, is_part=self._is_part)
+            return in_time(make, self._timeout + _A_LITTLE)
         except RuntimeError as error:
             text = str(error).split(". This is typically", 1)[0]
             raise CommError(
                 f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other: one has died, or"
                 f" has not called dgcl.init within {self._timeout:g} s, or cannot be reached ({text})"
             ) from None
-        return made
 
     def exchange(self, value: Any) -> list[Any]:
         """Every rank's value.

@@ -10,13 +10,16 @@ its methods ``send`` and ``recv`` alone, and ends when nothing refers to it any 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
+
+T = TypeVar("T")
 
 
 def next_store(ranks: Sequence[int], rank: int) -> Store | None:
@@ -63,6 +66,32 @@ def make_group(
         list(ranks), backend="gloo", timeout=limit, use_local_synchronization=is_part
     )
     return group
+
+
+def in_time(step: Callable[[], T], seconds: float) -> T:
+    """What a step returns that asks the ranks' store, which has no deadline of its own for some questions: on a link
+    that is cut the answer would be waited for as long as TCP tries.
+
+    Raises:
+        RuntimeError: There is no answer within this time.
+    """
+    answers: list[tuple[T | None, Exception | None]] = []
+
+    def run() -> None:
+        try:
+            answers.append((step(), None))
+        except Exception as error:  # whatever it is, the caller shall see it
+            answers.append((None, error))
+
+    thread = threading.Thread(target=run, name="dgcl meeting", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not answers:
+        raise RuntimeError(f"no answer within {seconds:g} s")
+    value, error = answers[0]
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
 
 
 def forget_group(group: ProcessGroup) -> None:

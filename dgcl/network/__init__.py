@@ -30,9 +30,9 @@ What keeps it right:
   breaks a whole group when one wait on it times out: therefore the group is our own, made of the user's group's
   ranks, and the executor's deadline is the only one that a call meets.
 
-A listener per partner is what Gloo allows: a receive from any rank does not say whose connection broke. It sleeps; 16 of
-them take 4 MB and no time. :class:`dgcl.network.wire.Wire` is all that knows of Gloo. NCCL could stand behind it only
-with other rules: it has no tags (news would stay on Gloo, and each direction of a pair need a communicator of its own,
-lest a receive that is posted first block the send behind it), and a posted receive occupies the device until it is
-matched, so receives would have to be posted when their sender says that it begins, not all at the start.
+A listener per partner is what Gloo allows: a receive from any rank does not say whose connection broke. It sleeps; 16
+of them take 4 MB and no time. :class:`dgcl.network.wire.Wire` is all that knows of Gloo. NCCL could stand behind it
+only with other rules. It has no tags: news would stay on Gloo, and each direction of a pair need a communicator of its
+own, lest a receive that is posted first block the send behind it. And a posted receive occupies the device until it
+is matched, so receives would have to be posted when their sender says that it begins, not all at the start.
 """

@@ -106,12 +106,12 @@ class Sender:
                 for portion in range(2)
                 for begin, end in slices_of(int(schedule.send_count[index, portion]), row_bytes)
             ]
-            if not pieces:  # no bytes: the partner waits for nothing, and may be in a later call by now
-                job.sent[index] = 1
-                continue
             for address, value in self._conditions(job, peer, index):
                 while read_word(address) < value:
                     yield address, value
+            if not pieces:  # no bytes: the partner waits for nothing, and may be in its next call by now
+                job.sent[index] = 1
+                continue
             if read_word(int(task.lines[0][peer]) + 8) != call.tag:
                 return  # it makes another call; the executor sees that, too
             if len(task.times):

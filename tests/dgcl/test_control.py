@@ -16,6 +16,7 @@ from dgcl.control import Control, SingleControl, ThreadControl, ThreadMeeting, a
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.farewells import Farewell, Farewells
 from dgcl.group_messages import GroupMessages
+from dgcl.subgroups import in_time
 from tests.dgcl.rank_pool import RankPool
 
 
@@ -210,6 +211,28 @@ def test_a_control_group_that_was_closed_says_why_and_what_to_do(monkeypatch: py
     assert closed == [group]
     with pytest.raises(CommError, match=r"is closed since rank 1 has died; call dgcl\.init\(\) again"):
         messages.swap("exchange", {}, [1])
+
+
+@pytest.mark.parametrize("outcome", ["value", "error", "never"])
+def test_a_step_that_is_given_up(outcome: str) -> None:
+    release = threading.Event()
+
+    def step() -> int:
+        if outcome == "error":
+            raise ValueError("not this one")
+        if outcome == "never":
+            release.wait()
+        return 7
+
+    if outcome == "value":
+        assert in_time(step, 60.0) == 7
+    elif outcome == "error":
+        with pytest.raises(ValueError, match="not this one"):
+            in_time(step, 60.0)
+    else:
+        with pytest.raises(RuntimeError, match=r"no answer within 0\.05 s"):
+            in_time(step, 0.05)
+        release.set()
 
 
 # What ranks say when they leave.
