@@ -9,6 +9,7 @@ starts from here.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,9 @@ def kinds_of(arrays: TopologyArrays) -> IntArray:
     return np.array([number[key] for key in keys], np.int64)
 
 
-def outline(problem: Problem, kind: IntArray, num_stages: int, aim: float) -> Outline | None:
+def outline(
+    problem: Problem, kind: IntArray, num_stages: int, aim: float, deadline: float = np.inf
+) -> Outline | None:
     """Return the best mixture of `num_stages` stages if directions of a kind are equally busy.
 
     Args:
@@ -69,6 +72,7 @@ def outline(problem: Problem, kind: IntArray, num_stages: int, aim: float) -> Ou
         kind: (C,) from `kinds_of`.
         num_stages: K.
         aim: a rough idea of a good plan's time, rows per GB/s.
+        deadline: on the clock of time.perf_counter; the outline of what was asked by then.
 
     Returns:
         None if not every row can arrive in so many stages.
@@ -103,12 +107,15 @@ def outline(problem: Problem, kind: IntArray, num_stages: int, aim: float) -> Ou
         score += STEP * num_stages / aim / np.sqrt(t + 1.0) * ask(shared / shared.sum(axis=1, keepdims=True))
         if values[-1] == np.inf:
             return None
+        if time.perf_counter() > deadline:
+            break
     for turn in range(TURNS):
         num = len(times)
         columns = Columns(np.array(times), np.array(hops), np.zeros(num, np.int64), np.arange(num))
         mixture = best_mixture(columns, 1, float(routes.base.max()))
         best = int(np.argmax(values))
-        if turn == TURNS - 1 or mixture.seconds <= (1.0 + NEAR) * values[best]:
+        late = turn == TURNS - 1 or time.perf_counter() > deadline
+        if late or mixture.seconds <= (1.0 + NEAR) * values[best]:
             break
         for blend in BLENDS:
             ask(blend * asked[best] + (1.0 - blend) * mixture.weight)

@@ -62,13 +62,14 @@ class Balance:
         arrays: TopologyArrays,
         outline: Outline,
         latency_unit: float,
+        deadline: float = np.inf,
     ) -> None:
         num_stages = outline.busy.shape[0]
         self.problem, self.bundles, self.arrays, self.num_stages = problem, bundles, arrays, num_stages
         space = problem.space
         self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
         self._clock = start_clock(problem, arrays, num_stages, latency_unit)
-        self._best = self._forest = self._start(outline)
+        self._best = self._forest = self._start(outline, deadline)
         self.sweeps = 0
         self.seconds = self._exchange(np.ones(num_stages), 0.0, 0, 0)
 
@@ -106,8 +107,8 @@ class Balance:
             enough, 1, low, high, False,
         )  # fmt: skip
 
-    def _start(self, outline: Outline) -> Forest:
-        """Give every bundle trees that follow the outline's answers."""
+    def _start(self, outline: Outline, deadline: float) -> Forest:
+        """Give every bundle trees that follow the outline's answers; all that are left at once after the deadline."""
         space, routes, bundles = self.problem.space, self.problem.routes, self.bundles
         pieces = _pieces(bundles.count, outline.share)
         length = np.maximum(outline.busy.max(axis=1), SHORT * outline.busy.max(axis=1).sum())
@@ -116,7 +117,9 @@ class Balance:
         parts = []
         num, done, total = bundles.count.shape[0], 0, int(bundles.count.sum())
         step = max(LEAST_SLICE, -(-num // SLICES))
-        for low in range(0, num, step):
+        low = 0
+        while low < num:
+            step = num if time.perf_counter() > deadline else step
             busy = np.zeros_like(outline.busy)
             add_busy_times(rows, routes, busy)
             ahead = TILT * (busy - done / total * outline.busy) / length[:, None]
@@ -132,6 +135,7 @@ class Balance:
                 )  # fmt: skip
                 parts.append((which.astype(np.int32), count, size, link, stage))
             done += int(bundles.count[low : low + step].sum())
+            low += step
         class_, count, size, link, stage = (np.concatenate(column) for column in zip(*parts, strict=True))
         ptr = np.concatenate([[0], np.cumsum(size)])
         ends = self.arrays.link_src[link], self.arrays.link_dst[link]

@@ -13,7 +13,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.compiled import compiled
 from dgcl.planner.prices.subsets import SubsetFamily
-from dgcl.planner.prices.tree_program import WAIT, Choices, Moves
+from dgcl.planner.prices.tree_program import WAIT, Choices, Moves, rarely_carried
 
 if TYPE_CHECKING:
     from dgcl.planner.prices.states import StateSpace
@@ -85,6 +85,7 @@ def push(
     here, later = np.zeros((world, num_sets)), np.zeros((world, num_sets))
     busy, busy_later = np.zeros((world, num_groups), np.bool_), np.zeros((world, num_groups), np.bool_)
     leaving = np.zeros(num_sets)
+    rare = rarely_carried(family, moves)
     link_rows[:] = 0.0
     here[first:last] = start[first:last]
     busy[first:last] = True
@@ -96,7 +97,13 @@ def push(
                 busy[v, g] = False
                 at = v * num_groups + g
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
-                for f in range(high - 1, low, -1):  # what remains of a split is a smaller set: met later
+                few = rare[family.group_of[v], g]
+                some, most = np.int64(low + 1), np.int64(high)
+                if few:
+                    home = family.group_of[v] * num_groups + g
+                    some, most = moves.carried_ptr[home], moves.carried_ptr[home + 1]
+                for n in range(most - 1, some - 1, -1):  # what remains of a split is a smaller set: met later
+                    f = np.int64(moves.carried[n]) if few else n
                     rows = here[v, f]
                     if rows == 0.0:
                         continue
@@ -112,7 +119,8 @@ def push(
                     if record:
                         flows.pair[k, flows.pair_base[at] + choice] += rows
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
-                for f in range(low + 1, high):
+                for n in range(some, most):
+                    f = np.int64(moves.carried[n]) if few else n
                     rows = leaving[f]
                     if rows == 0.0:
                         continue

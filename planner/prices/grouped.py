@@ -61,10 +61,12 @@ def balanced(
     work = 0  # (bundle, stage) pairs looked at
     for num_stages in numbers:
         last = num_stages == numbers[-1]
-        draft = outline(problem, kind, num_stages, floor)
+        draft = outline(problem, kind, num_stages, floor, deadline)
         if draft is None or (not last and draft.busy.max(axis=1).sum() > (1.0 + FAR) * floor):
             continue
-        run = Balance(problem, bundles, arrays, draft, latency_unit)
+        if best is not None and time.perf_counter() > deadline:
+            break
+        run = Balance(problem, bundles, arrays, draft, latency_unit, deadline)
         before = np.inf
         while run.seconds > enough and run.sweeps < (THOROUGH_SWEEPS if thorough else SWEEPS):
             run.sweep(enough, deadline)

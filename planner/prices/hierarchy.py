@@ -126,12 +126,16 @@ def _all_served(arrays: TopologyArrays, groups: list[IntArray], allowed: list[In
     """Tell whether every device reaches every other over the links allowed for the latter's group."""
     world = arrays.num_devices
     for g, group in enumerate(groups):
-        reach = np.eye(world, dtype=np.bool_)
+        step = np.eye(world, dtype=np.float32)
         for v in range(world):
-            reach[v, arrays.link_dst[allowed[v * len(groups) + g]]] = True
-        for via in range(world):
-            reach |= reach[:, via, None] & reach[None, via, :]
-        if not reach[:, group].all():
+            step[v, arrays.link_dst[allowed[v * len(groups) + g]]] = 1.0
+        reach, before = (
+            np.arange(world)[:, None] == group,
+            -1,
+        )  # from which devices each of the group's is reached
+        while before < (before := int(reach.sum())):
+            reach = step @ reach.astype(np.float32) > 0.0
+        if not reach.all():
             return False
     return True
 

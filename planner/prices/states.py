@@ -101,13 +101,20 @@ def build_states(
     item_set = index[item_group, mask]
     rows = np.zeros((world, family.set_mask.shape[0]), np.int64)
     _count(ptr, item_set, relation.source, relation.count, rows)
-    moves = _moves(arrays, groups, allowed)
+    moves = _moves(arrays, groups, allowed, family, rows)
     return StateSpace(tuple(groups), family, moves, items, item_set, rows, rows.astype(np.float64))
 
 
-def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence[IntArray] | None) -> Moves:
+def _moves(
+    arrays: TopologyArrays,
+    groups: Sequence[IntArray],
+    allowed: Sequence[IntArray] | None,
+    family: SubsetFamily,
+    rows: Int64Array,
+) -> Moves:
     """Return who may send what; see `build_states`."""
     world, num_groups = arrays.num_devices, len(groups)
+    carried = _carried(groups, family, rows, allowed is None)
     if allowed is None:
         by_device = np.searchsorted(arrays.link_src, np.arange(world + 1))
         allowed = [np.arange(by_device[v], by_device[v + 1]) for v in range(world) for _ in range(num_groups)]
@@ -117,7 +124,23 @@ def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence
     for g, group in enumerate(groups):
         splits[group, g] = True
     ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Moves(ptr, links, arrays.link_dst[links], splits.reshape(-1))
+    return Moves(ptr, links, arrays.link_dst[links], splits.reshape(-1), *carried)
+
+
+def _carried(
+    groups: Sequence[IntArray], family: SubsetFamily, rows: Int64Array, everything: bool
+) -> tuple[Int64Array, Int32Array]:
+    """Return which sets the devices of each group may have to carry (`Moves`).
+
+    Rows on their way to another group stay among the devices of their owner's until they cross; with
+    `everything` any device may carry any set.
+    """
+    counts, sets = [np.zeros(1, np.int64)], []
+    for group in groups:
+        wanted = np.ones(rows.shape[1], np.bool_) if everything else (rows[group] > 0).any(axis=0)
+        sets.append(np.flatnonzero(wanted).astype(np.int32))
+        counts.append(np.diff(np.searchsorted(sets[-1], family.set_ptr)))
+    return np.cumsum(np.concatenate(counts)), np.concatenate(sets)
 
 
 def _present(mask: Int64Array, size: int) -> IntArray:

@@ -26,6 +26,7 @@ from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.compiled import compiled
 from dgcl.planner.prices.subsets import SubsetFamily
 
+RARE = 3  # sets of a group per one that has to be carried, from which only those are looked at
 WAIT = -1  # in place of a move: the set stays where it is until the next stage
 
 
@@ -36,12 +37,17 @@ class Moves(NamedTuple):
         ptr: (P*G+1,) int64; the moves of (v, g) are ``ptr[v*G+g]:ptr[v*G+g+1]``.
         link, dst: (M,) int32, the link and the device at its end.
         splits: (P*G,) bool, whether v may divide sets of g.
+        carried_ptr: (G*G+1,) int64; of the sets of group g the devices of group h may have to carry
+            ``carried[carried_ptr[h*G+g]:carried_ptr[h*G+g+1]]``; nothing asks them for others.
+        carried: int32, the ids of sets.
     """
 
     ptr: Int64Array
     link: Int32Array
     dst: Int32Array
     splits: BoolArray
+    carried_ptr: Int64Array
+    carried: Int32Array
 
 
 class Choices(NamedTuple):
@@ -69,12 +75,25 @@ def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
 
 
 @compiled
+def rarely_carried(family: SubsetFamily, moves: Moves) -> BoolArray:
+    """Tell for which groups (G, G) the devices of one have to carry only few sets of the other: one by one then."""
+    num_groups = family.set_ptr.shape[0] - 1
+    rare = np.zeros((num_groups, num_groups), np.bool_)
+    for h in range(num_groups):
+        for g in range(num_groups):
+            many = moves.carried_ptr[h * num_groups + g + 1] - moves.carried_ptr[h * num_groups + g]
+            rare[h, g] = h != g and RARE * many < family.set_ptr[g + 1] - family.set_ptr[g]
+    return rare
+
+
+@compiled
 def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
     """Fill `out` for the link prices `price` (K, L), all >= 0."""
     num_stages, world, num_sets = out.split.shape
     num_groups = family.set_ptr.shape[0] - 1
     ahead = np.empty((world, num_sets))  # value of handing a set to a device, which then has its own row
     leave = np.empty(num_sets)
+    rare = rarely_carried(family, moves)
     out.value[num_stages] = np.inf
     for g in range(num_groups):
         out.value[num_stages, :, family.set_ptr[g]] = 0.0
@@ -83,6 +102,8 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
         for w in range(world):
             home, bit = family.group_of[w], family.bit_of[w]
             for g in range(num_groups):
+                if g != home and rare[home, g]:
+                    continue
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 if g == home:
                     for f in range(low, high):
@@ -93,6 +114,25 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
             for g in range(num_groups):
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 via = out.move[k, v]
+                home = family.group_of[v] * num_groups + g
+                begin, end = moves.carried_ptr[home], moves.carried_ptr[home + 1]
+                if rare[family.group_of[v], g]:
+                    now[v, low] = 0.0
+                    for i in range(begin, end):
+                        set_ = moves.carried[i]
+                        best, taken = after[v, set_], np.int64(WAIT)
+                        for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
+                            w = moves.dst[j]
+                            then = np.int64(set_)
+                            if family.group_of[w] == g:
+                                then = np.int64(family.minus[set_, family.bit_of[w]])
+                            candidate = price[k, moves.link[j]] + after[w, then]
+                            if candidate < best:
+                                best, taken = candidate, np.int64(j)
+                        now[v, set_] = best
+                        via[set_] = taken
+                        out.split[k, v, set_] = family.pair_ptr[set_]
+                    continue
                 leave[low:high] = after[v, low:high]
                 via[low:high] = WAIT
                 for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):

@@ -16,9 +16,11 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.prices.alike import kinds_of, outline
 from dgcl.planner.prices.balance import Balance, _pieces
 from dgcl.planner.prices.bundles import bundle, hand_out
+from dgcl.planner.prices.flows import empty_flows, push
 from dgcl.planner.prices.fractional import Problem, make_problem
 from dgcl.planner.prices.hierarchy import least_stages, plan_states
 from dgcl.planner.prices.loop import Routes
+from dgcl.planner.prices.tree_program import cheapest_trees, empty_choices, rarely_carried
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, resolve_topology
 
@@ -112,6 +114,28 @@ def test_pieces_add_up_and_keep_the_shares(count: list[int], parts: list[int]) -
     assert (pieces.sum(axis=0) == rows).all()
     large = rows >= 64
     assert (np.abs(pieces[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
+
+
+def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() -> None:
+    """Few rows between many machines: the same prices, once with only the sets that are carried, once with all."""
+    relation, topology = synthetic_relation("web-google", 64, scale=0.01), resolve_topology("dgx_a100x8")
+    problem, arrays = problem_of(relation, topology), topology.arrays()
+    space, family = problem.space, problem.space.family
+    groups = len(space.groups)
+    everything = np.concatenate([np.arange(space.num_sets, dtype=np.int32)] * groups)
+    ptr = np.concatenate([[0], np.cumsum(np.tile(np.diff(family.set_ptr), groups))])
+    assert rarely_carried(family, space.moves).any()
+    price = np.random.default_rng(0).random((3, arrays.num_links))
+    found = []
+    for moves in (space.moves, space.moves._replace(carried_ptr=ptr, carried=everything)):
+        choices = empty_choices(3, 64, space.num_sets)
+        cheapest_trees(family, moves, price, choices)
+        rows = np.empty_like(price)
+        push(family, moves, choices, space.start, 0, 64, rows, False, empty_flows(space, 0))
+        found.append((choices.value[0][space.start > 0], rows))
+    assert not rarely_carried(family, moves).any()
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1])
 
 
 @pytest.mark.slow
