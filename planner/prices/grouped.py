@@ -26,7 +26,7 @@ FAR, CLOSE = (
 )  # above the floor: a larger number is tried after one sweep, and none any more after two
 SWEEPS, THOROUGH_SWEEPS = 7, 20
 FAIR = 0.01  # above the floor; up to that sweeps go on at almost any pace
-WORK = 1_400_000  # (bundle, stage) pairs: no sweep begins beyond
+WORK = 1_200_000  # (bundle, stage) pairs: no sweep begins beyond
 SLOW, FAST = 0.05, 0.2  # share of what is above `enough` that a sweep must take off: above `FAIR`, and below
 
 

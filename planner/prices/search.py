@@ -328,8 +328,8 @@ class StageSearch:
         """Offer whole trees, polished where that pays, and with rows handed on."""
         found, relation = self.found, self.relation
         found.offer(trees, "prices")
-        seconds = predicted_seconds(trees, self.arrays, found.options.row_bytes)
-        if seconds > enough * self.unit and trees.num_trees <= POLISH_TREES and not found.is_late():
+        small = trees.num_trees <= POLISH_TREES and not found.is_late()
+        if small and predicted_seconds(trees, self.arrays, found.options.row_bytes) > enough * self.unit:
             polished = improve(
                 trees, problem, relation, self.arrays, num_stages,
                 enough=enough, latency_unit=1.0 / self.unit,
@@ -343,8 +343,8 @@ class StageSearch:
     def _rehang(self, trees: Trees, problem: Problem) -> None:
         """Offer the trees with rows handed on from group to group, which groups alone do not think of."""
         found = self.found
-        slow = predicted_seconds(trees, self.arrays, found.options.row_bytes) / found.bound.seconds - 1.0
-        if not self.hands_on or slow < HAND_ON_FROM or found.is_late():
+        near, wanted = (1.0 + HAND_ON_FROM) * found.bound.seconds, self.hands_on and not found.is_late()
+        if not wanted or predicted_seconds(trees, self.arrays, found.options.row_bytes) < near:
             return
         handed = rehang(
             trees, problem, self.relation, self.arrays, min(trees.num_stages + 1, self.relation.world_size - 1),
