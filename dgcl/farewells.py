@@ -28,10 +28,12 @@ class Farewell:
     Attributes:
         culprit: The rank whose fault it was: itself, or one that it had waited for.
         clause: What is the matter with the culprit, beginning with its name.
+        late: The culprit has not come in time, and may live.
     """
 
     culprit: int
     clause: str
+    late: bool = False
 
 
 class Farewells:
@@ -46,7 +48,7 @@ class Farewells:
 
     def say(self, rank: int, farewell: Farewell) -> None:
         """Write down why ``rank`` leaves; others see it when this returns, if the store still answers."""
-        note = json.dumps([farewell.culprit, farewell.clause])
+        note = json.dumps([farewell.culprit, farewell.clause, farewell.late])
 
         def write() -> None:
             self._store.set(str(rank), note)

@@ -12,6 +12,7 @@ Objects are pickled; nothing is unpickled that did not come over a connection of
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -71,18 +72,20 @@ class GroupMessages:
                 f"rank {self._rank}: the control group is closed since {self._why}; call dgcl.init() again on"
                 " the ranks that are left"
             )
+        handled = sys.exc_info()[1]  # the caller's, who may be in a handler
         try:
             return self._transfer(outgoing, sources)
         except _Broken as error:
-            kind, farewell = self._cause(error.peer, error.text)
+            farewell = self._cause(error.peer, error.text)
+            kind = CommTimeoutError if farewell.late else PeerLostError
             clause = farewell.clause
             if farewell.culprit != error.peer:
                 clause += f", says rank {error.peer}"
-            self._close_after(error, farewell)
+            self._close_after(error, handled, farewell)
             raise kind(f"rank {self._rank}: {verb} over the control group failed: {clause}") from None
         except BaseException as error:
             why = f"was stopped by {type(error).__name__} in {verb}"
-            self._close_after(error, Farewell(self._rank, f"rank {self._rank} {why}"))
+            self._close_after(error, handled, Farewell(self._rank, f"rank {self._rank} {why}"))
             raise
 
     def _transfer(self, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
@@ -107,10 +110,11 @@ class GroupMessages:
             _step(peer, receiving.wait)
         return into
 
-    def _close_after(self, error: BaseException, farewell: Farewell) -> None:
-        """Close although ``error`` is on its way: what its frames hold would keep the connections open."""
+    def _close_after(self, error: BaseException, handled: BaseException | None, farewell: Farewell) -> None:
+        """Close although ``error`` is on its way: what its frames hold would keep the connections open. Those of
+        ``handled``, which came before, are not ours."""
         cause: BaseException | None = error
-        while cause is not None:
+        while cause is not None and cause is not handled:
             traceback.clear_frames(cause.__traceback__)
             cause = cause.__context__
         self.close(farewell)
@@ -127,16 +131,16 @@ class GroupMessages:
                 self._farewells.say(self._rank, farewell)
             forget_group(group)
 
-    def _cause(self, peer: int, text: str) -> tuple[type[CommError], Farewell]:
-        """Why an operation with ``peer`` ended with this text of Gloo's: the error to raise, and whose fault."""
+    def _cause(self, peer: int, text: str) -> Farewell:
+        """Whose fault it is that an operation with ``peer`` ended with this text of Gloo's."""
         if "imed out" in text:
-            return CommTimeoutError, Farewell(peer, f"rank {peer} has not come ({text})")
+            return Farewell(peer, f"rank {peer} has not come ({text})", late=True)
         try:
             farewell = self._farewells.of(peer) if self._farewells is not None else None
         except ConnectionError as error:
             text += f"; {error}: the rank that keeps it may be the one that died"
             farewell = None
-        return PeerLostError, farewell or Farewell(peer, f"rank {peer} has died or left ({text})")
+        return farewell or Farewell(peer, f"rank {peer} has died or left ({text})")
 
     def _send(self, data: torch.Tensor, peer: int) -> Any:
         assert self._group is not None
