@@ -14,12 +14,12 @@ from uuid import UUID
 
 from dgcl.control import Control
 from dgcl.device import open_devices
+from dgcl.free_memory import available_memory
 from dgcl.machines import RankPlace, find_topology, places_of_ranks, several_machines
 from dgcl.planner import PlanOptions
 from dgcl.prepare import Share, prepare
 from dgcl.replication.choice import Replication
 from dgcl.replication.work import measure_together
-from dgcl.runtime.free_memory import available_memory
 from dgcl.topology import Topology
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.free_memory import available_memory
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
@@ -224,10 +225,6 @@ def _bytes(held: Holdings, graph: Graph, options: PlanOptions, wanted: Replicati
 
 def _too_much(counts: CopyCounts, graph: Graph, options: PlanOptions, wanted: Replication) -> str | None:
     """What does not fit, by the counts alone."""
-    from dgcl.runtime.free_memory import (
-        available_memory,
-    )  # its package loads torch, which planning does not need
-
     needed, there = counts.bytes_to_build(graph.edge_ids is not None), available_memory()
     if needed > there:
         return f"rank 0 would take {size(needed)} to copy the graph, and {size(there)} are free there"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.runtime.free_memory import available_memory
+from dgcl.free_memory import available_memory
 
 _PAGE = mmap.PAGESIZE
 

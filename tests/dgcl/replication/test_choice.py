@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dgcl.replication.choice import Replication
 from dgcl.replication.work import Work, measure_work
 from tests.dgcl.replication.machines import LAYOUTS, machines
 
+ROOT = Path(__file__).resolve().parents[3]
 GRAPH = as_graph(np.random.default_rng(8).integers(0, 200, (2, 300)), num_nodes=200)
 PART = np.arange(200) * 4 // 200
 CHEAP, SOME, DEAR = (Work(seconds, seconds) for seconds in (1e-12, 1e-8, 1e-6))
@@ -95,7 +98,7 @@ def test_who_insists_is_told_what_it_would_take(monkeypatch: pytest.MonkeyPatch)
         MemoryError, match=rf"'{METHOD}' does not fit: rank \d would hold about .* Take fewer hops"
     ):
         shares_with(METHOD, limit=10_000)
-    monkeypatch.setattr("dgcl.runtime.free_memory.available_memory", lambda: 5_000)
+    monkeypatch.setattr("dgcl.replication.choice.available_memory", lambda: 5_000)
     with pytest.raises(MemoryError, match=r"rank 0 would take .* to copy the graph, and 5 kB are free there"):
         shares_with(METHOD)
 
@@ -169,3 +172,22 @@ def test_work_is_measured_in_positive_seconds(row_bytes: int) -> None:
     assert 0 < work.edge < 1
     assert 0 < work.row < 10
     assert "ns an edge" in str(work)
+
+
+def test_planning_replicas_loads_no_torch() -> None:
+    """As ``dgcl plan --hops --work`` does where there is no GPU to wait for."""
+    code = (
+        "import sys, numpy as np\n"
+        "from dgcl.graph import as_graph\n"
+        "from dgcl.planner import PlanOptions\n"
+        "from dgcl.relation import build_classes\n"
+        "from dgcl.replication.choice import Replication, arrange\n"
+        "from dgcl.replication.work import Work\n"
+        "from tests.dgcl.replication.machines import machines\n"
+        "graph, part = as_graph(np.array([[0, 1, 2, 3], [1, 2, 3, 0]])), np.arange(4, dtype=np.int32)\n"
+        "wanted = Replication(1, work=Work(0.0, 0.0))\n"
+        "arrange(graph, part, build_classes(graph, part, 4), machines([0, 0, 1, 1]), 'auto', PlanOptions(), wanted)\n"
+        "print('torch' in sys.modules)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "False\n"

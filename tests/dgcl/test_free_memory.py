@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dgcl.runtime.free_memory import _rooms, available_memory
+from dgcl.free_memory import _rooms, available_memory
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000 kB\nMemAvailable:    5000 kB\n"
 
