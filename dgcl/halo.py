@@ -46,6 +46,7 @@ class PendingRows:
 
         Raises:
             CommError: A peer is lost, late, or makes another call.
+            ValueError: The communicator was closed meanwhile, or this process is a fork of the rank's.
             RuntimeError: The rows were changed in place meanwhile.
         """
         if self._rows is None:
@@ -84,6 +85,7 @@ class StartedExpand:
     def finish(self) -> Tensor:
         """``(num_halo, *F)``."""
         comm = self._comm
+        comm._runtime.check_present()
         if self._version is not None and _version(self._source) != self._version:
             comm.fail("rows of a started exchange were changed before they were sent")
             raise RuntimeError(
@@ -128,6 +130,7 @@ class StartedFold:
     def finish(self, into: Tensor) -> Tensor:
         """Add what has arrived to ``into`` ``(num_owned, *F)``, contiguous, in place."""
         runtime, program, kind = self._comm._runtime, self._comm._program, self._call.row_type
+        runtime.check_present()
         with Commitment(runtime):
             if not self._done:
                 self._done = runtime.drive(self._call)

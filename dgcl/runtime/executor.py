@@ -238,8 +238,8 @@ class Runtime:
             self.give_up(error)
             raise
 
-    def check_usable(self) -> None:
-        """Raise unless a call can be made now."""
+    def check_present(self) -> None:
+        """Raise where this rank is none, or none any more: in a fork of its process, and once it has left."""
         if os.getpid() != self._process:
             raise ValueError(
                 f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
@@ -249,6 +249,10 @@ class Runtime:
             raise ValueError(
                 f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info"
             )
+
+    def check_usable(self) -> None:
+        """Raise unless a call can be made now."""
+        self.check_present()
         if self._failure is not None:
             raise type(self._failure)(
                 f"rank {self.rank}: this communicator is unusable since an earlier call failed "
@@ -299,6 +303,7 @@ class Runtime:
     def drive(self, call: Call, wait: bool = True) -> bool:
         """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
         that was all."""
+        self.check_present()
         self._turn.take()
         task = call.task
         carry_on = self._advance_in_ranges if torch.autograd._profiler_enabled() else self._advance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -299,3 +300,63 @@ def test_dropped_rows_are_an_error_on_peers() -> None:
 def test_bad_arguments(act: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         dgcl.launch(lambda: act(build("directed", 1)), 1)
+
+
+def in_a_fork(carry_on: Any) -> int:
+    """How a fork of this process ends that carries a call on: 2 if it is told that it may not."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            carry_on()
+        except ValueError as error:
+            os._exit(2 if "a fork of the rank's process" in str(error) else 3)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("world_size", [1, 2])  # alone: nothing was left to be done when the process forked
+def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int) -> None:
+    def act() -> None:
+        comm = build("directed", world_size)
+        rows = random_bits((comm.num_nodes, 4), torch.int64)
+        into = torch.ones(comm.num_owned)
+        if comm.rank == 0:
+            pending = comm.expand_async(rows[comm.owned_ids])
+            assert in_a_fork(pending.wait) == 2
+            comm.control.barrier()
+            assert same_bits(pending.wait(), rows[comm.halo_ids])
+            fold = StartedFold(comm, torch.ones(comm.num_halo))
+            assert in_a_fork(lambda: fold.finish(into)) == 2
+            comm.control.barrier()
+            fold.finish(into)
+        else:  # begins when the fork is over
+            comm.control.barrier()
+            comm.expand(rows[comm.owned_ids])
+            comm.control.barrier()
+            comm.fold_halo(torch.ones(comm.num_halo), into)
+        total = torch.zeros(comm.num_nodes)
+        for ids in comm.control.exchange(comm.halo_ids):
+            total.index_add_(0, ids, torch.ones(len(ids)))
+        assert torch.equal(into, 1 + total[comm.owned_ids])
+
+    dgcl.launch(act, world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_rows_are_not_waited_for_once_the_communicator_is_closed(world_size: int) -> None:
+    def act() -> None:
+        comm = build("directed", world_size)
+        whole = random_bits((comm.num_nodes, 4), torch.int64)
+        before = comm.expand_async(whole[comm.owned_ids])
+        before.wait()
+        comm.control.barrier()
+        pending = comm.expand_async(whole[comm.owned_ids]) if comm.rank == 0 else None
+        comm.close()
+        if pending is not None:
+            with pytest.raises(ValueError, match="this communicator is closed"):
+                pending.wait()
+        assert same_bits(before.wait(), whole[comm.halo_ids])
+        comm.control.barrier()
+
+    dgcl.launch(act, world_size)
