@@ -19,8 +19,9 @@ from dgcl.machines import RankPlace, find_topology, places_of_ranks, several_mac
 from dgcl.planner import PlanOptions
 from dgcl.prepare import Share, prepare
 from dgcl.replication.choice import Replication
+from dgcl.replication.counts import machines_of
 from dgcl.replication.work import measure_together
-from dgcl.topology import Topology
+from dgcl.topology import Topology, resolve_topology
 
 if TYPE_CHECKING:
     import torch
@@ -69,17 +70,19 @@ def build_comm_info(
             predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
         row_bytes: Bytes of a typical row, for the plan's predictions and its choice of stages.
         seed: For the partition and the planner.
-        time_limit: Seconds that planning may take.
+        time_limit: Seconds that planning may take; with ``hops`` twice that, as each of two plans may take it.
         timeout: Seconds that a rank waits for another inside a call before it gives up.
         place: Renumber the parts first, so that each runs where the plan is fastest; the gain is told at
             INFO. A ``part`` that is given is renumbered too: see ``comm.owned_ids``.
         hops: How many exchanges of a forward pass build on each other: usually the layers of the model. Replicas
             reach that far. A model with more layers than that gives wrong numbers, and nothing can notice.
         memory_limit: Bytes that a rank may take for the rows and the graph of replication; default: what is free
-            where each rank computes. Predicted before anything is copied: "replicate-across-machines" refuses,
-            "auto" stays with the ordinary plan.
+            where each rank computes. A lower bound is known before anything is copied; halo rows are counted after.
+            Where it does not fit, "replicate-across-machines" refuses, and "auto" stays with the ordinary plan.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
-            (:mod:`dgcl.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
+            (:mod:`dgcl.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With ``hops``
+            the ordinary plan and that of replicas are kept apart, and the choice between them is not kept: what
+            a layer costs and what fits is found out in every job.
         channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
             the network), "memory" or "network" for all; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
@@ -105,7 +108,7 @@ def build_comm_info(
     topology = _several_machines(control, topology, places)
     free = control.exchange(_free_memory(places, control.rank, opened))
     where = "cpu" if opened is None else opened.tensors.device
-    weighing = method == "auto" and hops is not None and topology != "auto"  # which is one machine by now
+    weighing = control.rank == 0 and method == "auto" and hops is not None and _in_parts(topology, world_size)
     work = measure_together(control, row_bytes if weighing else None, where)
 
     def shares() -> list[Share]:
@@ -144,6 +147,16 @@ def _several_machines(
             return f"uniform:{control.world_size}"
         return find_topology(control, places).topology
     return topology
+
+
+def _in_parts(topology: str | Topology, world_size: int) -> bool:
+    """Whether the topology is of several machines; what is wrong with it is said by :func:`prepare`."""
+    if topology == "auto":  # which is one machine by now
+        return False
+    try:
+        return bool(machines_of(resolve_topology(topology, world_size)).any())
+    except (OSError, TypeError, ValueError):
+        return False
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:

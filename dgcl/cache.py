@@ -12,6 +12,9 @@ over the edges) and must be the stored one. An entry that fails is named in a wa
 used. What cannot be written (a full disk, a folder without permission) is a warning, too: training does not
 need it.
 
+Whether vertices are replicated across machines is no part of an entry: each of the two plans is one
+(:mod:`dgcl.stored_plans`), and every job weighs them anew, by its own work and memory.
+
 Entries are written beside their place and renamed into it, so that a reader sees a whole one or none however
 many jobs share the folder and whenever one is killed.
 """

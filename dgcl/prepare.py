@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.cache import PlanCache, cache_key
+from dgcl.cache import cache_key
 from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
 from dgcl.machines import host_of_ranks
@@ -26,9 +26,11 @@ from dgcl.planner.plan import Plan
 from dgcl.program import Program, compile_programs
 from dgcl.program.verify import verify_programs
 from dgcl.relation import VertexClasses, build_classes
-from dgcl.replication.choice import Arrangement, Replication, arrange
-from dgcl.replication.copies import copy_graph, vertex_graph, vertex_program
-from dgcl.replication.counts import count_copies, machines_of
+from dgcl.replication import METHOD
+from dgcl.replication.choice import Arrangement, Replication, arrange, check_limit
+from dgcl.replication.copies import vertex_graph, vertex_program
+from dgcl.replication.counts import machines_of
+from dgcl.stored_plans import StaleParts, StoredPlans
 from dgcl.topology import Topology, resolve_topology
 
 _log = logging.getLogger("dgcl")
@@ -74,6 +76,8 @@ def prepare(
     options, wanted = options or PlanOptions(), replication or Replication()
     if wanted.hops is not None:
         check_hops(wanted.hops)
+    if wanted.limit is not None:
+        check_limit(wanted.limit)
     clock = _Clock()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":
@@ -82,13 +86,21 @@ def prepare(
         machine = resolve_topology(topology, world_size)
     given = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     clock.lap("graph and topology")
-    entry = made = owners = None
+    plans = StoredPlans()
     if cache is not None:
         key = cache_key(checked, world_size, machine, given, partition, method, options)
-        more = {"place": place, "hops": wanted.hops, "memory_limit": wanted.limit}
-        entry = PlanCache(cache, {**key, **{name: value for name, value in more.items() if value}})
-        made = _cached(entry, checked, machine, wanted)
-        clock.lap("cache")
+        copied = method == METHOD and bool(machines_of(machine).any())
+        plans = StoredPlans(cache, {**key, "place": True} if place else key, wanted.hops, copied)
+    owners = plans.part(checked.num_nodes, world_size)
+    clock.lap("cache")
+    made = None
+    if owners is not None:
+        try:
+            classes = build_classes(checked, owners, world_size)
+            made = arrange(checked, owners, classes, machine, method, options, wanted, plans.plan)
+        except StaleParts:
+            made = None
+        clock.lap("plan")
     if made is None:
         owners = given
         if owners is None:
@@ -101,13 +113,13 @@ def prepare(
         if place:
             owners, classes = _placed(checked, owners, classes, machine, options)
             clock.lap("placement")
-        made = arrange(checked, owners, classes, machine, method, options, wanted)
+        made = arrange(checked, owners, classes, machine, method, options, wanted, plans.plan)
         clock.lap("plan")
     programs = compile_programs(made.plan, made.classes, made.part)
     verify_programs(programs, made.plan, made.classes, made.part)
     clock.lap("programs and proof")
-    if entry is not None and owners is not None:
-        entry.store(owners, made.plan)
+    assert owners is not None
+    if plans.store(owners):
         clock.lap("storing")
     shares = _share_out(checked, made, programs)
     clock.lap("local graphs")
@@ -166,28 +178,6 @@ def _placed(
     )
     owners = found.device_of_part.astype(owners.dtype)[owners]
     return owners, build_classes(graph, owners, machine.num_devices)
-
-
-def _cached(entry: PlanCache, graph: Graph, machine: Topology, wanted: Replication) -> Arrangement | None:
-    """What a cache entry holds, if that is what it should."""
-    world_size = machine.num_devices
-    loaded = entry.load(graph.num_nodes, world_size)
-    if loaded is None:
-        return None
-    owners, plan = loaded
-    copies = None
-    if "replication" in plan.meta and wanted.hops is not None:
-        copies = copy_graph(graph, owners, count_copies(graph, owners, machines_of(machine), wanted.hops))
-    subject, part = (graph, owners) if copies is None else (copies.graph, copies.part)
-    classes = build_classes(subject, part, world_size)
-    mine, stored = classes.relation, plan.relation
-    if not all(
-        np.array_equal(getattr(mine, name), getattr(stored, name)) for name in ("source", "dests", "count")
-    ):
-        entry.refuse(ValueError("its relation is not that of the graph and its parts"))
-        return None
-    _log.info("partition and plan come from the cache: %s", entry.path)
-    return Arrangement(subject, part, classes, plan, copies, f"as chosen for {entry.path}")
 
 
 class _Clock:

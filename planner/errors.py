@@ -1,4 +1,4 @@
-"""The one error that is particular to planning."""
+"""The errors that are particular to planning."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class PlanError(ValueError):
 
     The message names the tree, class, edge, stage or field at fault.
     """
+
+
+class NoRouteError(ValueError):
+    """Rows are needed where no chain of links leads; the message names the first such pair."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dgcl.planner.arrays import Int64Array
+from dgcl.planner.errors import NoRouteError
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -47,7 +48,7 @@ def require_links(need: Int64Array, topology: Topology, impossible: str) -> None
 
 
 def require_routes(need: Int64Array, topology: Topology) -> None:
-    """Raise ValueError naming the first pair that needs rows and that no chain of links joins.
+    """Raise NoRouteError naming the first pair that needs rows and that no chain of links joins.
 
     Args:
         need: (P, P) rows that rank s (row) owns and rank d (column) needs.
@@ -61,7 +62,7 @@ def require_routes(need: Int64Array, topology: Topology) -> None:
         s, d = (int(x) for x in missing[0])
         island = np.flatnonzero(reach[s])
         names = ", ".join(topology.devices[r].name for r in island[:8]) + (", ..." if island.size > 8 else "")
-        raise ValueError(
+        raise NoRouteError(
             f"{_pair(topology, s, d)} rows are needed but cannot get there, not even through relays"
             f" ({_how_many(missing)}): topology {topology.name!r} has no link from any of {{{names}}} to"
             f" {topology.devices[d].name} or to a device that reaches it; the missing link is"

@@ -2,25 +2,28 @@
 
 Both are held against each other by what a layer takes, forward and backward: twice the predicted seconds of an
 exchange, and the work of the rank that has most (:mod:`dgcl.replication.work`). And by what the fullest rank
-holds (:meth:`~dgcl.replication.counts.Holdings.bytes_held`). What replication would take is known well before it
-is carried out, so that what is hopeless or does not fit costs a few passes over the edges.
+holds (:meth:`~dgcl.replication.counts.Holdings.bytes_held`). A lower bound of both is known before anything is
+copied, so that what is hopeless or far too large costs a few passes over the edges; halo rows are counted after.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.free_memory import available_memory
+from dgcl.planner.errors import NoRouteError
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.reading.render import seconds, size
+from dgcl.planner.relation import Relation
 from dgcl.relation import VertexClasses, build_classes
 from dgcl.replication import METHOD
 from dgcl.replication.copies import Copies, copy_graph
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from dgcl.planner import PlanOptions
 
 _log = logging.getLogger("dgcl")
+
+
+Stored = Callable[[NDArray[np.int32], Relation, bool, Callable[[], Plan]], Plan]
+"""A plan for owners of vertices and a relation, of copies or not; where none is stored, the one that is made."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ def arrange(
     method: str,
     options: PlanOptions,
     wanted: Replication,
+    stored: Stored | None = None,
 ) -> Arrangement:
     """Plan by a method of the planner, or replicate across machines and plan inside; "auto" is the better one.
 
@@ -97,11 +105,14 @@ def arrange(
         method: A planner's, or ``replicate-across-machines``.
         options: For planning; with a time limit, each of two plans may take it.
         wanted: How deep replicas must go, and what they may take.
+        stored: Gives plans that were made before.
 
     Raises:
         ValueError: Unknown method, or ``hops`` is missing.
-        MemoryError: What was asked for does not fit; nothing was copied.
+        MemoryError: What was asked for does not fit. By a lower bound (owned rows and edges) that is known before
+            anything is copied; or by what is counted then, halo rows included.
     """
+    stored = stored or _make_anew
     machines = machines_of(topology)
     several = bool(machines.max(initial=0))
     if method == METHOD:
@@ -111,16 +122,31 @@ def arrange(
                 " other, usually the number of layers (got None)"
             )
         if several:
-            return _replicate(graph, part, machines, topology, options, wanted)
-        _log.info("%s: all ranks are on one machine, so nothing is replicated", METHOD)
+            return _replicate(graph, part, machines, topology, options, wanted, stored)
         method = "auto"
-    plain = Arrangement(graph, part, classes, make_plan(classes.relation, topology, method, options))
+    plan = stored(
+        part, classes.relation, False, lambda: make_plan(classes.relation, topology, method, options)
+    )
+    plain = Arrangement(graph, part, classes, plan)
+    if not several and method == "auto" and wanted.hops is not None:
+        return _told(plain, "the ordinary plan: all ranks are on one machine, so nothing is replicated")
     if method != "auto" or not several:
         return plain
     if wanted.hops is None:
         _log.info("%s was not considered: hops, the number of layers, was not given", METHOD)
         return plain
-    return _choose(plain, machines, topology, options, wanted)
+    return _choose(plain, machines, topology, options, wanted, stored)
+
+
+def check_limit(limit: Any) -> int:
+    """Return a number of bytes as an int.
+
+    Raises:
+        ValueError: It is no positive whole number.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)) or limit <= 0:
+        raise ValueError(f"memory_limit must be a positive whole number of bytes, or None (got {limit!r})")
+    return int(limit)
 
 
 def inside_machines(topology: Topology) -> Topology:
@@ -137,15 +163,16 @@ def _replicate(
     topology: Topology,
     options: PlanOptions,
     wanted: Replication,
+    stored: Stored,
 ) -> Arrangement:
     """Because the user says so."""
     assert wanted.hops is not None
     counts = count_copies(graph, part, machines, wanted.hops)
     most = _bytes(counts.expected(), graph, options, wanted).max()
-    _log.info("%s: %s, about %s on the fullest rank", METHOD, counts, size(int(most)))
+    _log.info("%s: %s, at least %s on the fullest rank", METHOD, counts, size(int(most)))
     problem = _too_much(counts, graph, options, wanted)
     if problem is None:
-        made, held = _carry_out(graph, part, counts, topology, METHOD, options)
+        made, held = _carry_out(graph, part, counts, topology, METHOD, options, stored)
         problem = _no_room(_bytes(held, graph, options, wanted), wanted)
         if problem is None:
             return _told(made, f"{METHOD} was asked for: {_line(made, held, graph, options, wanted)}")
@@ -161,6 +188,7 @@ def _choose(
     topology: Topology,
     options: PlanOptions,
     wanted: Replication,
+    stored: Stored,
 ) -> Arrangement:
     """Because it is faster and fits; said at INFO."""
     assert wanted.hops is not None
@@ -181,8 +209,8 @@ def _choose(
             f" as {counts}",
         )
     try:
-        made, copied = _carry_out(graph, part, counts, topology, "auto", options)
-    except ValueError as error:  # ranks of a machine that only another machine joins
+        made, copied = _carry_out(graph, part, counts, topology, "auto", options, stored)
+    except NoRouteError as error:  # ranks of a machine that only another machine joins
         return _told(plain, f"auto chose the ordinary plan: {METHOD} is impossible: {error}")
     theirs = f"{_line(made, copied, graph, options, wanted)}, as {counts}"
     problem = _no_room(_bytes(copied, graph, options, wanted), wanted)
@@ -200,17 +228,27 @@ def _carry_out(
     topology: Topology,
     method: str,
     options: PlanOptions,
+    stored: Stored,
 ) -> tuple[Arrangement, Holdings]:
     """Copy and plan; ``method`` is what the plan calls itself."""
     copies = copy_graph(graph, part, counts)
     classes = build_classes(copies.graph, copies.part, len(counts.core))
-    plan = make_plan(classes.relation, inside_machines(topology), "auto", options)
-    facts = {"hops": counts.hops, "copies": counts.row_factor, "edges": counts.edge_factor}
-    meta = {**plan.meta, "method": method, "replication": facts}
-    meta["fingerprint"] = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
-    plan = Plan(plan.relation, plan.trees, plan.topology, meta)
+
+    def make() -> Plan:
+        plan = make_plan(classes.relation, inside_machines(topology), "auto", options)
+        facts = {"hops": counts.hops, "copies": counts.row_factor, "edges": counts.edge_factor}
+        meta = {**plan.meta, "method": method, "replication": facts}
+        meta["fingerprint"] = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
+        return Plan(plan.relation, plan.trees, plan.topology, meta)
+
+    plan = stored(part, classes.relation, True, make)
     made = Arrangement(copies.graph, copies.part, classes, plan, copies)
     return made, holdings(copies.graph, copies.part, plan.relation)
+
+
+def _make_anew(part: NDArray[np.int32], relation: Relation, copied: bool, make: Callable[[], Plan]) -> Plan:
+    """No plan is stored."""
+    return make()
 
 
 def _told(made: Arrangement, why: str) -> Arrangement:
@@ -228,15 +266,15 @@ def _too_much(counts: CopyCounts, graph: Graph, options: PlanOptions, wanted: Re
     needed, there = counts.bytes_to_build(graph.edge_ids is not None), available_memory()
     if needed > there:
         return f"rank 0 would take {size(needed)} to copy the graph, and {size(there)} are free there"
-    return _no_room(_bytes(counts.expected(), graph, options, wanted), wanted)
+    return _no_room(_bytes(counts.expected(), graph, options, wanted), wanted, "at least")
 
 
-def _no_room(needed: NDArray[np.int64], wanted: Replication) -> str | None:
+def _no_room(needed: NDArray[np.int64], wanted: Replication, how: str = "about") -> str | None:
     over = [held - wanted.room(rank) for rank, held in enumerate(needed.tolist())]
     rank = int(np.argmax(over))
     if over[rank] <= 0:
         return None
-    return f"rank {rank} would hold about {size(int(needed[rank]))}, and may take {size(wanted.room(rank))}"
+    return f"rank {rank} would hold {how} {size(int(needed[rank]))}, and may take {size(wanted.room(rank))}"
 
 
 def _layer_seconds(plan: Plan, held: Holdings, work: Work) -> float:

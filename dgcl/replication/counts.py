@@ -1,4 +1,4 @@
-"""How much replication copies, and what that takes, before anything is copied.
+"""How much replication copies, and what that takes at least, before anything is copied.
 
 Finding out takes 24 bytes for each vertex of the graph and K + 1 passes over its edges for every 64 machines.
 """
@@ -83,8 +83,8 @@ class CopyCounts:
         return kept
 
     def expected(self) -> Holdings:
-        """What each rank will hold: owned rows exactly, edges on average over its machine, and no halo: that
-        depends on who keeps what."""
+        """What is known of each rank before anything is copied: owned rows exactly, edges on average over its
+        machine, and no halo rows, which depend on who keeps what. The fullest rank will hold at least that."""
         ranks = np.bincount(self.machine_of_rank, minlength=len(self.rows))
         edges = (self.edges // np.maximum(ranks, 1))[self.machine_of_rank]
         return Holdings(self.owned(), np.zeros_like(self.core), edges)

@@ -87,11 +87,24 @@ def measure_together(
 ) -> Work | None:
     """:func:`measure_work` on all ranks at once, and the slowest rank's; None where rank 0's ``row_bytes`` is None.
 
-    Collective; what the other ranks give does not count.
+    Collective; what the other ranks give does not count. What goes wrong on one rank is raised on all of them.
+
+    Raises:
+        RuntimeError: A rank could not measure; as is any error on that rank itself.
     """
     asked = control.broadcast(row_bytes)
     if asked is None:
         return None
     control.barrier()
-    found = control.exchange(measure_work(asked, device))
-    return Work(max(work.edge for work in found), max(work.row for work in found))
+    work, problem = Work(0.0, 0.0), None
+    try:
+        work = measure_work(asked, device)
+    except Exception as error:  # whatever it is: the others wait for this rank
+        problem = error
+    found = control.exchange((work, None if problem is None else f"{type(problem).__name__}: {problem}"))
+    if problem is not None:
+        raise problem
+    for rank, (_, why) in enumerate(found):
+        if why is not None:
+            raise RuntimeError(f"rank {rank} cannot measure what a layer costs on {device}: {why}")
+    return Work(max(work.edge for work, _ in found), max(work.row for work, _ in found))

@@ -60,7 +60,7 @@ def no_thinking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "partition_graph", refuse)
-        patch.setattr(preparing, "arrange", refuse)
+        patch.setattr("dgcl.replication.choice.make_plan", refuse)
         yield
 
 

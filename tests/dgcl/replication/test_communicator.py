@@ -14,11 +14,13 @@ from torch.nn import functional as F
 
 import dgcl
 import dgcl.nn
+from dgcl.context import context
 from dgcl.graph import as_graph
 from dgcl.part_files import load_share, save_shares
 from dgcl.prepare import prepare
-from dgcl.replication import METHOD
+from dgcl.replication import METHOD, work
 from dgcl.replication.choice import Replication
+from dgcl.replication.work import Work
 from tests.dgcl.replication.machines import LAYOUTS, machines
 
 NUM_NODES = 40
@@ -98,6 +100,47 @@ def test_memory_that_is_not_there_is_an_error_on_every_rank() -> None:
             dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), method=METHOD, hops=2, memory_limit=1000)
 
     dgcl.launch(run, len(MACHINE))
+
+
+@pytest.mark.parametrize(
+    ("topology", "options", "measures"),
+    [
+        (machines([0, 1]), {"hops": 1}, True),
+        (machines([0, 0]), {"hops": 1}, False),
+        (machines([0, 1]), {}, False),
+        (machines([0, 1]), {"hops": 1, "method": "direct"}, False),
+        ("auto", {"hops": 1}, False),
+    ],
+    ids=["two machines", "one machine", "no hops", "another method", "found out"],
+)
+def test_work_is_measured_where_it_decides(
+    topology: Any, options: dict[str, Any], measures: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def measured(row_bytes: int, device: Any) -> Work:
+        asked.append(row_bytes)
+        return Work(1e-9, 1e-9)
+
+    monkeypatch.setattr(work, "measure_work", measured)
+    dgcl.launch(lambda: dgcl.build_comm_info(as_graph(EDGES), topology, **options).close(), 2)
+    assert asked == ([512, 512] if measures else [])
+
+
+def test_a_rank_that_cannot_measure_is_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(row_bytes: int, device: Any) -> Work:
+        if context.require_control().rank == 1:
+            raise OSError("no device")
+        return Work(1e-9, 1e-9)
+
+    def run() -> str:
+        with pytest.raises((OSError, RuntimeError)) as caught:
+            dgcl.build_comm_info(as_graph(EDGES), machines([0, 1]), hops=1)
+        return str(caught.value)
+
+    monkeypatch.setattr(work, "measure_work", measured)
+    why = "rank 1 cannot measure what a layer costs on cpu: OSError: no device"
+    assert dgcl.launch(run, 2) == [why, "no device"]
 
 
 LOSSES: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
