@@ -114,7 +114,7 @@ def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
             seed=args.seed,
             cache=args.cache,
         )
-    return build_with_baselines(graph, method=args.method, seed=args.seed, layers=exchanges)
+    return build_with_baselines(graph, args.topology, method=args.method, seed=args.seed, layers=exchanges)
 
 
 def describe(
@@ -134,7 +134,8 @@ def describe(
     print(
         f"plan    {plan.method}: {plan.num_stages} stage(s), {plan.relation.num_classes} classes; {seconds},"
     )
-    print(f"        at most {plan.gap:.1%} above what any plan could reach")
+    of_copies = " of these copies" if any(replicas) else ""
+    print(f"        at most {plan.gap:.1%} above what any plan{of_copies} could reach")
     if comm.choice:
         print(f"choice  {comm.choice}")
     if args.method in BASELINES:
@@ -193,6 +194,8 @@ def parse_arguments() -> argparse.Namespace:
         "--check", action="store_true", help="compare with one rank; exit with 1 if not equal"
     )
     args = parser.parse_args()
+    if args.cache is not None and args.method in BASELINES:
+        parser.error(f"--cache goes with plans: nothing of --method {args.method} is kept")
     args.dtype = torch.float64 if args.float64 or args.check else torch.float32
     return args
 

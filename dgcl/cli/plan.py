@@ -15,7 +15,7 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
-from dgcl.cli.problem import add_problem, graph_in_parts, problem
+from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, problem
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
 from dgcl.cli.topo import resolve
 
@@ -76,9 +76,10 @@ def plan(args: argparse.Namespace) -> int:
     from dgcl.replication import METHOD
 
     for method in (args.method, *(args.compare or ())):
-        if method != METHOD:
+        if method != METHOD:  # which is not one of the planner's
             get_planner(method)  # an unknown method is refused before anything long is done
     copying = check_replication(args)
+    check_problem(args)
     _check_files(args)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
     if args.gap is not None:
@@ -106,6 +107,8 @@ def plan(args: argparse.Namespace) -> int:
         print_json({**_summary(made), "report": facts, **more})
     else:
         _print(facts, told)
+        if "replication" in made.meta:
+            print("\nreplicas  methods and bound are for the copies, inside machines")
         if why:
             print(f"\nchoice    {why}")
         if placement is not None:

@@ -43,12 +43,17 @@ def add_problem(parser: Parser) -> None:
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
 
 
-def problem(args: argparse.Namespace) -> tuple[Relation, Topology]:
-    """Read or make the relation, and take as much of the topology as it needs."""
+def check_problem(args: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
     if args.part is not None and args.graph is None:
         raise CliError("--part goes with a graph: a relation is partitioned already")
     if args.scale is not None and args.synthetic is None:
         raise CliError("--scale goes with --synthetic")
+
+
+def problem(args: argparse.Namespace) -> tuple[Relation, Topology]:
+    """Read or make the relation, and take as much of the topology as it needs."""
+    check_problem(args)
     if args.relation is not None:
         return _from_file(args.relation, args)
     topology = resolve(args.topology, args.parts)

@@ -48,6 +48,11 @@ def check_replication(args: argparse.Namespace) -> bool:
     """Whether replicas are asked about; refuse what cannot be before anything long is done."""
     from dgcl.replication import METHOD
 
+    if METHOD in (args.compare or ()):
+        raise CliError(
+            f"--compare cannot hold {METHOD}: it plans for another relation; give --hops and --method auto, which"
+            " weighs both"
+        )
     if args.method == METHOD and args.hops is None:
         raise CliError(f"--method {METHOD} needs --hops: the layers that replicas must last for")
     for name, value in (("--memory-limit", args.memory_limit), ("--work", args.work)):
@@ -74,11 +79,12 @@ def arrange_copies(
 ) -> tuple[Arrangement, str]:
     """The better of the two, or what was asked for; and why."""
     from dgcl.replication.choice import Replication, arrange
+    from dgcl.replication.counts import machines_of
     from dgcl.replication.work import Work, measure_work
 
     if args.work is not None:
         work, source = Work(*(nanoseconds * 1e-9 for nanoseconds in args.work)), "as given"
-    elif args.method == "auto":
+    elif args.method == "auto" and machines_of(topology).any():
         with step("measuring what a layer costs"):
             work, source = (
                 measure_work(options.row_bytes),

@@ -76,6 +76,22 @@ def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_po
     assert rank_pool(3).run(train_and_check, model, layers_from) == [True] * 3
 
 
+def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr(program, "build_with_baselines", lambda graph, topology, **_: given.append(topology))
+    program.build(None, arguments(method="swap", topology="dgx1"))
+    assert given == ["dgx1"]
+
+
+def test_a_baseline_has_no_cache(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--method", "swap", "--cache", "plans"])
+    with pytest.raises(SystemExit):
+        program.parse_arguments()
+    assert "--cache goes with plans: nothing of --method swap is kept" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("method", ["direct", "spst", "chain", "gloo", "swap", "padded", "replication"])
 def test_every_method_trains_as_on_one_rank(method: str, rank_pool) -> None:
     assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3

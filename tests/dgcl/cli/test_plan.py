@@ -196,6 +196,17 @@ def test_replicas_are_explained_in_words(run: Run, two_machines: None) -> None:
     assert "two.json" not in shown
     measured = run(*COPIES, "--compare", "direct").out
     assert "measured on this host's CPU" in measured
+    inside = "replicas  methods and bound are for the copies, inside machines"
+    assert inside in shown
+    ordinary = run(*COPIES, "--work", "1e6,1e6", "--compare", "direct").out
+    assert inside not in ordinary
+
+
+def test_one_machine_says_why_there_are_no_replicas(run: Run, folder: Path) -> None:
+    save_topology(machines([0, 0, 0]), folder / "two.json")
+    for method in ("auto", METHOD):
+        found = run(*COPIES, "--work", "1,1", "--method", method, "--json").json
+        assert "all ranks are on one machine, so nothing is replicated" in found["choice"]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +220,8 @@ def test_replicas_are_explained_in_words(run: Run, two_machines: None) -> None:
         (["plan", "graph.npz", "--topology", "two.json", "--work", "1,1"], "--work goes with --hops"),
         ([*COPIES, "--work", "1"], "--work must be two numbers"),
         ([*COPIES, "--method", "direct"], f"--hops goes with --method auto or {METHOD}"),
+        ([*COPIES, "--compare", f"direct,{METHOD}"], f"--compare cannot hold {METHOD}"),
+        ([*COPIES, "--scale", "2"], "--scale goes with --synthetic"),
         ([*COPIES, "--hops", "0"], "must be a whole number of at least 1"),
         ([*COPIES, "--method", METHOD, "--memory-limit", "100"], "does not fit: rank"),
     ],
