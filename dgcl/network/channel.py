@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import threading
 import time
@@ -67,6 +68,7 @@ class NetworkChannel:
         bytes_sent: np.ndarray,
     ) -> None:
         self.rank, self._boards, self._num_stages = rank, dict(stand_ins), num_stages
+        self._process = os.getpid()
         self._wire = Wire(group, timeout)
         self.lost: dict[int, str] = {}
         self._job: Job | None = None
@@ -112,8 +114,12 @@ class NetworkChannel:
             self._tell(failed_message(error))
 
     def close(self) -> None:
-        """Tell the partners, break the connections and end the threads. Idempotent."""
-        if self._wire.closed:
+        """Tell the partners, break the connections and end the threads. Idempotent.
+
+        A fork of the rank's process, which inherits the exit handler, has none of the threads, but the connections:
+        it leaves the partners alone.
+        """
+        if self._wire.closed or os.getpid() != self._process:
             return
         atexit.unregister(self.close)
         if self._job is not None:

@@ -67,7 +67,8 @@ class Job:
         arrivals: By (stage, partner).
         locks: One for each partner: who waits for its rows.
         sender_done: Set when all is sent, or will never be.
-        filling: Held while rows are read; see :meth:`cancel`.
+        filling: Held while rows are read; see :meth:`cancel`. The thread that holds it may take it again: a finaliser
+            that runs there may cancel.
         cancelled: Nothing may be read any more.
         slices: Messages of rows that are through, either way; they show that a slow network moves.
     """
@@ -78,26 +79,28 @@ class Job:
     locks: dict[int, threading.Lock]
     ready: list[tuple[Work, Tensor]] = field(default_factory=list)
     sender_done: threading.Event = field(default_factory=threading.Event)
-    filling: threading.Lock = field(default_factory=threading.Lock)
+    filling: threading.RLock = field(default_factory=threading.RLock)
     cancelled: bool = False
     slices: int = 0
 
-    def is_sent(self, patience: int) -> bool:
-        """Whether all is on the wire; with ``patience`` wait a little for it."""
-        if patience:
+    def is_sent(self, wait: bool) -> bool:
+        """Whether all is on the wire; with ``wait`` look a little longer."""
+        if wait:
             self.sender_done.wait(_A_LITTLE)
         if not self.sender_done.is_set():
             return False
         if self.sent[self.call.task.remote].all():
             return True
-        if patience:  # it has stopped for a reason that the executor is about to see
+        if wait:  # it has stopped for a reason that the executor is about to see
             time.sleep(_A_LITTLE)
         return False
 
     def cancel(self) -> None:
-        """Stop reading rows; when this returns nothing of the call's buffers is read by the channel."""
+        """Stop reading rows; when this returns nothing of the call's buffers is read by the channel, but for the
+        thread that called it: that looks at ``cancelled`` before it reads."""
+        self.cancelled = True
         with self.filling:
-            self.cancelled = True
+            pass
 
     def sends_by_partner(self, rank: int) -> list[tuple[int, list[int]]]:
         """The schedule's sends to each partner, in their order; partners from ``rank`` on, and then around, so

@@ -145,20 +145,20 @@ class Sender:
         row_bytes = call.row_type.row_bytes
         start = int(task.schedule.send_from[index, portion])
         send_rows, arrival_rows, arrival_slots = task.tables
+        first, past, own = start + begin, start + end, source if portion == 0 else 0
         with job.filling:
+            # Here a finaliser may run, and cancel; not between the look and the compiled call.
             if job.cancelled:
                 return False
             if task.verb == EXPAND:
-                fill_expand_slice(
-                    target, source, num_source_rows, second, send_rows, start + begin, start + end, row_bytes
-                )
+                fill_expand_slice(target, source, num_source_rows, second, send_rows, first, past, row_bytes)
             else:
                 fill_fold_slice(
                     call.row_type.sum_code,
                     target,
-                    source if portion == 0 else 0,
-                    start + begin,
-                    start + end,
+                    own,
+                    first,
+                    past,
                     arrival_rows,
                     arrival_slots,
                     second,

@@ -31,7 +31,8 @@ _AT_ONCE: Final = timedelta(milliseconds=1)
 class Wire:
     """Messages of bytes between the ranks of a Gloo group that is used for nothing else.
 
-    Errors of Gloo (a connection that broke) come as RuntimeError, from posting or from waiting.
+    Errors of Gloo (a connection that broke) come as RuntimeError, from posting or from waiting, and so does use after
+    :meth:`close`.
 
     Args:
         group: The group.
@@ -46,12 +47,12 @@ class Wire:
 
     def send(self, message: Tensor, peer: int, tag: int) -> Work:
         """Post a send; the memory is read until :meth:`wait` returns."""
-        work: Work = self._group.send([message], peer, tag)
+        work: Work = self._open().send([message], peer, tag)
         return work
 
     def receive(self, place: Tensor, peer: int, tag: int) -> Work:
         """Post a receive into ``place``."""
-        work: Work = self._group.recv([place], peer, tag)
+        work: Work = self._open().recv([place], peer, tag)
         return work
 
     def wait(self, work: Work) -> None:
@@ -79,3 +80,10 @@ class Wire:
                 self.receive(torch.empty(1, dtype=torch.uint8), peer, _NEVER).wait(_AT_ONCE)
         forget_group(self._group)
         self._group = None
+
+    def _open(self) -> Any:
+        """The group; looked at once, because another thread may be giving it up."""
+        group = self._group
+        if group is None:
+            raise RuntimeError("the connections are closed")
+        return group

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,9 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.context import context
 from dgcl.errors import ERROR_CODES
-from dgcl.network.job import SLICE_BYTES, slices_of
+from dgcl.network.job import SLICE_BYTES, Job, slices_of
 from dgcl.network.messages import error_of, failed_message, ready_message, words_of
+from dgcl.network.wire import NEWS, Wire
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import folded, local_ids, random_bits, same_bits
@@ -179,3 +182,51 @@ def test_slices_cover_a_portion_once(count: int, row_bytes: int) -> None:
         end > begin and ((end - begin) * row_bytes <= SLICE_BYTES or end == begin + 1)
         for begin, end in slices
     )
+
+
+def forks() -> bool:
+    """Calls before and after a fork of rank 1 has run the exit handlers that it inherited."""
+    comm = joined(WORLD)
+    channel, rows = comm._runtime._network, comm.owned_ids
+    assert channel is not None
+    good = bool(torch.equal(comm.expand(rows), local_ids(comm)))
+    if comm.rank == 1:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                channel.close()
+                os._exit(0 if not channel._wire.closed else 2)
+            finally:
+                os._exit(1)
+        good &= os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    comm.control.barrier()
+    good &= bool(torch.equal(comm.expand(rows), local_ids(comm)))
+    comm.control.barrier()
+    comm.close()
+    return good
+
+
+def test_a_fork_does_not_take_leave_of_the_partners(rank_pool: Callable[[int], RankPool]) -> None:
+    assert rank_pool(4).run(forks) == [True] * 4
+
+
+def test_a_closed_wire_says_so() -> None:
+    wire = Wire(None, 1.0)  # type: ignore[arg-type]
+    for post in (wire.send, wire.receive):
+        with pytest.raises(RuntimeError, match="closed"):
+            post(torch.zeros(1, dtype=torch.uint8), 0, NEWS)
+
+
+def test_the_sender_may_cancel_what_it_is_filling() -> None:
+    """In a finaliser, which runs in whatever thread drops the last reference."""
+    job = Job(None, np.zeros(0, np.uint8), [], {})  # type: ignore[arg-type]
+
+    def fill() -> None:
+        with job.filling:
+            job.cancel()
+
+    sender = threading.Thread(target=fill, daemon=True)
+    sender.start()
+    sender.join(60)
+    assert not sender.is_alive()
+    assert job.cancelled
