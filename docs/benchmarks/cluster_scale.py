@@ -103,7 +103,9 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         last = row["ranks"]
     if last == rows[-1]["ranks"]:
         return f"Each doubling up to {last} ranks shortens the epoch by {PAYS:g} times or more."
-    return f"It pays to go to {last} ranks; twice as many shorten the epoch by less than {PAYS:g} times, or not."
+    return (
+        f"It pays to go to {last} ranks; twice as many shorten the epoch by less than {PAYS:g} times, or not."
+    )
 
 
 def study(
