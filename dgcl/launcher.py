@@ -196,7 +196,7 @@ def _process_main(
     import torch
     import torch.distributed as dist
 
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, name="dgcl parent watch", daemon=True).start()
     torch.set_num_threads(num_threads)
     try:
         dist.init_process_group(

@@ -30,19 +30,22 @@ def introduce(comm: Communicator) -> None:
 
 
 def _siblings(reference: weakref.ref[Communicator]) -> list[Sibling]:
-    """The other communicators that this thread has built, of the same ranks."""
+    """The other communicators that this thread has built, of the same ranks, and that can still make calls.
+
+    One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones."""
     comm = reference()
-    return [
+    found = [
         other._runtime.as_sibling()
         for other in context.opened
-        if comm is not None
-        and other is not comm
-        and other.control is comm.control
-        and not other._runtime.closed
+        if comm is not None and other is not comm and other.control is comm.control
     ]
+    return [sibling for sibling in found if sibling is not None]
 
 
 def _only_ranks_run(control: Control) -> bool:
-    """Whether this process has no threads but those that are ranks, and the one that started them."""
+    """Whether this process has no threads but those that are ranks, and the one that started them.
+
+    The library's own threads, known by their names, make no calls."""
     ranks = control.world_size if isinstance(control, ThreadControl) else 0
-    return threading.active_count() <= ranks + 1
+    others = [thread for thread in threading.enumerate() if not thread.name.startswith("dgcl ")]
+    return len(others) <= ranks + 1

@@ -106,10 +106,12 @@ class Runtime:
         self._network = open_network(control, self._peers, program, timeout, self.bytes_sent)
         self.lookout = Lookout(program, self._peers, timeout, self._network)
 
-    def as_sibling(self) -> Sibling:
-        """What the rank's other communicators may know of this one."""
+    def as_sibling(self) -> Sibling | None:
+        """What the rank's other communicators may know of this one; None where it makes no more calls."""
+        if self._closed or self._failure is not None:
+            return None
         remote = self._peers.remote.tolist()
-        return Sibling(self.lookout.name, self._call, self._peers.boards, remote, self._turn)
+        return Sibling(self.lookout.name, self._call, self._peers.boards, remote)
 
     @property
     def closed(self) -> bool:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dgcl.errors import CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.program.model import Program
-from dgcl.runtime.board import Board
+from dgcl.runtime.board import ALIVE, FAILED, Board
 from dgcl.runtime.engine import read_word
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.tasks import Call
-from dgcl.runtime.turn import Turn
 from dgcl.runtime.waits import VERBS, arrived_meanwhile, awaited, suspects, unpack_tag
 
 if TYPE_CHECKING:
@@ -27,14 +26,12 @@ class Sibling(NamedTuple):
         call: The call that this rank has made last, or is in.
         boards: Of all its ranks.
         remote: Ranks whose board is a stand-in, which may be behind.
-        turn: Which thread makes its calls.
     """
 
     name: str
     call: int
     boards: list[Board]
     remote: list[int]
-    turn: Turn
 
 
 class Lookout:
@@ -117,13 +114,19 @@ class Lookout:
 
         With ``crossed`` only one that proves a mistake. This rank has begun ``mine`` and not yet call m of a sibling.
         A peer that has begun call m of the sibling and not yet ``mine`` goes through them in the other order, whatever
-        else happens, if each rank makes its calls from one thread; so the sibling must be one of this thread's.
+        else happens, if no other thread may make call m here. Who made the calls before does not tell that: a program
+        may build its communicators in one thread and then give each thread its own.
+
+        A peer that has left the sibling, or has failed in it, is not in it any more; unless it failed because it found
+        the crossing first.
         """
+        if crossed and not self.alone():
+            return ""
         for sibling in self.siblings():
-            if crossed and not sibling.turn.is_mine(self.alone()):
-                continue
             for peer, board in enumerate(sibling.boards):
                 if peer == self._rank or peer in sibling.remote or peer in self._peers.remote:
+                    continue
+                if board.state != ALIVE and not _found_disagreement(board):
                     continue
                 call, tag = board.current_call()  # before the next line: what it has begun it has begun
                 begun = self._peers.boards[peer].current_call()[0] >= mine.number
@@ -138,3 +141,8 @@ class Lookout:
         """Why the network does not reach ``peer`` any more, if that is so."""
         why = None if self._network is None else self._network.lost.get(peer)
         return None if why is None else f"has died or its connection broke ({why})"
+
+
+def _found_disagreement(board: Board) -> bool:
+    """Whether a board's rank left because ranks make different calls."""
+    return board.state == FAILED and isinstance(board.failure(), DisagreementError)

@@ -14,7 +14,6 @@ class Turn:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._holder: dict[str, int] = {}  # setdefault is one step: of two threads one sees the other
-        self._last: int | None = None
 
     def take(self) -> None:
         """Begin, or go on.
@@ -28,12 +27,6 @@ class Turn:
                 f"rank {self._rank}: another thread is in a call on this communicator; make its calls one after"
                 " the other (peers must see them in one order), or build a communicator for each thread"
             )
-
-        self._last = me
-
-    def is_mine(self, otherwise: bool) -> bool:
-        """Whether this thread made the last call; ``otherwise`` where there has been none."""
-        return otherwise if self._last is None else self._last == threading.get_ident()
 
     def give_back(self) -> None:
         """The call is over, or waits to be taken up again."""

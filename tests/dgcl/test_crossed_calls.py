@@ -26,6 +26,20 @@ def expand(comm: Communicator) -> bool:
     return bool((comm.expand(comm.owned_ids) == local_ids(comm)).all())
 
 
+def count_looks(comm: Communicator, number: int, done: threading.Event) -> None:
+    """Set ``done`` when the communicator has waited so long that it looked around ``number`` times."""
+    looked: list[None] = []
+    look = comm._runtime._look_around
+
+    def count(*rest: object) -> None:
+        look(*rest)  # type: ignore[arg-type]
+        looked.append(None)
+        if len(looked) == number:
+            done.set()
+
+    comm._runtime._look_around = count  # type: ignore[method-assign, assignment]
+
+
 @pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
 def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool) -> None:
     def run() -> str:
@@ -33,7 +47,7 @@ def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool
         if used:
             assert expand(one)
             assert expand(two)
-        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: not used
+        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
         first, second = (one, two) if context.require_control().rank == 0 else (two, one)
         with pytest.raises(DisagreementError) as caught:
             _ = expand(first), expand(second)
@@ -48,9 +62,13 @@ def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool
     assert f"where rank 1 has begun {'1' if used else 'none'}" in one
 
 
-def test_where_other_threads_may_come_the_deadline_tells_the_order() -> None:
+@pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
+def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -> None:
     def run() -> str:
-        one, two = both(1.0)
+        one, two = join(PAIR.shares(), 5.0), join(OTHER.shares(), 5.0)
+        if used:
+            assert expand(one)
+            assert expand(two)
         one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: False
         first = one if context.require_control().rank == 0 else two
         with pytest.raises(CommError) as caught:
@@ -58,9 +76,7 @@ def test_where_other_threads_may_come_the_deadline_tells_the_order() -> None:
         return f"{type(caught.value).__name__}: {caught.value}"
 
     said = dgcl.launch(run, 2)
-    pattern = (
-        r"CommTimeoutError: .*rank \d has begun call 1 of communicator \d .*, where rank \d has begun none"
-    )
+    pattern = r"CommTimeoutError: .*rank \d has begun call \d of communicator \d .*, where rank \d has begun (none|1)"
     assert any(re.search(pattern, text) for text in said), said
 
 
@@ -83,19 +99,67 @@ def test_threads_may_make_the_calls_of_a_communicator_each() -> None:
         thread = threading.Thread(target=elsewhere)
         thread.start()
         results.append(expand(mine))
-        looked: list[None] = []
-        look = mine._runtime._look_around
-
-        def count(*rest: object) -> None:
-            look(*rest)  # type: ignore[arg-type]
-            looked.append(None)
-            if len(looked) == 3:
-                waiting[rank].set()
-
-        mine._runtime._look_around = count  # type: ignore[method-assign, assignment]
+        count_looks(mine, 3, waiting[rank])
         results.append(expand(mine))
         thread.join()
         assert results == [True] * 4
+
+    dgcl.launch(run, 2)
+
+
+def test_communicators_built_and_used_by_one_thread_may_then_go_to_a_thread_each() -> None:
+    """Rank 0 waits in call 2 of the first; rank 1's helper has begun call 2 of the second, its main thread waits until
+    rank 0 has looked around several times; rank 0's helper comes after that."""
+    looked = threading.Event()
+
+    def run() -> None:
+        one, two = both(60.0)
+        assert expand(one)
+        assert expand(two)
+        began = threading.Event()
+        results: list[bool] = []
+
+        def helper() -> None:
+            if two.rank == 0:
+                looked.wait(50)
+            began.set()
+            results.append(expand(two))
+
+        thread = threading.Thread(target=helper)
+        thread.start()
+        if one.rank == 0:
+            count_looks(one, 5, looked)
+        else:
+            began.wait(50)
+            looked.wait(50)
+        results.append(expand(one))
+        thread.join()
+        assert results == [True, True]
+
+    dgcl.launch(run, 2)
+
+
+def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_successor() -> None:
+    """Rank 1 began a call of it that rank 0 did not; rank 0 then waits in the next one for a late rank 1."""
+    looked = threading.Event()
+
+    def run() -> None:
+        old, spare = both(60.0)
+        assert expand(old)
+        if old.rank == 0:
+            old.fail("out of memory")
+        else:
+            with pytest.raises(CommError, match="out of memory"):
+                expand(old)
+        new = join(PAIR.shares(), 60.0)
+        for comm in (old, spare, new):
+            comm._runtime.lookout.alone = lambda: True
+        if new.rank == 0:
+            count_looks(new, 5, looked)
+        else:
+            looked.wait(50)
+        assert expand(new)
+        assert expand(spare)
 
     dgcl.launch(run, 2)
 
