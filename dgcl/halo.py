@@ -91,11 +91,11 @@ class StartedExpand:
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
             )
-        if not self._done:
-            with Commitment(comm._runtime):
+        with Commitment(comm._runtime):
+            if not self._done:
                 self._done = comm._runtime.drive(self._call)
-        self._over = True
-        comm._runtime.record(self._call)
+            self._over = True
+            comm._runtime.record(self._call)
         return self._halo
 
     def __del__(self) -> None:
@@ -144,8 +144,8 @@ class StartedFold:
                 kind.row_bytes,
             )
             self._over = True
-        runtime.pool.release(self._arrivals)
-        runtime.record(self._call)
+            runtime.pool.release(self._arrivals)
+            runtime.record(self._call)
         if not into.is_inference():
             torch.autograd.graph.increment_version(into)  # autograd must know that it was written to
         return into

@@ -15,7 +15,7 @@ class Commitment:
     Entered before anybody is told, because Ctrl-C may come between any two steps of Python, also between the return
     of a function and whatever its caller does next. Left behind with an error, the communicator has failed, even if
     this rank's part of the call was done: who catches the error has no result, and would begin the next call where
-    peers go on with another.
+    peers go on with another. The way back from here to the caller is not covered: nothing may fail there.
     """
 
     __slots__ = ("_runtime",)

@@ -158,9 +158,9 @@ class Runtime:
             task.copied = time.perf_counter_ns() - began
             if not done:
                 self.drive(call)
-        if relay is not None:
-            self.pool.release(relay)
-        self.record(call)
+            if relay is not None:
+                self.pool.release(relay)
+            self.record(call)
 
     def fold(self, rows: int, row_type: RowType) -> Block:
         """Sum up what all ranks hold for this rank's vertices.
@@ -192,8 +192,8 @@ class Runtime:
                 arrivals.address,
                 row_type.row_bytes,
             )
-        self.pool.release(arrivals)
-        self.record(call)
+            self.pool.release(arrivals)
+            self.record(call)
         return result
 
     def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
@@ -211,8 +211,9 @@ class Runtime:
         """Poison the communicator and tell the peers why."""
         if self._failure is None:
             self._failure = error
-            if not self._closed and os.getpid() == self._process:
-                self._post_failure(error)
+        # Each time: Ctrl-C may have come between the two before. The first reason that is posted stands.
+        if not self._closed and os.getpid() == self._process:
+            self._post_failure(self._failure)
 
     def close(self) -> None:
         """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.

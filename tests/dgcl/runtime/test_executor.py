@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import time
@@ -12,6 +13,7 @@ import torch
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.context import context
+from dgcl.errors import CommError
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
@@ -488,3 +490,31 @@ def test_random_calls_on_processes(rank_pool: Callable[[int], RankPool]) -> None
 @pytest.mark.parametrize("num_ranks", [8, 16, 32])
 def test_random_calls_of_many_more_ranks_than_cores(num_ranks: int) -> None:
     assert min(dgcl.launch(stress, num_ranks, 60 + num_ranks, 15.0)) >= 20
+
+
+@pytest.mark.parametrize("verb", ["expand", "fold", "expand_async"])
+def test_a_recorder_that_raises_fails_the_communicator(verb: str) -> None:
+    """Who catches its error has no rows, and would begin the next call where the peers go on with another."""
+
+    def run(comm: Communicator) -> None:
+        def recorder(record: object) -> None:
+            raise ArithmeticError("in a recorder")
+
+        rows = torch.ones(comm.num_local if verb == "fold" else comm.num_owned, 3)
+        call = getattr(comm, verb)
+        call = (lambda rows: comm.expand_async(rows).wait()) if verb == "expand_async" else call
+        call(rows)
+        comm.control.barrier()
+        if comm.rank == 1:
+            comm._runtime.record_calls(recorder)
+            with pytest.raises(ArithmeticError):
+                call(rows)
+        else:
+            with contextlib.suppress(CommError):  # it may be done before it hears of it
+                call(rows)
+        comm.control.barrier()
+        with pytest.raises(CommError, match="ArithmeticError"):
+            call(rows)
+        comm.control.barrier()
+
+    on_threads(WORLDS["four at random"], run)
