@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.prices.effort import Effort
-from dgcl.planner.prices.search import Incumbent, StageSearch
+from dgcl.planner.prices.incumbent import Incumbent
+from dgcl.planner.prices.search import StageSearch
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def outline(
         problem: states and links.
         kind: (C,) from `kinds_of`.
         num_stages: K.
-        aim: a rough idea of a good plan's time, rows per GB/s.
+        aim: a rough idea of a good plan's time, rows per GB/s, > 0.
         deadline: on the clock of time.perf_counter; the outline of what was asked by then.
 
     Returns:

@@ -37,18 +37,22 @@ def balanced(
     least: int,
     *,
     floor: float,
+    aim: float,
     enough: float,
     latency_unit: float,
     thorough: bool = False,
     deadline: float = np.inf,
-) -> Balance:
-    """Return the best balance found.
+) -> Balance | None:
+    """Return the best balance found; None if in no number of stages every row can arrive.
+
+    Links whose latency alone takes too long are not used, so it may be that some rows cannot.
 
     Args:
         problem: states and links of devices in groups, and all `bundles` of them.
         arrays: the machine.
         least: smallest number of stages in which all rows can arrive.
-        floor: a bound on such plans, in rows per GB/s.
+        floor: a bound on such plans, in rows per GB/s; it may be 0.
+        aim: a rough idea of a good plan's time, rows per GB/s, > 0.
         enough: stop when a plan takes no longer than this.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         thorough: try every number of stages, and go on while that helps at all.
@@ -61,7 +65,7 @@ def balanced(
     work = 0  # (bundle, stage) pairs looked at
     for num_stages in numbers:
         last = num_stages == numbers[-1]
-        draft = outline(problem, kind, num_stages, floor, deadline)
+        draft = outline(problem, kind, num_stages, aim, deadline)
         if draft is None or (not last and draft.busy.max(axis=1).sum() > (1.0 + FAR) * floor):
             continue
         if best is not None and time.perf_counter() > deadline:
@@ -86,5 +90,4 @@ def balanced(
         best = run if best is None or run.seconds < best.seconds else best
         if time.perf_counter() > deadline or best.seconds <= (1.0 + FAIR) * floor or work > WORK:
             break
-    assert best is not None, "rows that can arrive in `least` stages can arrive in more"
     return best

@@ -13,17 +13,14 @@ Times are in seconds here; the modules below count rows per GB/s, and `unit` is 
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.bounds import best_bound
-from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
-from dgcl.planner.methods import direct
-from dgcl.planner.plan import Bound, PlanOptions, Trees
+from dgcl.planner.cost import GIGA, predicted_seconds
+from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.prices.bound import STEPS, PriceBound
 from dgcl.planner.prices.bundles import bundle, hand_out
 from dgcl.planner.prices.certificate import excess_factor, inside_bound, ladder, stage_free_bound
@@ -33,6 +30,7 @@ from dgcl.planner.prices.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.prices.grouped import balanced
 from dgcl.planner.prices.hierarchy import ALL_LINKS, grouped_bound, is_exact, least_stages, plan_states
 from dgcl.planner.prices.improve import FEW_TREES, improve
+from dgcl.planner.prices.incumbent import SAME, Incumbent
 from dgcl.planner.prices.loop import Routes, latency_factor
 from dgcl.planner.prices.rehang import rehang
 from dgcl.planner.prices.whole import whole_trees
@@ -41,13 +39,14 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
 
-SAME = 2e-4  # relative; a plan with more stages must be faster by this much
 HOP_SHARE = 2e-4  # what one hop for every delivery may weigh against the plan's time
 POLISH_TREES = 60_000  # beyond, a row more or less does not matter
 MATERIAL = 1e-3  # latency of a link, as a fraction of the plan's time, from which it is planned for
 ATTEMPTS = 3  # searches with latency factors that follow from the best plan so far
 HAND_ON_FROM = 0.01  # gap from which rows are handed on, and how far groups must be above the bound for that
 ROUGH_STEPS, ROUGH_GAP = 2, 0.02  # where rows are handed on: linear programs, and the gap that is good enough
+POOR = 0.2  # gap of a plan of groups from which any link may be used, up to MOST_WORK (link, set) pairs
+MOST_WORK = 20_000_000
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is played
 
 
@@ -61,56 +60,6 @@ def search(relation: Relation, topology: Topology, options: PlanOptions, effort:
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
     return found.trees()
-
-
-class Incumbent:
-    """The best plan and the best bound so far."""
-
-    def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
-        limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
-        self.deadline = time.perf_counter() + limit
-        self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
-        self.bound = best_bound(relation, topology, options.row_bytes)
-        self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
-        self.seconds = np.inf
-        self._trees: Trees | None = None
-        if self.direct_seconds is not None:
-            self.seconds = self.direct_seconds  # its trees are made only if nothing is faster
-            if relation.world_size <= 2:
-                self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
-
-    def offer(self, trees: Trees, made_by: str) -> bool:
-        """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
-        seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
-        more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
-        if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
-            return False
-        self._trees, self.seconds = replace(trees, made_by=made_by), seconds
-        return True
-
-    def raise_bound(self, bound: Bound) -> None:
-        """Take `bound` if it is better."""
-        if bound.seconds > self.bound.seconds:
-            self.bound = bound
-
-    def gap(self) -> float:
-        """Return how far the plan is above the bound, relatively."""
-        return self.seconds / self.bound.seconds - 1.0 if self.bound.seconds > 0 else 0.0
-
-    def is_good(self) -> bool:
-        """Tell whether the gap is within the tolerance."""
-        return self.gap() <= self.effort.tolerance
-
-    def is_late(self) -> bool:
-        """Tell whether the time limit is over while there is a plan to show."""
-        return self.seconds < np.inf and time.perf_counter() > self.deadline
-
-    def trees(self) -> Trees:
-        """Return the best plan with the best bound."""
-        if self._trees is None:
-            assert self.direct_seconds is not None
-            return replace(direct.stars(self.relation), made_by="direct", bound=self.bound)
-        return replace(self._trees, bound=self.bound)
 
 
 class StageSearch:
@@ -154,6 +103,8 @@ class StageSearch:
         self.free = self._bound(factor, steps=0 if self.many else STEPS)
         self._looked_inside = self.exact  # then all devices are nodes already
         self._raise_bound()
+        if self.free.value == 0.0:  # no row leaves its group
+            self._look_inside(factor)
         if not (found.is_good() or found.is_late()):
             self._stages(factor)
 
@@ -308,19 +259,34 @@ class StageSearch:
         self._finish(trees, problem, program.num_stages, enough, coarse)
 
     def _balance(self, problem: Problem, least: int, factor: FloatArray) -> None:
-        """Offer the best plan in which rows cross to each group once, and what can be made of it."""
-        found, slack = self.found, self.effort.tolerance
-        bundles, floor = bundle(self.space), max(self._floor(), self.apart)
-        best = balanced(
-            problem, bundles, self.arrays, least, floor=floor, enough=(1.0 + slack) * floor,
-            latency_unit=1.0 / self.unit, thorough=self.effort.thorough, deadline=found.deadline,
-        )  # fmt: skip
-        trees = hand_out(best.forest(), bundles, self.space, self.relation, self.arrays)
-        self._finish(trees, problem, best.num_stages, (1.0 + slack) * floor)
+        """Offer the best plan in which rows cross to each group once, and what can be made of it.
+
+        Where that is far from the bound, or there is none over links that are quick enough, rows may go over any link.
+        """
+        found = self.found
+        self._offer_balanced(problem, least)
         if found.gap() > ROUGH_GAP and not found.is_late():  # perhaps it is the bound that is not good
             self.free = max(self.free, self._bound(factor, STEPS), key=lambda bound: bound.value)
             self._raise_bound()
             self._look_inside(factor)
+        if found.gap() > POOR and not found.is_late():
+            wider = plan_states(self.relation, self.topology, every_link=True)
+            work = self.arrays.num_links * wider.num_sets
+            if wider.moves.ptr[-1] > problem.space.moves.ptr[-1] and work <= MOST_WORK:
+                self._offer_balanced(replace(problem, space=wider), least)
+
+    def _offer_balanced(self, problem: Problem, least: int) -> None:
+        """Offer the best plan of groups over the links of `problem`, if every row can arrive over them."""
+        found, slack = self.found, self.effort.tolerance
+        bundles, floor = bundle(problem.space), max(self._floor(), self.apart)
+        best = balanced(
+            problem, bundles, self.arrays, least, floor=floor, aim=max(self._aim(), self.apart),
+            enough=(1.0 + slack) * floor, latency_unit=1.0 / self.unit, thorough=self.effort.thorough,
+            deadline=found.deadline,
+        )  # fmt: skip
+        if best is not None:
+            trees = hand_out(best.forest(), bundles, problem.space, self.relation, self.arrays)
+            self._finish(trees, problem, best.num_stages, (1.0 + slack) * floor)
 
     def _finish(
         self, trees: Trees, problem: Problem, num_stages: int, enough: float, coarse: bool = False
@@ -376,8 +342,8 @@ class StageSearch:
         return 0.0 if self.arrays.link_latency.any() else self.found.bound.seconds / self.unit
 
     def _aim(self) -> float:
-        """Return a rough idea of a good plan's time, in rows per GB/s."""
-        return self.free.value if self.free.value < np.inf else self.found.seconds / self.unit
+        """Return a rough idea of a good plan's time, in rows per GB/s, > 0."""
+        return self.free.value if 0.0 < self.free.value < np.inf else self.found.bound.seconds / self.unit
 
     def _raise_bound(self) -> None:
         self.found.raise_bound(
