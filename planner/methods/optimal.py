@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.prices.effort import Effort
+from dgcl.planner.prices.hierarchy import ALL_LINKS
 from dgcl.planner.prices.incumbent import Incumbent
 from dgcl.planner.prices.search import StageSearch
 from dgcl.planner.relation import Relation
@@ -24,7 +25,8 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     First comes `auto`'s own search. While its plan is not within the gap, columns are added until the linear
     program over all fractional plans is all but solved, for up to world_size - 1 stages; several mixtures are
     made whole plans; and these are polished as long as that helps. Twice, from other prices, then the best is
-    returned with the gap that it has.
+    returned with the gap that it has. On more than 24 devices, where `auto` sweeps over groups instead, there are
+    more sweeps, once.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.
@@ -32,7 +34,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
-        for rounds in ROUNDS:
+        for rounds in ROUNDS if relation.world_size <= ALL_LINKS else ROUNDS[:1]:
             if found.gap() <= options.gap or found.is_late():
                 break
             found.effort = Effort(

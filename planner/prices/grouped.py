@@ -55,7 +55,7 @@ def balanced(
         aim: a rough idea of a good plan's time, rows per GB/s, > 0.
         enough: stop when a plan takes no longer than this.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
-        thorough: try every number of stages, and go on while that helps at all.
+        thorough: sweep more often, whatever the work.
         deadline: on the clock of time.perf_counter; the first sweep that it interrupts is the last.
     """
     kind = kinds_of(arrays)
