@@ -29,6 +29,10 @@ def join(shares: list[Any], timeout: float) -> Communicator:
     return comm
 
 
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dgcl ")]
+
+
 def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) -> None:
     """Calls until one fails; says when it is under way, how it ended, and that closing leaves no thread."""
     comm = join(shares, timeout)
@@ -42,7 +46,10 @@ def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) ->
     except CommError as error:
         channel.send(describe(error))
     comm.close()
-    channel.send([thread.name for thread in threading.enumerate() if thread.name.startswith("dgcl ")])
+    until = time.monotonic() + 20  # they were told to end; a busy machine lets them do so later
+    while (left := own_threads()) and time.monotonic() < until:
+        time.sleep(0.05)
+    channel.send(left)
     channel.recv()
 
 
