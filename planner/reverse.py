@@ -2,8 +2,8 @@
 
 Where the plan carries a row from its owner to those that need it, the fold carries their contributions
 back: a rank adds what it gets from its children to its own contribution and sends one row to its parent, so
-it moves exactly as many rows as the plan. On connections that are
-alike in both directions it takes exactly as long.
+it moves exactly as many rows as the plan (relays that serve nobody aside, which contribute nothing: `carried.py`).
+Where every link has its way back over the same connections it takes exactly as long.
 
 `dgcl check` and the screen of `dgcl plan` show what this module finds. What the ranks then do with it, tables and
 buffers, is proved on its own (dgcl/program/verify.py).
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.bounds import best_bound
+from dgcl.planner.carried import carried_trees
 from dgcl.planner.cost import stage_seconds
 from dgcl.planner.delivery import verify_trees
 from dgcl.planner.errors import PlanError
@@ -41,7 +42,9 @@ class Fold:
         topology: the machine.
         row_bytes: bytes per row.
         stage_seconds: predicted seconds of each stage.
-        bound: no fold of this relation on this machine is faster.
+        bound: no fold of this relation on this machine is faster. Where links are alike both ways that is the
+            plan's own bound, else the best by cuts and distance (`bounds.py`).
+        alike: whether they are: every link has one the other way, over the same connections.
     """
 
     relation: Relation
@@ -50,6 +53,7 @@ class Fold:
     row_bytes: int
     stage_seconds: tuple[float, ...]
     bound: Bound
+    alike: bool
 
     @property
     def predicted_seconds(self) -> float:
@@ -88,7 +92,7 @@ def reverse_plan(plan: Plan) -> Fold:
     Raises:
         NoWayBackError: an edge has no link the other way; the message names the pair.
     """
-    trees = reverse_trees(plan.trees)
+    trees = reverse_trees(carried_trees(plan))
     missing = np.flatnonzero(plan.topology.arrays().link_of[trees.edge_src, trees.edge_dst] < 0)
     if missing.size:
         s, d = int(trees.edge_src[missing[0]]), int(trees.edge_dst[missing[0]])
@@ -98,8 +102,11 @@ def reverse_plan(plan: Plan) -> Fold:
             f" but topology {plan.topology.name!r} has no link {names[0]} -> {names[1]} for the way back"
         )
     seconds = stage_seconds(trees, plan.topology.arrays(), plan.row_bytes)
-    bound = best_bound(plan.relation, transpose(plan.topology), plan.row_bytes)
-    fold = Fold(plan.relation, trees, plan.topology, plan.row_bytes, tuple(seconds.tolist()), bound)
+    turned = transpose(plan.topology)
+    alike = set(turned.links) == set(plan.topology.links)  # the machines are the same then, and so are bounds
+    known = Bound(plan.lower_bound_seconds, plan.meta.get("limited_by", "")) if alike else None
+    bound = best_bound(plan.relation, turned, plan.row_bytes, known)
+    fold = Fold(plan.relation, trees, plan.topology, plan.row_bytes, tuple(seconds.tolist()), bound, alike)
     verify_fold(fold)
     return fold
 

@@ -9,7 +9,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dgcl.planner.cost import direct_seconds, stage_seconds
+from dgcl.planner.carried import carried_trees
+from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_seconds
 from dgcl.planner.delivery import verify_trees
 from dgcl.planner.errors import PlanError
 from dgcl.planner.plan import Plan
@@ -31,11 +32,12 @@ class Report:
         boundary_vertices: vertices that some other rank needs.
         deliveries: (vertex, destination) pairs, each served exactly once.
         bytes_needed, bytes_sent: deliveries and tree edges, in bytes.
-        predicted_seconds, lower_bound_seconds, gap, direct_seconds: as stated and found true (the bound
-            itself is held against the cut bound only: it may not be above the cost).
+        predicted_seconds, lower_bound_seconds, gap, direct_seconds: as stated and found true; of the bound only
+            that it is not above this plan's cost, without relays that serve nobody, is found.
         cut_bound_seconds: the bound by cuts, recomputed.
         fold_seconds, fold_bound_seconds: what the way back takes, proved to add every contribution once, and
-            a bound on any fold; None where some link has none the other way.
+            a bound on any fold (the plan's as stated where links are alike both ways, else by cuts and distance);
+            None where some link has none the other way.
         fingerprint: recomputed and equal to the stated one.
     """
 
@@ -118,6 +120,16 @@ def _check_cost(plan: Plan) -> None:
         raise PlanError(f"meta.direct_seconds is {meta['direct_seconds']!r} but recomputed it is {direct!r}")
     if direct is not None:
         _require_equal("direct_seconds", meta["direct_seconds"], direct)
+        _require_not_beaten(bound, "peer-to-peer", direct)
+    carried = carried_trees(plan)
+    if carried is not plan.trees:
+        found = predicted_seconds(carried, plan.topology.arrays(), plan.row_bytes)
+        _require_not_beaten(bound, "the plan without relays that serve nobody", found)
+
+
+def _require_not_beaten(bound: float, what: str, seconds: float) -> None:
+    if bound > seconds * (1 + _RELATIVE):
+        raise PlanError(f"meta.lower_bound_seconds {bound!r} is above what {what} takes, {seconds!r}")
 
 
 def _require_equal(name: str, stated: float, found: float) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgcl.planner.carried import carried_trees, relay_edges
 from dgcl.planner.plan import Plan, Trees
 from dgcl.planner.relation import Relation
-from dgcl.program.carried import carried_trees, relay_edges
 from dgcl.program.model import Program, Schedule
 from dgcl.program.storage import Blocks, place
 from dgcl.relation import VertexClasses

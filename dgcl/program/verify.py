@@ -11,7 +11,7 @@ they were compiled. What is shown:
 - every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
   states;
 - each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
-  (:mod:`dgcl.program.carried`);
+  (:mod:`dgcl.planner.carried`);
 - the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
   all ranks that hold its vertex (a slot added twice, left out, or added to the wrong row escapes with a
   chance of 2**-64).
@@ -23,8 +23,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dgcl.planner.carried import carried_trees
 from dgcl.planner.plan import Plan, Trees
-from dgcl.program.carried import carried_trees
 from dgcl.program.checks import ProgramError, check_form, fail
 from dgcl.program.history import History
 from dgcl.program.model import Program, Schedule
@@ -108,9 +108,11 @@ def _check_counts(programs: list[Program], trees: Trees) -> None:
 
 def _check_waits(program: Program, schedule: Schedule, send: int, needed: list[np.ndarray]) -> None:
     """A send waits for the receives that brought its rows (-1: none did), and for no others."""
-    brought = np.unique(np.concatenate(needed)) if needed else np.zeros(0, np.int64)
+    seen = np.zeros(len(schedule.recv_peer) + 1, np.bool_)
+    for receives in needed:
+        seen[receives] = True  # -1 is the last
     waits = schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
-    if not np.array_equal(brought[brought >= 0], waits):
+    if not np.array_equal(np.flatnonzero(seen[:-1]), waits):
         verb = "expand" if schedule is program.expand else "fold"
         raise fail(
             program,
@@ -142,12 +144,12 @@ def _check_taken_over(
     for send in np.flatnonzero(schedule.send_stage <= stage).tolist():
         for portion in (0, 1):
             first, count = schedule.send_from[send, portion], schedule.send_count[send, portion]
+            if count == 0:
+                continue
             if verb == "expand":
                 read = program.send_rows[first : first + count]
             else:
-                read = program.arrival_slots[
-                    slice(*np.searchsorted(program.arrival_rows, (first, first + count)))
-                ]
+                read = program.arrival_slots[_arrivals(program, first, first + count)]
             if ((read >= places.start) & (read < places.stop)).any():
                 used.add((int(schedule.send_stage[send]), rank, int(schedule.send_peer[send])))
     early = used - history.over_before(stage, sender, rank)
@@ -158,6 +160,13 @@ def _check_taken_over(
         )
 
 
+def _arrivals(program: Program, begin: int, end: int) -> slice:
+    """Where the arrivals of local rows begin:end are listed."""
+    # Of the same type: numpy would otherwise convert the whole table in each call.
+    ends = np.array((begin, end), program.arrival_rows.dtype)
+    return slice(*np.searchsorted(program.arrival_rows, ends).tolist())
+
+
 def _run_expand(programs: list[Program]) -> None:
     """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1:
     owned)."""
@@ -165,7 +174,7 @@ def _run_expand(programs: list[Program]) -> None:
     for program in programs:
         size = program.num_local + program.num_relay
         holds.append(np.full(size, -1, np.int64))
-        came.append(np.full(size, -1, np.int64))
+        came.append(np.full(size, -1, np.int32))
         holds[-1][: program.num_owned] = program.owned_ids
     for stage in range(programs[0].num_stages):
         writes = []
@@ -180,7 +189,8 @@ def _run_expand(programs: list[Program]) -> None:
                     raise fail(
                         program, f"expand: stage {stage}: send_rows to rank {peer.rank} are out of range"
                     )
-                if (holds[program.rank][rows] < 0).any():
+                ids = holds[program.rank][rows]
+                if (ids < 0).any():
                     raise fail(
                         program,
                         f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
@@ -194,7 +204,7 @@ def _run_expand(programs: list[Program]) -> None:
                 )
                 if count and not low <= first <= first + count <= high:
                     raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
-                writes.append((program.rank, peer.rank, first, holds[program.rank][rows], recv))
+                writes.append((program.rank, peer.rank, first, ids, recv))
             _check_waits(program, schedule, send, needed)
         for sender, rank, first, ids, recv in writes:  # after all reads of the stage
             place = slice(first, first + len(ids))
@@ -238,18 +248,19 @@ def _run_fold(programs: list[Program]) -> None:
         np.add.at(expected, program.owned_ids, mine[: program.num_owned])
         np.add.at(expected, program.halo_ids, mine[program.num_owned :])
     arrivals = [np.zeros(program.num_arrivals, np.uint64) for program in programs]
-    came = [np.full(program.num_arrivals, -1, np.int64) for program in programs]
+    came = [np.full(program.num_arrivals, -1, np.int32) for program in programs]
     history = History(programs, "fold")
 
     def total(program: Program, begin: int, end: int, with_own: bool) -> tuple[np.ndarray, np.ndarray]:
         """Sums of the local rows begin:end, and the receives that they need."""
         sums = values[program.rank][begin:end].copy() if with_own else np.zeros(end - begin, np.uint64)
-        first, last = np.searchsorted(program.arrival_rows, (begin, end))
-        slots = program.arrival_slots[first:last]
-        np.add.at(sums, program.arrival_rows[first:last] - begin, arrivals[program.rank][slots])
-        if not with_own and len(np.unique(program.arrival_rows[first:last])) != end - begin:
+        listed = _arrivals(program, begin, end)
+        rows, slots = program.arrival_rows[listed], program.arrival_slots[listed]
+        np.add.at(sums, rows - begin, arrivals[program.rank][slots])
+        distinct = np.count_nonzero(np.diff(rows)) + min(len(rows), 1)  # they are sorted
+        if not with_own and distinct != end - begin:
             raise fail(program, "fold: a relay row has no arrival")
-        return sums, np.unique(came[program.rank][slots])
+        return sums, came[program.rank][slots]
 
     for stage in range(programs[0].num_stages):
         writes = []

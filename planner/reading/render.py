@@ -31,13 +31,18 @@ def _head(facts: dict[str, Any]) -> str:
         f"machine   {machine['name']}: {machine['devices']} devices{place}; {', '.join(wires)}",
         f"relation  {vertices}; {rows} ({each})",
         f"bound     {seconds(bound['seconds'])}, limited by: {bound['limited_by']}",
-        "fold      "
-        + (
-            fold.get("impossible")
-            or f"{seconds(fold['seconds'])} back, bound {seconds(fold['bound_seconds'])}"
-        ),
+        f"fold      {_fold(fold)}",
     ]
     return "\n".join(lines)
+
+
+def _fold(fold: dict[str, Any]) -> str:
+    if "impossible" in fold:
+        return str(fold["impossible"])
+    basis = (
+        "" if fold["links_alike_both_ways"] else " by cuts and distance (some links differ on the way back)"
+    )
+    return f"{seconds(fold['seconds'])} back, bound {seconds(fold['bound_seconds'])}{basis}"
 
 
 def _range(low: float, high: float) -> str:

@@ -82,12 +82,16 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
 
 
 def _fold(plan: Plan) -> dict[str, Any]:
-    """What the way back takes: gradients to their owners over the same trees."""
+    """What the way back takes (`reverse.py`): gradients to their owners over the same trees."""
     try:
         fold = reverse_plan(plan)
     except NoWayBackError as error:
         return {"impossible": str(error)}
-    return {"seconds": fold.predicted_seconds, "bound_seconds": fold.bound.seconds}
+    return {
+        "seconds": fold.predicted_seconds,
+        "bound_seconds": fold.bound.seconds,
+        "links_alike_both_ways": fold.alike,
+    }
 
 
 def _machine(topology: Topology) -> dict[str, Any]:

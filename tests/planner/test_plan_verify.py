@@ -275,6 +275,24 @@ def test_false_figures_are_found_even_when_signed(changes: dict[str, Any], messa
         verify_plan(signed(plan, **changes))
 
 
+def test_a_bound_that_another_plan_beats_is_found() -> None:
+    """Rows go round where peer-to-peer takes half; and on to a rank that nobody needs them at."""
+    full = small_topology(3, [(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)])
+    options = PlanOptions(row_bytes=10**9)
+    for topology, edges, direct, message in (
+        (full, [(0, 1, 0), (1, 2, 1)], 8.0, "above what peer-to-peer takes, 8.0"),
+        (line(4), [(0, 1, 0), (1, 2, 1), (2, 3, 2)], None, "without relays that serve nobody takes, 16.0"),
+    ):
+        relation = Relation.from_classes(topology.num_devices, [(0, {2}, 8)])
+        plan = make_plan(relation, topology, "spst", options)
+        seconds = [8.0] * len(edges)
+        about = {"stage_seconds": seconds, "predicted_seconds": sum(seconds), "direct_seconds": direct}
+        other = Plan(relation, trees_of((0, 8, edges)), topology, plan.meta)
+        verify_plan(signed(other, **about, lower_bound_seconds=8.0, gap=sum(seconds) / 8 - 1))
+        with pytest.raises(PlanError, match=message):
+            verify_plan(signed(other, **about, lower_bound_seconds=sum(seconds), gap=0.0))
+
+
 def test_another_topology_than_the_one_signed_is_found() -> None:
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 8)]), switched(3))
     other = Plan(plan.relation, plan.trees, switched(3, 20.0), plan.meta)
