@@ -222,6 +222,12 @@ class GroupControl:
         """
         return self._make_group()[0]
 
+    def next_store(self) -> Store | None:
+        """A part of the ranks' store, for a group of another kind; None where torch does not show it. Collective."""
+        from dgcl.subgroups import in_time, next_store
+
+        return in_time(lambda: next_store(self._ranks, self.rank), self._timeout + _A_LITTLE)
+
     def _make_group(self) -> tuple[ProcessGroup, Store | None]:
         """A group, and what it has of the ranks' store."""
         from dgcl.subgroups import in_time, make_group, next_store

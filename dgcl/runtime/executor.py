@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -56,6 +56,9 @@ from dgcl.runtime.segments import Segment, SegmentFile
 from dgcl.runtime.tasks import Call, CallRecord, Task
 from dgcl.runtime.turn import Turn
 from dgcl.runtime.waits import VERBS, pack_tag, progress
+
+if TYPE_CHECKING:
+    from dgcl.network.channel import NetworkChannel
 
 #: Bytes of own rows whose copy takes longer than a second way into the engine.
 _LONG_COPY: Final = 256 << 10
@@ -117,6 +120,16 @@ class Runtime:
     def closed(self) -> bool:
         """Whether this rank has left."""
         return self._closed
+
+    @property
+    def peers(self) -> Peers:
+        """What this rank knows of the others."""
+        return self._peers
+
+    @property
+    def network(self) -> NetworkChannel | None:
+        """The channel to ranks that share no memory with this one."""
+        return self._network
 
     @property
     def any_remote(self) -> bool:

@@ -21,8 +21,9 @@ from dgcl.errors import CommError, PeerLostError
 from dgcl.runtime.board import CLOSED, FAILED, READY_BUFFER, Board, board_bytes
 from dgcl.runtime.segments import PeerFile, Segment, SegmentFile
 
-#: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network.
-CHANNELS = ("auto", "memory", "network")
+#: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network. Of devices' rows
+#: "nccl" and "gloo" say which network that is (:mod:`dgcl.device.network`).
+CHANNELS = ("auto", "memory", "network", "nccl", "gloo")
 
 
 class Peers:
