@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgcl.frameworks.csr_ops import Adjacency, at_edges, build_adjacency, edge_sum, weighted_sum
+from dgcl.frameworks.csr_ops import (
+    Adjacency,
+    at_edges,
+    build_adjacency,
+    edge_sum,
+    sum_dtype,
+    weighted_sum,
+)
 
 if TYPE_CHECKING:
     from dgcl.local_graph import LocalGraph
@@ -108,9 +115,9 @@ class CSRLocalGraph:
 
     def mean(self, x_all: Tensor) -> Tensor:
         """(n, *F): the mean of the in-neighbours' rows of each owned vertex; zero where there is none."""
-        total = self.sum(x_all)
+        total = self.sum(x_all.to(sum_dtype(x_all.dtype)))  # a hub's sum may be beyond float16
         count = self.in_degrees.clamp(min=1).to(total.dtype)
-        return total / count.view(-1, *[1] * (total.dim() - 1))
+        return (total / count.view(-1, *[1] * (total.dim() - 1))).to(x_all.dtype)
 
     def at_sources(self, x_all: Tensor) -> Tensor:
         """(E, *F): for each edge the row (L, *F) that it reads."""

@@ -25,7 +25,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Adjacency", "EndPoints", "at_edges", "build_adjacency", "edge_sum", "weighted_sum"]
+__all__ = [
+    "Adjacency",
+    "EndPoints",
+    "at_edges",
+    "build_adjacency",
+    "edge_sum",
+    "sparse_product",
+    "sum_dtype",
+    "weighted_sum",
+]
 
 DOTS_BLOCK = 1 << 18
 """Elements of the temporaries of ``edge_dots`` on a CPU: they stay in its cache."""
@@ -118,11 +127,20 @@ def edge_sum(values: Tensor, end: EndPoints) -> Tensor:
     return out
 
 
+def sparse_product(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix @ x`` in the type that they have: autocast would narrow both, to types that on a CPU have no sparse
+    product."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return torch.mm(matrix, x)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.mm(matrix, x)
+
+
 @torch.library.custom_op("dgcl::csr_matmul", mutates_args=())
 def _csr_matmul(indptr: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
     """A CSR matrix times dense rows, as one operator, because compilers do not see into sparse tensors."""
     shape = (len(indptr) - 1, len(x))
-    return torch.mm(torch.sparse_csr_tensor(indptr, columns, values, shape, check_invariants=False), x)
+    return sparse_product(torch.sparse_csr_tensor(indptr, columns, values, shape, check_invariants=False), x)
 
 
 @_csr_matmul.register_fake
@@ -135,7 +153,7 @@ class _WeightedSum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(x, weight)
-        dtype = _sum_dtype(x.dtype)
+        dtype = sum_dtype(x.dtype)
         columns = edges.heads.sort(edges.tails.rows)
         values = (
             columns.new_ones(len(columns), dtype=dtype)
@@ -192,7 +210,7 @@ class _EdgeSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, end: EndPoints) -> Tensor:
         ctx.end = end
-        wide = end.sort(values).to(_sum_dtype(values.dtype))
+        wide = end.sort(values).to(sum_dtype(values.dtype))
         return torch.segment_reduce(wide, "sum", offsets=end.indptr.long()).to(values.dtype)
 
     @staticmethod
@@ -200,6 +218,6 @@ class _EdgeSum(torch.autograd.Function):
         return _AtEdges.apply(grad, ctx.end), None
 
 
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """16-bit floats are summed in 32 bits, as torch does, and rounded once."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

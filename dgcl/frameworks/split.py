@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import dgcl.frameworks.csr_ops  # noqa: F401 (keeps torch from warning that its CSR support is a beta)
+from dgcl.frameworks.csr_ops import sparse_product, sum_dtype
 from dgcl.halo import PendingRows, StartedFold, fold_halo
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 class SplitGraph:
     """One rank's in-edges: from its owned rows, and from its halo rows. Sums without edge weights or with
-    constant ones, in float32 and float64, differentiable once. On GPUs the exchange and the sums are in one stream, one
-    after the other."""
+    constant ones, differentiable once; 16-bit floats are summed in float32. On GPUs the exchange and the sums are in
+    one stream, one after the other."""
 
     def __init__(self, comm: Communicator, edge_weight: Tensor | None = None) -> None:
         local = comm.local
@@ -78,13 +78,16 @@ class SplitGraph:
         return self.sum(x) / self._degrees.to(x.dtype)[:, None]
 
     def product(self, part: _Part, x: Tensor) -> Tensor:
-        """``(len(part.rows), F)``: sums over a part of the edges at the vertices that have one."""
-        return torch.mm(part.matrix(False, x.dtype, self._weight), x)
+        """``(len(part.rows), F)``: sums over a part of the edges at the vertices that have one, not yet rounded to 16
+        bits."""
+        wide = x.to(sum_dtype(x.dtype))
+        return sparse_product(part.matrix(False, wide.dtype, self._weight), wide)
 
     def product_back(self, part: _Part, grad: Tensor) -> Tensor:
         """Gradients of what :meth:`product` was given, from those ``(num_owned, F)`` of all sums."""
-        grad = grad if len(part.rows) == len(grad) else grad.index_select(0, part.rows)
-        return torch.mm(part.matrix(True, grad.dtype, self._weight), grad)
+        wide = grad.to(sum_dtype(grad.dtype))
+        wide = wide if len(part.rows) == len(grad) else wide.index_select(0, part.rows)
+        return sparse_product(part.matrix(True, wide.dtype, self._weight), wide).to(grad.dtype)
 
 
 class _Part:
@@ -140,8 +143,8 @@ class _Product(torch.autograd.Function):
         ctx.graph, ctx.part = graph, part
         sums = graph.product(part, x)
         if len(part.rows) == graph.comm.num_owned:
-            return sums
-        return x.new_zeros(graph.comm.num_owned, x.shape[1]).index_copy_(0, part.rows, sums)
+            return sums.to(x.dtype)
+        return x.new_zeros(graph.comm.num_owned, x.shape[1]).index_copy_(0, part.rows, sums.to(x.dtype))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -158,7 +161,7 @@ class _OverlappedSum(torch.autograd.Function):
         pending = PendingRows(graph.comm, x)
         out = graph.product(graph._owned, x)
         halo = pending.wait()
-        return out.index_add_(0, graph._halo.rows, graph.product(graph._halo, halo))
+        return out.index_add_(0, graph._halo.rows, graph.product(graph._halo, halo)).to(x.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

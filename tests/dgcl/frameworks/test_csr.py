@@ -154,6 +154,30 @@ def test_sixteen_bit_floats_are_summed_in_float32(dtype) -> None:
         torch.testing.assert_close(found, expected[owned].to(dtype))
 
 
+@pytest.mark.parametrize("kind", ["sum", "weighted-sum", "mean", "sum_edges"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_autocast_changes_nothing(dtype, kind) -> None:
+    case = CASES[1]
+    for graph, local, _, edges in each_rank(case):
+        x = rows(case, 2, 2)[local].to(dtype).requires_grad_()
+        weight, scores = (
+            edge_values(case, *trailing)[edges].float().requires_grad_() for trailing in ((), (2,))
+        )
+        expected = GRADIENTS[kind](graph, x, weight, scores)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = GRADIENTS[kind](graph, x, weight, scores)
+            found.sum().backward()
+        assert found.dtype == expected.dtype
+        assert found.equal(expected)
+
+
+def test_the_mean_of_a_hub_fits_where_its_sum_does_not() -> None:
+    case = CASES[7]  # the hub reads 25 rows
+    for graph, local, _, _ in each_rank(case):
+        found = graph.mean(torch.full((len(local), 1), 6e4, dtype=torch.float16))
+        assert found[graph.in_degrees > 0].eq(6e4).all()
+
+
 def test_the_same_bits_every_time() -> None:
     case = CASES[2]
     for graph, local, _, edges in each_rank(case):
