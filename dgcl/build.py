@@ -19,7 +19,7 @@ from dgcl.machines import RankPlace, find_topology, places_of_ranks, several_mac
 from dgcl.planner import PlanOptions
 from dgcl.prepare import Share, prepare
 from dgcl.replication.choice import Replication
-from dgcl.replication.counts import machines_of
+from dgcl.replication.counts import machine_numbers
 from dgcl.replication.work import measure_together
 from dgcl.topology import Topology, resolve_topology
 
@@ -154,7 +154,7 @@ def _in_parts(topology: str | Topology, world_size: int) -> bool:
     if topology == "auto":  # which is one machine by now
         return False
     try:
-        return bool(machines_of(resolve_topology(topology, world_size)).any())
+        return bool(machine_numbers(resolve_topology(topology, world_size)).any())
     except (OSError, TypeError, ValueError):
         return False
 

@@ -37,6 +37,7 @@ import numpy as np
 
 from dgcl.build import Share, connect_shares
 from dgcl.context import context
+from dgcl.device import open_devices
 from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, load_plan, plan_arrays, save_plan
@@ -45,6 +46,8 @@ from dgcl.program.model import Program, Schedule
 from dgcl.row_exchange import agree
 
 if TYPE_CHECKING:
+    import torch
+
     from dgcl.communicator import Communicator
 
 MAGIC: Final = b"DGCLPART"
@@ -122,7 +125,11 @@ def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tu
 
 
 def load_comm_info(
-    parts: str | os.PathLike[str], *, timeout: float = 300.0, channel: str = "auto"
+    parts: str | os.PathLike[str],
+    *,
+    timeout: float = 300.0,
+    channel: str = "auto",
+    device: str | torch.device = "cpu",
 ) -> Communicator:
     """Connect ranks whose parts were prepared by ``dgcl partition --out DIR/``. Collective.
 
@@ -131,16 +138,18 @@ def load_comm_info(
 
     Args:
         parts: The folder.
-        timeout, channel: As in :func:`dgcl.build_comm_info`.
+        timeout, channel, device: As in :func:`dgcl.build_comm_info`.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
 
     Raises:
-        ValueError: A file is missing, damaged, or of another set than the others; on every rank.
+        ValueError: A file is missing, damaged, or of another set than the others, or there is no such device; on every
+            rank.
         CommError: One of the ranks is gone.
     """
     control = context.require_control()
+    opened = open_devices(control, device)
     problem: Exception | None = None
     share, token = None, ""
     try:
@@ -157,7 +166,7 @@ def load_comm_info(
     from dgcl.communicator import Communicator
 
     assert share is not None
-    return connect_shares(share, Communicator, timeout, channel)
+    return connect_shares(share, Communicator, timeout, channel, opened)
 
 
 def _sign(plan: Plan) -> str:

@@ -29,7 +29,7 @@ from dgcl.relation import VertexClasses, build_classes
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Arrangement, Replication, arrange, check_limit
 from dgcl.replication.copies import vertex_graph, vertex_program
-from dgcl.replication.counts import machines_of
+from dgcl.replication.counts import machine_numbers
 from dgcl.stored_plans import StaleParts, StoredPlans
 from dgcl.topology import Topology, resolve_topology
 
@@ -89,7 +89,7 @@ def prepare(
     plans = StoredPlans()
     if cache is not None:
         key = cache_key(checked, world_size, machine, given, partition, method, options)
-        copied = method == METHOD and bool(machines_of(machine).any())
+        copied = method == METHOD and bool(machine_numbers(machine).any())
         plans = StoredPlans(cache, {**key, "place": True} if place else key, wanted.hops, copied)
     owners = plans.part(checked.num_nodes, world_size)
     clock.lap("cache")

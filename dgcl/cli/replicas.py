@@ -79,12 +79,12 @@ def arrange_copies(
 ) -> tuple[Arrangement, str]:
     """The better of the two, or what was asked for; and why."""
     from dgcl.replication.choice import Replication, arrange
-    from dgcl.replication.counts import machines_of
+    from dgcl.replication.counts import machine_numbers
     from dgcl.replication.work import Work, measure_work
 
     if args.work is not None:
         work, source = Work(*(nanoseconds * 1e-9 for nanoseconds in args.work)), "as given"
-    elif args.method == "auto" and machines_of(topology).any():
+    elif args.method == "auto" and machine_numbers(topology).any():
         with step("measuring what a layer costs"):
             work, source = (
                 measure_work(options.row_bytes),

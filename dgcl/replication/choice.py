@@ -27,7 +27,7 @@ from dgcl.planner.relation import Relation
 from dgcl.relation import VertexClasses, build_classes
 from dgcl.replication import METHOD
 from dgcl.replication.copies import Copies, copy_graph
-from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machines_of
+from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machine_numbers
 from dgcl.replication.work import Work, measure_work
 from dgcl.topology import Topology
 
@@ -113,7 +113,7 @@ def arrange(
             anything is copied; or by what is counted then, halo rows included.
     """
     stored = stored or _make_anew
-    machines = machines_of(topology)
+    machines = machine_numbers(topology)
     several = bool(machines.max(initial=0))
     if method == METHOD:
         if wanted.hops is None:

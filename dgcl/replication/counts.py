@@ -127,7 +127,7 @@ def count_copies(
     return CopyCounts(hops, machine_of_rank, core, rows, edges, graph.num_nodes, graph.num_edges)
 
 
-def machines_of(topology: Topology) -> NDArray[np.int64]:
+def machine_numbers(topology: Topology) -> NDArray[np.int64]:
     """(P,) int64: the machine of each device, numbered from 0 in the order in which devices name them."""
     names: dict[int, int] = {}
     return np.array([names.setdefault(device.machine, len(names)) for device in topology.devices], np.int64)
