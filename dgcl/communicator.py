@@ -17,6 +17,7 @@ from dgcl.descriptions import describe_channels, profiled
 from dgcl.device import connect_device
 from dgcl.errors import CommError
 from dgcl.halo import PendingRows, fold_halo
+from dgcl.handle import Handle
 from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.program import Program
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from dgcl.frameworks.split import SplitGraph
 
 
-class Communicator:
+class Communicator(Handle):
     """One rank's end of a planned exchange over one partitioned graph.
 
     Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the

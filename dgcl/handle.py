@@ -1,0 +1,25 @@
+"""What is bound to this process and its peers, and so cannot be copied or saved.
+
+Models hold communicators (``dgcl.nn.BatchNorm(width, comm=comm)``), and programs copy and save models. A copy that
+shared the original's open files would close them when it dies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Self
+
+
+class Handle:
+    """A base class: copies of what holds one hold the same one, and pickling says what to do instead."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} belongs to this process and its peers and cannot be pickled; of a model that"
+            " holds one save model.state_dict()"
+        )
