@@ -70,7 +70,7 @@ class Communicator(Handle):
         self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
         self._program = program
         self._runtime = Runtime(program, control, timeout, channel)
-        self._on_device = connect_device(program, control, timeout, device, self._runtime)
+        self._on_device = connect_device(program, control, timeout, device, self._runtime, channel)
         self.device = torch.device("cpu") if device is None else device.tensors.device
         self._exchange: Exchange | None = self._on_device
         self.choice = ""
@@ -213,9 +213,12 @@ class Communicator(Handle):
                 on every rank.
 
         Returns:
-            ``(num_local_edges, *F)``, row ``k`` for the edge with global id ``local.edge_ids[k]``.
+            ``(num_local_edges, *F)`` on the communicator's device, row ``k`` for the edge with global id
+            ``local.edge_ids[k]``.
         """
-        return dispatch_rows(self.control, values, self.num_edges, self.local.edge_ids, "values", "edges")
+        ids = self.local.edge_ids
+        rows = dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges")
+        return rows.to(self.device)
 
     def collect(
         self, rows: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
@@ -266,7 +269,8 @@ class Communicator(Handle):
 
     def describe(self) -> str:
         """How rows travel between this rank and each other rank, and why; one line for each."""
-        return describe_channels(self._program, self._runtime.reasons, self.plan, self.local, self.choice)
+        reasons = (self._on_device or self._runtime).reasons
+        return describe_channels(self._program, reasons, self.plan, self.local, self.choice)
 
     @property
     def bytes_sent(self) -> dict[str, Tensor]:

@@ -200,12 +200,13 @@ class Prepared:
         self._names.append(name)
         self._operations = None
 
-    def enqueue(self, streams: Sequence[int], call: int = 0) -> None:
+    def enqueue(self, streams: Sequence[int], call: int = 0, first: int = 0, past: int | None = None) -> None:
         """Put the operations into the streams, without waiting for any of them.
 
         Args:
             streams: Handles of the streams, by number.
             call: Number of the call, for the values of waits and writes.
+            first, past: Only those from the ``first``-th on, and before the ``past``-th.
 
         Raises:
             CudaError: The driver refused one. Those before it run.
@@ -213,7 +214,7 @@ class Prepared:
         operations = self._made()
         if len(streams) < self._num_streams:
             raise ValueError(f"streams: expected at least {self._num_streams}, got {len(streams)}")
-        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), call, operations))
+        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), call, operations[first:past]))
         if failed:
-            place, code = failed >> 32, failed & 0xFFFFFFFF
+            place, code = first + (failed >> 32), failed & 0xFFFFFFFF
             raise CudaError(f"operation {place} ({self._names[place]})", code, self._driver.error_name(code))

@@ -11,11 +11,14 @@ module                          what
 :mod:`dgcl.device.connect`      setting all of it up, and how each pair of ranks exchanges rows
 :mod:`dgcl.device.lanes`        rows of pairs without peer access, through the host's memory
 :mod:`dgcl.device.lane_copies`  the copies on that way
+:mod:`dgcl.device.wire`         what carries rows between machines, and :mod:`dgcl.device.nccl`, which does
+:mod:`dgcl.device.groups`       the messages of a call on that way
+:mod:`dgcl.device.network`      ranks on other machines: a wire for rows, the hosts' channel for news
 :mod:`dgcl.device.plan`         the operations of one kind of call, prepared once
 :mod:`dgcl.device.watchdog`     deadlines, lost peers, stopping the device
 :mod:`dgcl.device.exchange`     expand and fold of tensors
 :mod:`dgcl.device.report`       what the device says of a call, as errors
-:mod:`dgcl.device.through_host` the way between hosts: down, along the plan on the CPU, and up
+:mod:`dgcl.device.through_host` between machines without a wire: down, along the plan on the CPU, and up
 =============================== =======================================================================
 """
 
@@ -35,21 +38,37 @@ if TYPE_CHECKING:
 
 
 def connect_device(
-    program: Program, control: Control, timeout: float, device: Device | None, runtime: Runtime
+    program: Program,
+    control: Control,
+    timeout: float,
+    device: Device | None,
+    runtime: Runtime,
+    channel: str = "auto",
 ) -> DeviceExchange | HostExchange | None:
     """The exchange of a device's tensors; None where there is no device. Collective.
 
-    Where ranks of the job share no memory, or are not to use it, rows go through the hosts, by their ``runtime``.
+    Where ranks of the job share no memory, or are not to use it, rows between them go by a wire
+    (:mod:`dgcl.device.network`); where there is none, all rows go through the hosts, by their ``runtime``.
+
+    Args:
+        program, control, timeout, device, runtime: Of this rank.
+        channel: As in :func:`dgcl.build_comm_info`.
     """
     if device is None:
+        if channel == "nccl":
+            raise ValueError('channel="nccl" is for rows on GPUs; give device="cuda", or channel="auto"')
         return None
-    if runtime.any_remote:
-        from dgcl.device.through_host import HostExchange
-
-        return HostExchange(program, control, device, runtime)
     from dgcl.device.exchange import DeviceExchange
 
-    return DeviceExchange(program, control, timeout, device)
+    if not runtime.any_remote:
+        return DeviceExchange(program, control, timeout, device)
+    from dgcl.device.network import join_network
+    from dgcl.device.through_host import HostExchange
+
+    network, why = join_network(program, control, device, runtime, timeout, channel)
+    if network is None:
+        return HostExchange(program, control, device, runtime, why)
+    return DeviceExchange(program, control, timeout, device, network)
 
 
 def open_devices(control: Control, device: str | torch.device) -> Device | None:

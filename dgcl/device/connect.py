@@ -16,11 +16,14 @@ import numpy as np
 from dgcl.control import Control
 from dgcl.device.directory import MOST_ENTRIES, Card, Directory, PeerMemory
 from dgcl.device.gpu import CudaError, Device
+from dgcl.device.groups import Ends
 from dgcl.device.lanes import Lanes
+from dgcl.device.network import Network
 from dgcl.device.plan import Tables
 from dgcl.device.program import Wires, num_slots
-from dgcl.device.words import PROOF, DeviceWords, HostPage, first_state
+from dgcl.device.words import LINE, PROOF, DeviceWords, HostPage, first_state
 from dgcl.errors import CommError
+from dgcl.kernels.cuda_driver import Driver
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_tables import FLAG, MAP, MAP_ADDRESS, STATE_BYTES, records
 from dgcl.runtime.pool import Block
@@ -42,9 +45,11 @@ class Connections:
         tables: Tables of this rank.
         words, page, directory: What peers and host see.
         cards: What every rank said of itself.
-        peers: Memory of each peer; None for this rank.
+        peers: Memory of each peer; None for this rank, and for those out of reach.
         wires: For laying out programs.
-        lanes: The way through the host; None where every pair of ranks reaches each other.
+        lanes: The way through the host; None where every pair of ranks on a machine reaches each other.
+        ends: The way to other machines; None where this rank exchanges no rows with them.
+        reasons: Why each peer within a machine is reached as it is.
     """
 
     device: Device
@@ -58,11 +63,8 @@ class Connections:
     peers: list[PeerMemory | None]
     wires: Wires
     lanes: Lanes | None
-
-    @property
-    def num_staged(self) -> int:
-        """How many peers are reached through the host."""
-        return 0 if self.lanes is None else len(self.lanes.staged)
+    ends: Ends | None
+    reasons: list[str]
 
     def map_new(self) -> str:
         """Open what peers have allocated since, and tell the kernels; why not, if that failed."""
@@ -122,16 +124,21 @@ def entered(
     return local, second, result, staging, tag, *places
 
 
-def connect(device: Device, control: Control) -> Connections:
+def connect(device: Device, control: Control, network: Network | None = None) -> Connections:
     """Connect this rank's device with those of the others. Collective; may wait for the device.
 
-    Ranks whose devices cannot write into each other's memory get a way through the host's; told at INFO.
+    Args:
+        device, control: Of this rank.
+        network: What joins it to ranks on other machines, whose memory is left alone; None: there are none.
+
+    Ranks of a machine whose devices cannot write into each other's memory get a way through the host's; told at INFO.
 
     Raises:
         CommError: There is not even that; on every rank.
     """
     rank, world_size = control.rank, control.world_size
     driver, side = device.driver, device.side
+    remote = frozenset[int]() if network is None else network.remote
     tables = Tables(device)
     page = HostPage(device, world_size)
     directory = Directory(device)
@@ -158,7 +165,7 @@ def connect(device: Device, control: Control) -> Connections:
     lines: list[DeviceWords | None] = [words if other == rank else None for other in range(world_size)]
     problems: dict[int, str] = {}
     for other, card in enumerate(cards):
-        if other == rank:
+        if other == rank or other in remote:
             continue
         try:
             peers[other], lines[other] = _open(device, card, world_size)
@@ -172,9 +179,13 @@ def connect(device: Device, control: Control) -> Connections:
     look = page.look()
     assert look is not None
     for other in range(world_size):
-        if other != rank and not np.array_equal(look.proof(other), _pattern(other, rank)):
+        if (
+            other != rank
+            and other not in remote
+            and not np.array_equal(look.proof(other), _pattern(other, rank))
+        ):
             problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
-    staged = _out_of_reach(rank, control.exchange(problems))
+    staged, reasons = _out_of_reach(rank, control.exchange(problems))
     lanes = Lanes(device, control, staged[rank]) if any(staged) else None
     for other in staged[rank]:
         if (peer := peers[other]) is not None:
@@ -182,8 +193,9 @@ def connect(device: Device, control: Control) -> Connections:
         peers[other] = lines[other] = None
     control.barrier()
 
-    for other in staged[rank]:
+    for other in staged[rank] | remote:
         maps[other] = 0, -1
+    ends, outbox, handed = _ends(network, device.driver, tables, page)
     known = [each.address if each is not None else 0 for each in lines]
     theirs = [DeviceWords(address, world_size) for address in known]
     wires = Wires(
@@ -199,18 +211,39 @@ def connect(device: Device, control: Control) -> Connections:
         raised=np.array([each.done(rank) for each in theirs], np.int64),
         maps=np.array(maps, np.int64),
         staged=staged[rank],
+        remote=remote,
+        partners=frozenset() if ends is None or network is None else network.partners,
+        outbox=outbox,
+        handed=handed,
         begun=page.begun_line,
         finished=page.finished_word,
     )
+    way = "raw addresses" if all(card.process == cards[0].process for card in cards) else "CUDA IPC"
     if rank == 0:
-        ways = "raw addresses" if all(card.process == cards[0].process for card in cards) else "CUDA IPC"
         _log.info(
-            "%d ranks on %d device(s) write into each other's memory by %s",
+            "%d ranks on %d device(s) write into each other's memory by %s%s",
             world_size,
             len({card.uuid for card in cards}),
-            ways,
+            way,
+            ", within each machine" if remote else "",
         )
-    return Connections(device, rank, world_size, tables, words, page, directory, cards, peers, wires, lanes)
+    for other in range(world_size):
+        reasons.setdefault(other, f"device memory: each writes into the other's by {way}")
+    ordered = [reasons[other] for other in range(world_size)]
+    return Connections(
+        device, rank, world_size, tables, words, page, directory, cards, peers, wires, lanes, ends, ordered
+    )
+
+
+def _ends(
+    network: Network | None, driver: Driver, tables: Tables, page: HostPage
+) -> tuple[Ends | None, int, int]:
+    """A rank's end of the way to other machines, its outbox, and the word that counts what it has handed over."""
+    if network is None or network.wire is None or not network.partners:
+        return None, 0, 0
+    state = tables.upload(first_state(page))
+    outbox, handed, greeted = (tables.allocate(LINE) for _ in range(3))
+    return Ends(network.wire, driver.create_stream(), state, greeted), outbox, handed
 
 
 def _open(device: Device, card: Card, world_size: int) -> tuple[PeerMemory, DeviceWords]:
@@ -272,8 +305,9 @@ def _lines(
     return np.array(direct, np.int64)
 
 
-def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> list[frozenset[int]]:
-    """For every rank those that it and they cannot reach both ways; told at INFO by the lower of two."""
+def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozenset[int]], dict[int, str]]:
+    """For every rank those that it and they cannot reach both ways; told at INFO by the lower of two. And why those of
+    this rank are reached as they are."""
     pairs: dict[tuple[int, int], str] = {}
     for one, problems in enumerate(reports):
         for other, why in problems.items():
@@ -287,4 +321,9 @@ def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> list[frozenset[in
                 high,
                 why,
             )
-    return [frozenset(a + b - one for a, b in pairs if one in (a, b)) for one in range(len(reports))]
+    reasons = {
+        low + high - rank: f"host memory: their devices cannot reach each other ({why})"
+        for (low, high), why in pairs.items()
+        if rank in (low, high)
+    }
+    return [frozenset(a + b - one for a, b in pairs if one in (a, b)) for one in range(len(reports))], reasons

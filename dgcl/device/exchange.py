@@ -32,11 +32,10 @@ from torch import Tensor
 from dgcl.control import Control
 from dgcl.device.connect import connect, entered
 from dgcl.device.gpu import DEFAULT_STREAMS, CudaError, Device
-from dgcl.device.lanes import staged_rows
+from dgcl.device.network import Network
 from dgcl.device.plan import Plan
 from dgcl.device.pool import DevicePool
 from dgcl.device.program import EXPAND, FOLD
-from dgcl.device.report import pack_tag
 from dgcl.device.watchdog import Watchdog
 from dgcl.errors import CommError
 from dgcl.kernels.cuda_shapes import unit_of
@@ -47,6 +46,7 @@ from dgcl.runtime.dtypes import row_type
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.pool import Block
 from dgcl.runtime.segments import SegmentFile
+from dgcl.runtime.waits import pack_tag
 
 _log = logging.getLogger("dgcl")
 
@@ -63,36 +63,44 @@ class DeviceExchange:
         control: The control plane.
         timeout: Seconds without progress on the device after which a call has failed.
         device: This rank's device.
+        network: What joins it to ranks on other machines; None: all share memory.
 
     Attributes:
         bytes_sent: ``(2, P)`` int64: bytes that calls so far write to each peer, by expand and by fold.
         pool: The rank's buffers.
     """
 
-    def __init__(self, program: Program, control: Control, timeout: float, device: Device) -> None:
+    def __init__(
+        self,
+        program: Program,
+        control: Control,
+        timeout: float,
+        device: Device,
+        network: Network | None = None,
+    ) -> None:
         check_agreement(control, program)
         self._program, self._device, self._timeout = program, device, timeout
         self._process = os.getpid()
         self._file = SegmentFile()
         board = Board.create(self._file, program.world_size)
-        peers = Peers(control, self._file, board, "memory")
+        peers = _peers(control, self._file, board, network)
         with device.current():
-            self._connections = connect(device, control)
+            self._connections = connect(device, control, network)
         self.pool = DevicePool(device, self._connections.directory.add)
         with device.current():
             self._reserve(control)
-        self._watchdog = Watchdog(self._connections, self.pool, program, board, peers, timeout)
-        self._board, self._peers = board, peers
-        lanes = self._connections.lanes
-        self._staged_rows = (0, 0)
-        self._copy_streams: list[int] = []
-        if lanes is not None and lanes.staged:
+        self._watchdog = Watchdog(self._connections, self.pool, program, board, peers, timeout, network)
+        self._board, self._peers, self._network = board, peers, network
+        wires, ends = self._connections.wires, self._connections.ends
+        self._other_streams: list[int] = []  # for copies out and in, and for the network
+        if wires.staged or ends is not None:
             with device.current():
-                self._copy_streams = [device.driver.create_stream() for _ in range(2)]
-            self._staged_rows = (
-                staged_rows(program.expand, lanes.staged),
-                staged_rows(program.fold, lanes.staged),
-            )
+                copies = [device.driver.create_stream() if wires.staged else 0 for _ in range(2)]
+            self._other_streams = [*copies, 0 if ends is None else ends.stream]
+        self._staged_rows = [
+            int(schedule.send_count[np.isin(schedule.send_peer, list(wires.staged | wires.partners))].sum())
+            for schedule in (program.expand, program.fold)
+        ]
         self._plans: dict[tuple[int, int, str, int], Plan] = {}
         with device.current():
             self._switched = device.driver.create_event()
@@ -190,6 +198,13 @@ class DeviceExchange:
         return self._device
 
     @property
+    def reasons(self) -> list[str]:
+        """For each rank how rows travel to and from it, and why."""
+        if self._network is None:
+            return self._connections.reasons
+        return [self._network.reason(peer) or why for peer, why in enumerate(self._connections.reasons)]
+
+    @property
     def devices(self) -> list[str]:
         """Which device each rank is on: equal for ranks that share one."""
         return [card.uuid for card in self._connections.cards]
@@ -247,6 +262,8 @@ class DeviceExchange:
             return
         with self._device.current():
             self._wait_for_calls()
+            if self._network is not None and self._watchdog.failure is None:
+                self._network.leave(self._connections.page.finished())
             self._board.post_closed()
         self._watchdog.leave(self._after)
 
@@ -275,7 +292,7 @@ class DeviceExchange:
             )
         pool.capturing = bool(stream) and driver.is_capturing(stream)
         if pool.capturing:
-            if self._copy_streams:
+            if self._connections.wires.staged:
                 raise RuntimeError(
                     f"rank {self._program.rank} exchanges rows with some ranks through the host's memory; such a "
                     "call cannot be captured into a CUDA graph"
@@ -309,7 +326,8 @@ class DeviceExchange:
                 connections.tables,
                 kind,
                 unit,
-                connections.lanes if self._copy_streams else None,
+                connections.lanes if connections.wires.staged else None,
+                connections.ends,
             )
         return self._plans[key]
 
@@ -331,13 +349,16 @@ class DeviceExchange:
             if not driver.has_happened(tables.event):
                 driver.wait_event(stream, tables.event)
         try:
-            streams = [stream, *self._copy_streams]
+            streams = [stream, *self._other_streams]
             plan.enqueue(streams, self._call, words, copy, bases, stream_waits=self._stream_waits)
             if not self.pool.capturing:
                 driver.record_event(self._ended, stream)
         except CudaError as error:
             self.fail(CommError(f"rank {self._program.rank}: a call could not be enqueued: {error}"))
             raise
+        except CommError as error:
+            self.fail(CommError(f"rank {self._program.rank}: a call could not be enqueued: {error}"))
+            self.check_usable()
         if not self.pool.capturing:
             self.bytes_sent[verb] += self._rows_to[verb] * row_bytes
 
@@ -348,3 +369,13 @@ class DeviceExchange:
         if num_bytes == 0:
             return torch.empty(shape, dtype=dtype, device=self._device.tensors.device)
         return memory.view(dtype).view(shape)
+
+
+def _peers(control: Control, file: SegmentFile, board: Board, network: Network | None) -> Peers:
+    """The other ranks: those of this machine by their memory, the others by the boards that stand in for them."""
+    if network is None:
+        return Peers(control, file, board, "memory")
+    peers = Peers(control, file, board, network.channel)
+    for peer in network.remote:
+        peers.boards[peer] = network.stand_in(peer)
+    return peers

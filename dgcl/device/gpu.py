@@ -8,7 +8,7 @@ memory; the rest of the runtime is the same there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -32,6 +32,9 @@ class Tensors(Protocol):
 
     def current_stream(self) -> int:
         """The handle of the stream that the calling thread's operations go to."""
+
+    def on(self, stream: int) -> AbstractContextManager[object]:
+        """Let the calling thread's operations go to this stream of the device, within."""
 
     def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
         """A uint8 tensor over device memory (at least a byte), whose storage keeps ``owner`` alive."""
@@ -63,6 +66,11 @@ class CudaTensors:
     def current_stream(self) -> int:
         """The handle of torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
+
+    def on(self, stream: int) -> AbstractContextManager[object]:
+        """Let torch work on a stream that it did not make."""
+        external = torch.cuda.ExternalStream(stream, device=self.device)
+        return torch.cuda.stream(external)
 
     def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
         """A tensor over memory that torch did not allocate."""

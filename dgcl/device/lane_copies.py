@@ -9,7 +9,7 @@ import numpy as np
 
 from dgcl.device.gpu import Device
 from dgcl.device.lanes import MOST_SLICES, NUM_SLOTS, Lanes, Slice, cut
-from dgcl.device.program import BEGUN, EXPAND, HANDED, Wires, staging_rows
+from dgcl.device.program import BEGUN, EXPAND, HANDED, JOINED, Launch, Wires, staging_rows
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_tables import FLAG, records
 from dgcl.program.model import Program
@@ -49,23 +49,23 @@ class LaneCopies:
         self._upload = upload
         self._out = cut(self._schedule, row_bytes, lanes.staged, receives=False)
         self._in = cut(self._schedule, row_bytes, lanes.staged, receives=True)
-        self._staging = staging_rows(self._schedule, lanes.staged)
+        self._staging = staging_rows(self._schedule, wires.staged | wires.partners)
         # (operation, which base, offset to it, the other address, whether the base is the target)
         self._placed: list[tuple[int, int, int, int, bool]] = []
 
-    def add(self, kind: str, sends: tuple[int, ...]) -> None:
+    def add(self, mark: Launch) -> None:
         """What belongs to one of the marks in a list of launches."""
-        if kind == BEGUN:
+        if mark.kernel == BEGUN:
             self._follow(MAIN, IN)
             for i, slices in self._in.items():
                 for piece in slices:
                     self._take(i, piece)
-        elif kind == HANDED:
+        elif mark.kernel == HANDED:
             self._follow(MAIN, OUT)
-            for i in sends:
+            for i in mark.parameters:
                 for piece in self._out[i]:
                     self._give(i, piece)
-        else:
+        elif mark.kernel == JOINED:
             # Over is a call when the last slices are out of their slots: then this rank may leave.
             last = {piece.peer: piece.number for slices in self._out.values() for piece in slices}
             for peer, number in last.items():

@@ -85,11 +85,6 @@ def cut(
     return found
 
 
-def staged_rows(schedule: Schedule, staged: frozenset[int]) -> int:
-    """Rows of a call that leave through the host."""
-    return int(schedule.send_count[np.isin(schedule.send_peer, list(staged))].sum())
-
-
 class Lanes:
     """One rank's lines and slots, and those of its peers. Collective over all ranks.
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from dgcl.device.gpu import Device
+from dgcl.device.groups import Ends, Groups
 from dgcl.device.lane_copies import LaneCopies
 from dgcl.device.lanes import Lanes
-from dgcl.device.program import BEGUN, EXPAND, HANDED, JOINED, Launch, Wires, lay_out
+from dgcl.device.program import BEGUN, EXPAND, GROUPED, HANDED, JOINED, MET, Launch, Wires, lay_out
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.program.model import Program
@@ -23,6 +24,7 @@ from dgcl.runtime.row_types import RowType
 _CHUNK = 1 << 20
 _ALIGN = 256
 _STATIC_PARAMETERS = 2  # of ``enter``: the tables
+_MARKS = (BEGUN, HANDED, GROUPED, MET, JOINED)
 
 
 class Tables:
@@ -75,7 +77,8 @@ class Plan:
         verb: EXPAND or FOLD.
         row_type: What a row is.
         unit: What a thread moves at a time; divides row size and addresses.
-        lanes: The way through the host; None where every peer can be reached.
+        lanes: The way through the host; None where no peer needs it.
+        ends: The way to other machines; None where no rows go there.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Plan:
         row_type: RowType,
         unit: int,
         lanes: Lanes | None = None,
+        ends: Ends | None = None,
     ) -> None:
         kernel = f"gather_{unit}" if verb == EXPAND else sum_name(row_type.name, unit)
         uploaded: dict[int, np.ndarray] = {}
@@ -109,13 +113,17 @@ class Plan:
         )
         own_bytes = program.num_owned * row_type.row_bytes if verb == EXPAND else 0
 
-        def copies(prepared: Prepared) -> LaneCopies | None:
-            if lanes is None:
-                return None
-            return LaneCopies(device, program, verb, row_type.row_bytes, lanes, wires, prepared, upload)
+        rest = device, program, verb, row_type.row_bytes
+
+        def lane_copies(prepared: Prepared) -> LaneCopies | None:
+            return None if lanes is None else LaneCopies(*rest, lanes, wires, prepared, upload)
+
+        def groups(prepared: Prepared) -> Groups | None:
+            return None if ends is None else Groups(*rest, ends, wires, prepared, upload)
 
         self._ways = tuple(
-            _Way(device, wires, launches, uploaded, own_bytes, waits, copies) for waits in (False, True)
+            _Way(device, wires, launches, uploaded, own_bytes, waits, lane_copies, groups)
+            for waits in (False, True)
         )
 
     def enqueue(
@@ -131,11 +139,11 @@ class Plan:
         """Put a call into a stream.
 
         Args:
-            streams: Its handle; behind it those for copies to and from the host.
+            streams: Its handle; behind it those for copies to and from the host, and for the network.
             call: The call's number, for waits by the stream itself.
             entered: The last parameters of ``enter``.
             copy: Where own rows go, and where they are.
-            bases: Where peers' rows go, those that this rank only passes on, and rows on their way to the host.
+            bases: Where peers' rows go, those that this rank only passes on, and rows on their way out.
             stream_waits: Let the stream itself wait for flags, before the kernels that do.
         """
         self._ways[stream_waits].enqueue(streams, call, entered, copy, bases)
@@ -153,6 +161,7 @@ class _Way:
         own_bytes: int,
         stream_waits: bool,
         make_copies: Callable[[Prepared], LaneCopies | None],
+        make_groups: Callable[[Prepared], Groups | None],
     ) -> None:
         self._prepared = prepared = Prepared(device.driver)
         if stream_waits and not device.waits_in_streams:
@@ -161,11 +170,12 @@ class _Way:
         self._entered = prepared.launch(device.kernels["enter"], 1, 1, *first, *[0] * 11)
         self._copy = len(prepared) if own_bytes else -1
         prepared.copy(0, 0, own_bytes)
-        self._lane_copies = copies = make_copies(prepared)
+        self._lane_copies, self._groups = make_copies(prepared), make_groups(prepared)
         for launch in launches:
-            if launch.kernel in (BEGUN, HANDED, JOINED):
-                assert copies is not None
-                copies.add(launch.kernel, launch.parameters)
+            if launch.kernel in _MARKS:
+                for way in (self._lane_copies, self._groups):
+                    if way is not None:
+                        way.add(launch)
                 continue
             if stream_waits and launch.kernel == "wait":
                 # The kernel comes after all the same: it tells a stop from a flag.
@@ -190,4 +200,7 @@ class _Way:
             self._prepared.place_copy(self._copy, *copy)
         if self._lane_copies is not None:
             self._lane_copies.place(bases)
-        self._prepared.enqueue(streams, call)
+        if self._groups is not None:
+            self._groups.enqueue(streams, call, bases)
+        else:
+            self._prepared.enqueue(streams, call)

@@ -13,6 +13,9 @@ A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` 
     sum (fold)                     the owned rows' own sums
     signal                         the host, that the call is over
 
+Rows for peers out of reach are gathered into this rank's own memory, from where others bring them on: through the
+host's memory (:mod:`dgcl.device.lane_copies`), or to another machine (:mod:`dgcl.device.groups`).
+
 Order is that of :mod:`dgcl.runtime.engine`, but by stage instead of by transfer: what a stage sends starts when all
 of the stage's receivers are ready. Within a stage the thread blocks are dealt to the receivers, so a slow
 one holds up nobody.
@@ -37,15 +40,18 @@ from dgcl.runtime.engine import EXPAND, FOLD
 __all__ = ["EXPAND", "FOLD", "Launch", "Wires", "lay_out", "peer_slot"]
 
 #: Slots of the address table: this rank's rows (the result of an expand, the gradient of a fold); its relay
-#: rows, or arrivals; the result of a fold; rows on their way to the host's memory. Two slots for each peer follow.
+#: rows, or arrivals; the result of a fold; rows on their way to peers out of reach. Two slots for each peer follow.
 LOCAL: Final = 0
 SECOND: Final = 1
 RESULT: Final = 2
 STAGING: Final = 3
 _PEERS: Final = 4
 
+#: Marks in a list of launches, for what peers out of reach need.
 BEGUN: Final = "begun"
 HANDED: Final = "handed"
+GROUPED: Final = "grouped"
+MET: Final = "met"
 JOINED: Final = "joined"
 
 # Bytes of a copy kernel's task that are worth a thread block.
@@ -76,6 +82,9 @@ class Wires:
         raised: ``(P,)`` this rank's done flag for each peer.
         maps: ``(P, 2)`` address and number of the MAP records of each peer; -1: it is out of reach.
         staged: The peers that are reached through memory of the host (:mod:`dgcl.device.lanes`).
+        remote, partners: The peers on other machines; those of them that rows go to or come from.
+        outbox: Where this rank announces its calls for its partners, who get a copy; 0: it has none.
+        handed: Where it counts the stages whose rows for partners are ready, like a done flag; 0: it has none.
         begun, finished: Where the host reads the number of the last call that the device has begun (a line,
             with what the announcement says), and of the last that it has finished; 0 for nowhere.
     """
@@ -90,6 +99,10 @@ class Wires:
     raised: np.ndarray
     maps: np.ndarray
     staged: frozenset[int] = frozenset()
+    remote: frozenset[int] = frozenset()
+    partners: frozenset[int] = frozenset()
+    outbox: int = 0
+    handed: int = 0
     begun: int = 0
     finished: int = 0
 
@@ -98,9 +111,10 @@ class Wires:
 class Launch:
     """A launch of a kernel of the catalogue, and the stage that it belongs to.
 
-    Where peers are reached through the host there are three more kinds, which launch nothing: :data:`BEGUN` (this
-    rank's buffers may be written), :data:`HANDED` (the rows of the sends in ``parameters`` are ready to be copied),
-    and :data:`JOINED` (all copies are to be done here).
+    Where peers are out of reach there are more kinds, which launch nothing: :data:`BEGUN` (this rank's buffers may be
+    written), :data:`HANDED` (the rows of the sends in ``parameters`` are ready to be copied to the host),
+    :data:`GROUPED` (here a stage's messages to and from partners are enqueued), :data:`MET` (the messages of the stage
+    in ``parameters`` are to have come here), and :data:`JOINED` (all copies and messages are to be done here).
     """
 
     stage: int
@@ -141,6 +155,8 @@ def lay_out(
         pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_passed)
         fixed = (upload(pointers), upload(program.arrival_slots))
     own = wires.state, wires.addresses
+    out_of_reach = wires.staged | wires.partners
+    far = np.isin(np.arange(program.world_size), list(wires.partners))
 
     def move(stage: int, tasks: list[dict[str, int]]) -> Iterator[Launch]:
         units = [task["count"] * (row_bytes // unit) for task in tasks]
@@ -157,35 +173,50 @@ def lay_out(
             prefix = own if name == "resolve" else own[:1]
             yield Launch(stage, name, blocks, width, (*prefix, *table, *more))
 
+    def arrived(stage: int, receives: np.ndarray) -> Iterator[Launch]:
+        """Wait until these receives have come."""
+        latest = max(
+            (int(schedule.recv_stage[i]) for i in receives if far[schedule.recv_peer[i]]), default=-1
+        )
+        if latest >= 0:
+            yield Launch(stage, MET, 0, 0, (latest,))
+        yield from flags(stage, "wait", _done_flags(program, wires, schedule, receives))
+
     def launches() -> Iterator[Launch]:
-        # Everyone hears of every call, so that ranks that make different calls notice it.
-        announced = np.append(np.delete(wires.lines, program.rank), wires.begun or []).astype(np.int64)
+        # Everyone within reach hears of every call, so that ranks that make different calls notice it.
+        near = np.delete(wires.lines, [program.rank, *wires.remote]).tolist()
+        announced = np.array([*near, *filter(None, (wires.outbox, wires.begun))], np.int64)
         parameters = upload(announced), len(announced), wires.words, wires.num_words
         yield Launch(-1, "announce", 1, _FLAG_THREADS, (wires.state, *parameters))
-        if wires.staged:
+        if out_of_reach:
             yield Launch(-1, BEGUN, 0, 0, ())
-        first_rows = staging_rows(schedule, wires.staged)
-        for stage in np.unique(schedule.send_stage).tolist():
+        first_rows = staging_rows(schedule, out_of_reach)
+        of_partners = schedule.recv_stage[far[schedule.recv_peer]]
+        for stage in np.union1d(schedule.send_stage, of_partners).tolist():
             sends = np.flatnonzero(schedule.send_stage == stage).tolist()
             direct = [i for i in sends if i not in first_rows]
-            ready = [_ready_flag(wires, int(schedule.send_peer[i])) for i in sends]
+            grouped = [i for i in sends if far[schedule.send_peer[i]]]
+            ready = [ready_flag(wires, int(schedule.send_peer[i])) for i in sends if i not in grouped]
             yield from flags(stage, "wait", ready)
             yield from flags(stage, "resolve", ready, wires.words)
-            awaited = np.unique(np.concatenate([_dependencies(schedule, i) for i in sends]))
-            yield from flags(stage, "wait", _done_flags(program, wires, schedule, awaited))
+            needed = [_dependencies(schedule, i) for i in sends]
+            yield from arrived(stage, np.unique(np.concatenate(needed)) if needed else np.zeros(0, np.int64))
             tasks = (_tasks(program, verb, schedule, i, first_rows.get(i)) for i in sends)
             yield from move(stage, [task for some in tasks for task in some])
             raised = [_raised_flag(program, wires, schedule, i) for i in direct]
+            if grouped:
+                raised.append(stage_flag(program, wires.handed, stage))
             yield from flags(stage, "signal", raised)
-            if len(direct) < len(sends):
-                yield Launch(stage, HANDED, 0, 0, tuple(i for i in sends if i in first_rows))
+            if handed := tuple(i for i in sends if i in first_rows and i not in grouped):
+                yield Launch(stage, HANDED, 0, 0, handed)
+            if grouped or stage in of_partners:
+                yield Launch(stage, GROUPED, 0, 0, ())
         last = program.num_stages
-        everything = np.arange(len(schedule.recv_peer))
-        yield from flags(last, "wait", _done_flags(program, wires, schedule, everything))
+        yield from arrived(last, np.arange(len(schedule.recv_peer)))
         if verb == FOLD:
             kept = {"source": LOCAL, "second": SECOND, "target": RESULT, "count": program.num_owned}
             yield from move(last, [kept])
-        if wires.staged:
+        if out_of_reach:
             yield Launch(last, JOINED, 0, 0, ())
         if wires.finished:
             yield from flags(last, "signal", [{"address": wires.finished, "multiplier": 1}])
@@ -193,14 +224,19 @@ def lay_out(
     return list(launches())
 
 
+def stage_flag(program: Program, address: int, stage: int) -> dict[str, int]:
+    """What a word says when this stage of a call is done."""
+    return {"address": address, "multiplier": program.num_stages, "offset": stage + 1, "stage": stage}
+
+
 def staging_rows(schedule: Schedule, staged: frozenset[int]) -> dict[int, int]:
-    """For each send to a peer that is reached through the host: its first row in the staging memory."""
+    """For each send to a peer that is out of reach: its first row in the staging memory."""
     sends = [i for i, peer in enumerate(schedule.send_peer.tolist()) if peer in staged]
     counts = [int(schedule.send_count[i].sum()) for i in sends]
     return dict(zip(sends, (np.cumsum([0, *counts])[:-1]).tolist(), strict=True))
 
 
-def _ready_flag(wires: Wires, peer: int) -> dict[str, int]:
+def ready_flag(wires: Wires, peer: int) -> dict[str, int]:
     maps, num_maps = wires.maps[peer].tolist()
     return {
         "address": int(wires.ready[peer]),
@@ -221,26 +257,14 @@ def _done_flags(
         peer, stage = int(schedule.recv_peer[i]), int(schedule.recv_stage[i])
         latest[peer] = max(latest.get(peer, 0), stage)
     return [
-        {
-            "address": int(wires.done[peer]),
-            "multiplier": program.num_stages,
-            "offset": stage + 1,
-            "peer": peer,
-            "stage": stage,
-        }
+        {**stage_flag(program, int(wires.done[peer]), stage), "peer": peer}
         for peer, stage in sorted(latest.items())
     ]
 
 
 def _raised_flag(program: Program, wires: Wires, schedule: Schedule, send: int) -> dict[str, int]:
     peer, stage = int(schedule.send_peer[send]), int(schedule.send_stage[send])
-    return {
-        "address": int(wires.raised[peer]),
-        "multiplier": program.num_stages,
-        "offset": stage + 1,
-        "peer": peer,
-        "stage": stage,
-    }
+    return {**stage_flag(program, int(wires.raised[peer]), stage), "peer": peer}
 
 
 def _dependencies(schedule: Schedule, send: int) -> np.ndarray:

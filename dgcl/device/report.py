@@ -13,40 +13,22 @@ from dgcl.device.words import Look
 from dgcl.errors import DisagreementError
 from dgcl.kernels.cuda_tables import CALL
 from dgcl.program.model import Program
-from dgcl.runtime.row_types import RowType
+from dgcl.runtime.waits import VERBS, unpack_tag
 
-_VERBS = ("expand", "fold")
-_ROW_BYTES_BITS = 48
 _MOST_WAITS = 5  # in a message
 
 #: (stage, peer, what is needed of it)
 Wait = tuple[int, int, str]
 
 
-def pack_tag(verb: int, row_type: RowType) -> int:
-    """What all ranks must agree on in a call, as one number that is not 0."""
-    assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
-    return ((verb + 1) << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
-
-
 def verb_of(tag: int) -> int:
     """EXPAND or FOLD."""
-    return (tag >> 56) - 1
-
-
-def describe_tag(tag: int) -> str:
-    """A tag for people."""
-    from dgcl.runtime.dtypes import dtype_name
-
-    row_bytes = tag & ((1 << _ROW_BYTES_BITS) - 1)
-    return (
-        f"{_VERBS[verb_of(tag)]} of rows of {row_bytes} bytes, {dtype_name((tag >> _ROW_BYTES_BITS) & 0xFF)}"
-    )
+    return (tag >> 56) & 1
 
 
 def place(program: Program, call: int, tag: int) -> str:
     """Where a rank is, as messages begin."""
-    return f"rank {program.rank}, {_VERBS[verb_of(tag)]} (call {call})"
+    return f"rank {program.rank}, {VERBS[verb_of(tag)]} (call {call})"
 
 
 def awaited(program: Program, look: Look, tag: int) -> list[Wait]:
@@ -91,7 +73,7 @@ def differing(
     for peer in peers:
         theirs, their_tag = look.ready(peer)
         if (theirs > call and peer not in staged) or (theirs == call and their_tag != tag):
-            what = f"rank {peer} is in call {theirs}: {describe_tag(their_tag)}"
+            what = f"rank {peer} is in call {theirs}: {unpack_tag(their_tag)}"
             return disagreement(program, call, tag, what)
     return None
 
@@ -99,7 +81,7 @@ def differing(
 def disagreement(program: Program, call: int, tag: int, others: str) -> DisagreementError:
     """The error; ``others`` says who does what instead."""
     return DisagreementError(
-        f"ranks make different calls: rank {program.rank} is in call {call}: {describe_tag(tag)}; {others}. "
+        f"ranks make different calls: rank {program.rank} is in call {call}: {unpack_tag(tag)}; {others}. "
         "Every rank must make the same calls with the same row shape and dtype, in the same order"
     )
 

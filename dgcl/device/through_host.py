@@ -7,8 +7,8 @@ the same program and with the same deadlines and messages; and the result goes b
 every call, for its rows to come down and for its peers, so such calls cannot be captured into CUDA graphs; results
 come up behind the call, in the order of its stream.
 
-What it costs beside a way between devices: twice over the bus, and the exchange at the speed of the hosts. NCCL or
-GPUDirect, by which rows would pass the hosts by, are not used.
+What it costs beside a way between devices: twice over the bus, and the exchange at the speed of the hosts. It is the
+way where NCCL (:mod:`dgcl.device.nccl`) is not there or does not work.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ class HostExchange:
         control: The control plane; construction is collective.
         device: This rank's device.
         runtime: The runtime of the host, which the communicator closes.
+        why: Why rows do not pass the hosts by.
 
     Attributes:
         device: This rank's.
         devices: Which device each rank is on: equal for ranks that share one.
         bytes_sent: ``(2, P)`` int64: bytes written to each peer, by expand and by fold.
+        reasons: For each rank how rows travel to and from it, and why.
     """
 
-    def __init__(self, program: Program, control: Control, device: Device, runtime: Runtime) -> None:
+    def __init__(
+        self, program: Program, control: Control, device: Device, runtime: Runtime, why: str = ""
+    ) -> None:
         self._program, self.device, self._runtime = program, device, runtime
         self.devices: list[str] = control.exchange(device.uuid)
         self.bytes_sent: np.ndarray = runtime.bytes_sent
@@ -62,8 +66,14 @@ class HostExchange:
         if program.rank == 0:
             _log.info(
                 "ranks share no memory, or are not to use it: rows of devices go through the hosts' memory, and "
-                "between hosts through the network"
+                "between hosts through the network%s",
+                f" ({why})" if why else "",
             )
+        through = f"through the hosts{f' ({why})' if why else ''}"
+        self.reasons = [
+            reason if peer == program.rank else f"{reason}; {through}"
+            for peer, reason in enumerate(runtime.reasons)
+        ]
 
     def expand(self, rows: Tensor) -> Tensor:
         """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""

@@ -7,8 +7,9 @@ rank's flags, by a copy on a stream of its own. While they change, all is well. 
 different calls, the watchdog
 
 1. posts the error for the peers, which raise it, too (:mod:`dgcl.runtime.board`),
-2. sets the abort word, and writes the greatest value over the rank's flags, so that the device stops waiting,
-   whether in a kernel or in the stream itself, and does nothing more for this communicator;
+2. aborts what is under way to and from other machines, sets the abort word, and writes the greatest value over the
+   rank's flags, so that the device stops waiting, whether in a kernel or in the stream itself, and does nothing more
+   for this communicator;
 3. keeps the error, which the next call, or ``synchronize``, raises.
 
 A driver may hold the watchdog up, too: some functions wait for kernels that run, and one of those may be waiting for
@@ -28,6 +29,7 @@ from typing import Final
 
 from dgcl.device.connect import Connections
 from dgcl.device.gpu import CudaError
+from dgcl.device.network import Network
 from dgcl.device.pool import DevicePool
 from dgcl.device.report import awaited, differing, disagreement, place, suspects, verb_of
 from dgcl.device.words import Look
@@ -43,6 +45,7 @@ _TICK: Final = 0.002  # how soon new memory of a peer is found
 _LOOK_EVERY: Final = 0.05
 _LOOK_TAKES: Final = 1.0  # at most; a device that is held up does not even copy
 _GUARD_EVERY: Final = 0.25
+_LAST_RESORT: Final = 2  # timeouts
 _DRIVER_TAKES: Final = 3.0  # what opening or allocating memory may take beside everything else
 
 
@@ -52,6 +55,7 @@ class Watchdog:
     Args:
         connections, pool, program, board, peers: Of the rank.
         timeout: Seconds without any progress after which a call has failed.
+        network: What joins it to other machines; None: nothing.
 
     Attributes:
         failure: Why the communicator is unusable; None as long as it is not.
@@ -65,7 +69,9 @@ class Watchdog:
         board: Board,
         peers: Peers,
         timeout: float,
+        network: Network | None = None,
     ) -> None:
+        self._network = network
         self._connections, self._pool, self._program = connections, pool, program
         self._board, self._peers, self._timeout = board, peers, timeout
         self.failure: CommError | None = None
@@ -126,6 +132,8 @@ class Watchdog:
                     self._program.rank,
                     patience,
                 )
+                if self._network is not None:
+                    self._network.abort()
                 self._connections.page.stop_kernels()
 
     def _tick(self) -> None:
@@ -191,7 +199,8 @@ class Watchdog:
             return
         if look.state(FAULT) == DISAGREES:
             schedule = (self._program.expand, self._program.fold)[verb_of(tag)]
-            found = differing(self._program, look, tag, schedule.send_peer.tolist(), frozenset())
+            others = [*schedule.send_peer.tolist(), *self._connections.wires.partners]
+            found = differing(self._program, look, tag, others, frozenset())
             # A line may have been written over since a kernel read it.
             self.fail(found or disagreement(self._program, call, tag, "a peer announced another one"))
             return
@@ -200,7 +209,7 @@ class Watchdog:
         waits = awaited(self._program, look, tag)
         needed_peers = dict.fromkeys(peer for _, peer, _ in waits)
         differs = differing(self._program, look, tag, needed_peers, staged)
-        gone = {peer: why for peer in needed_peers if (why := self._peers.gone(peer)) is not None}
+        gone = {peer: why for peer in needed_peers if (why := self._gone(peer, call)) is not None}
         if differs is not None or gone:
             # A peer may have done its part just before it went on: only what is still missing now is lost.
             again = self._look()
@@ -226,6 +235,17 @@ class Watchdog:
                     "late, give build_comm_info a longer timeout"
                 )
             )
+        elif not waits and time.monotonic() - self._since >= _LAST_RESORT * self._timeout:
+            # All has come, and still it does not end: what it sends is not taken. Who should has failed by now.
+            where = place(self._program, call, tag)
+            seconds = _LAST_RESORT * self._timeout
+            self.fail(CommTimeoutError(f"{where}: the device has not got on for {seconds:g} s"))
+
+    def _gone(self, peer: int, call: int) -> str | None:
+        """Why a peer will do no more for a call, if that is so."""
+        if self._network is not None and peer in self._network.remote:
+            return self._network.gone(peer, call)
+        return self._peers.gone(peer)
 
     def _fail(self, mine: CommError, posted: CommError) -> None:
         with self._lock:
@@ -233,6 +253,9 @@ class Watchdog:
                 return
             self.failure = mine
         self._board.post_failure(posted)
+        if self._network is not None:
+            self._network.tell(posted)
+            self._network.abort()  # before the waits on its stream end
         self._stop_device()
         self._failed.set()
 

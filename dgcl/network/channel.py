@@ -56,6 +56,7 @@ class NetworkChannel:
 
     Attributes:
         lost: Why a partner's connection is gone, by partner.
+        calls_done: Calls that this rank's device has done beside the channel; partners hear of it when it leaves.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class NetworkChannel:
         self._process = os.getpid()
         self._wire = Wire(group, timeout)
         self.lost: dict[int, str] = {}
+        self.calls_done = 0
         self._job: Job | None = None
         self._last_words: list[tuple[Work, Tensor]] = []
         self._failed = False
@@ -110,8 +112,8 @@ class NetworkChannel:
         if self._job is not None:
             self._job.cancel()
         if not self._failed:
-            self._failed = True
             self._tell(failed_message(error))
+            self._failed = True
 
     def close(self) -> None:
         """Tell the partners, break the connections and end the threads. Idempotent.
@@ -125,7 +127,7 @@ class NetworkChannel:
         if self._job is not None:
             self._job.cancel()
         if not self._failed:
-            self._tell(closed_message())
+            self._tell(closed_message(self.calls_done))
         until = time.monotonic() + _LAST_WORDS_SECONDS
         for work, _ in self._last_words:
             with suppress(RuntimeError):  # it has not listened, or is gone; a wait in vain breaks the group
@@ -179,7 +181,9 @@ class NetworkChannel:
     def _settle_soon(self, peer: int) -> None:
         """As :meth:`_settle_all`, of a partner that may have gone in the middle of a message: Gloo does not end
         the wait for that."""
-        settling = threading.Thread(target=self._settle_all, args=(peer,), daemon=True)
+        settling = threading.Thread(
+            target=self._settle_all, args=(peer,), name=f"dgcl settling {peer}", daemon=True
+        )
         settling.start()
         settling.join(_SETTLE_SECONDS)
 
@@ -206,6 +210,8 @@ class NetworkChannel:
                 board.post_failure(error_of(message))
             elif kind == CLOSED:
                 self._settle_soon(peer)
+                if call:
+                    publish_ready(lines, board.call_address, call, np.array([tag], np.int64))
                 board.post_closed()
                 return
 

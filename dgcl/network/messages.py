@@ -1,7 +1,7 @@
 """What ranks tell their partners outside the rows: 1 KB each, so that a receive can be posted for whatever comes.
 
-Words are int64: kind; of READY the call and its tag; of FAILED the error's class (:data:`dgcl.errors.ERROR_CODES`)
-and the length of its text, which follows.
+Words are int64: kind; of READY the call and its tag; of CLOSED the last call that a device has done; of FAILED the
+error's class (:data:`dgcl.errors.ERROR_CODES`) and the length of its text, which follows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def ready_message(call: int, tag: int) -> Tensor:
     return _message(READY, call, tag)
 
 
-def closed_message() -> Tensor:
-    """This rank has left."""
-    return _message(CLOSED, 0, 0)
+def closed_message(call: int = 0) -> Tensor:
+    """This rank has left, and its device has done its part up to ``call``."""
+    return _message(CLOSED, call, 0)
 
 
 def failed_message(error: CommError) -> Tensor:

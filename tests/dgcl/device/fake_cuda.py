@@ -68,6 +68,7 @@ class Memory:
 class Event:
     def __init__(self) -> None:
         self.recorded = self.happened = 0
+        self.captured: list[Work] | None = None  # where it was recorded last, if in a capture
 
 
 class Stream:
@@ -171,8 +172,11 @@ class FakeCuda:
         self._streams[stream].captured = []
 
     def end_capture(self, stream: int) -> list[Work]:
-        captured, self._streams[stream].captured = self._streams[stream].captured, None
+        captured = self._streams[stream].captured
         assert captured is not None
+        for other in self._streams.values():  # those that have joined it, too
+            if other.captured is captured:
+                other.captured = None
         return captured
 
     def replay(self, graph: list[Work], stream: int) -> None:
@@ -218,7 +222,8 @@ class FakeCuda:
 
     def _record(self, event: int, stream: int) -> int:
         mine = self._events[event]
-        if self._streams[stream or 0].captured is None:
+        mine.captured = self._streams[stream or 0].captured
+        if mine.captured is None:
             mine.recorded += 1
             number = mine.recorded
             self._streams[stream or 0].put(lambda: setattr(mine, "happened", max(mine.happened, number)))
@@ -227,7 +232,11 @@ class FakeCuda:
     def _wait_event(self, stream: int, event: int, flags: int) -> int:
         mine = self._events[event]
         number = mine.recorded
-        if self._streams[stream or 0].captured is not None:
+        waiting = self._streams[stream or 0]
+        if mine.captured is not None and waiting.captured in (None, mine.captured):
+            waiting.captured = mine.captured  # it joins the capture, and comes behind what is in it
+            return 0
+        if mine.captured is not None or waiting.captured is not None:
             return 905  # CUDA_ERROR_STREAM_CAPTURE_ISOLATION
         self._streams[stream or 0].put(lambda: None, lambda: mine.happened >= number)
         return 0
@@ -323,8 +332,18 @@ class FakeCuda:
     def cuStreamCreate(self, stream: Any, flags: Any) -> int:
         self._need_context()
         assert flags.value == 1
-        stream._obj.value = number = 0x100 + next(_numbers)
+        stream._obj.value = self.new_stream()
+        return 0
+
+    def new_stream(self) -> int:
+        """As of a library that makes its own."""
+        number = 0x100 + next(_numbers)
         self._streams[number] = Stream()
+        return number
+
+    def cuStreamDestroy_v2(self, stream: Any) -> int:
+        self._need_context()
+        assert not self._streams.pop(stream.value).work, "it had not ended"
         return 0
 
     def cuCtxGetStreamPriorityRange(self, lowest: Any, highest: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,9 @@ class FakeTensors:
 
     def current_stream(self) -> int:
         return getattr(_contexts, "stream", 0)
+
+    def on(self, stream: int) -> AbstractContextManager[None]:
+        return on_stream(stream)
 
     def over(self, owner: Any, address: int, num_bytes: int) -> torch.Tensor:
         self._fake.memory.check(address, num_bytes)
