@@ -91,7 +91,7 @@ class StartedExpand:
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
             )
-        with Commitment(comm._runtime):
+        with Commitment(comm._runtime, self._call.number):
             if not self._done:
                 self._done = comm._runtime.drive(self._call)
             self._over = True
@@ -131,7 +131,7 @@ class StartedFold:
         """Add what has arrived to ``into`` ``(num_owned, *F)``, contiguous, in place."""
         runtime, program, kind = self._comm._runtime, self._comm._program, self._call.row_type
         runtime.check_present()
-        with Commitment(runtime):
+        with Commitment(runtime, self._call.number):
             if not self._done:
                 self._done = runtime.drive(self._call)
             add_arrivals(

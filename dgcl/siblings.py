@@ -17,6 +17,7 @@ from dgcl.control import Control, ThreadControl
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.runtime import Runtime
     from dgcl.runtime.lookout import Sibling
 
 
@@ -25,20 +26,26 @@ def introduce(comm: Communicator) -> None:
     context.built += 1
     lookout = comm._runtime.lookout
     lookout.name = f"communicator {context.built} (by the order in which they were built)"
+    comm._runtime.others = functools.partial(_others, weakref.ref(comm))
     lookout.siblings = functools.partial(_siblings, weakref.ref(comm))
     lookout.alone = functools.partial(_only_ranks_run, comm.control)
 
 
-def _siblings(reference: weakref.ref[Communicator]) -> list[Sibling]:
-    """The other communicators that this thread has built, of the same ranks, and that can still make calls.
-
-    One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones."""
+def _others(reference: weakref.ref[Communicator]) -> list[Runtime]:
+    """Of the other communicators that this thread has built, of the same ranks."""
     comm = reference()
-    found = [
-        other._runtime.as_sibling()
+    return [
+        other._runtime
         for other in context.opened
         if comm is not None and other is not comm and other.control is comm.control
     ]
+
+
+def _siblings(reference: weakref.ref[Communicator]) -> list[Sibling]:
+    """Those that can still make calls.
+
+    One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones."""
+    found = [other.as_sibling() for other in _others(reference)]
     return [sibling for sibling in found if sibling is not None]
 
 

@@ -9,6 +9,7 @@ aligned, written once per event with release order and read with acquire order (
         24     length     of the reason's text
         32     call       that this rank is in, or was in last
         40     tags[2]    what it is, of the last call with an even, and with an odd number
+        56     stuck      the last call in which this rank was seen to wait with no thread left to make another
         64     reason     UTF-8
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
@@ -59,6 +60,7 @@ ALIVE, FAILED, CLOSED = 0, 1, 2
 
 LINE = 128
 _CALL_START = 32
+_STUCK = 56
 _LINES_START = 1024
 _REASON_START = 64
 _REASON_MAX = _LINES_START - _REASON_START
@@ -126,13 +128,20 @@ class Board:
 
     def current_call(self) -> tuple[int, int]:
         """(number, tag) of the call that this board's rank is in."""
-        from dgcl.runtime.engine import read_word
-
         while True:
             call = int(read_word(self.call_address))
             tag = int(read_word(self.call_address + 8 + 8 * (call & 1)))
             if read_word(self.call_address) == call:
                 return call, tag
+
+    @property
+    def stuck_call(self) -> int:
+        """The last call of which this board's rank has said that nothing else can happen in its process meanwhile."""
+        return int(read_word(self._segment.address + _STUCK))
+
+    def post_stuck(self, call: int) -> None:
+        """Say that this rank waits in ``call``, and has no other thread that may make calls."""
+        write_word(self._segment.address + _STUCK, call)
 
     @property
     def state(self) -> int:

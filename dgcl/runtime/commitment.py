@@ -16,12 +16,17 @@ class Commitment:
     of a function and whatever its caller does next. Left behind with an error, the communicator has failed, even if
     this rank's part of the call was done: who catches the error has no result, and would begin the next call where
     peers go on with another. The way back from here to the caller is not covered: nothing may fail there.
+
+    Args:
+        runtime: Of this rank.
+        number: Of the call; None for the one that is about to begin.
     """
 
-    __slots__ = ("_runtime",)
+    __slots__ = ("_number", "_runtime")
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, number: int | None = None) -> None:
         self._runtime = runtime
+        self._number = runtime.next_call if number is None else number
 
     def __enter__(self) -> None:
         pass
@@ -30,4 +35,4 @@ class Commitment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._runtime.give_up(error)
+            self._runtime.give_up(error, self._number)

@@ -5,22 +5,23 @@ all is sent and all has arrived. Nobody waits for a peer to *finish*: a call is 
 part is, and its buffers are safe from then on, because everything that was to be written into them has been.
 
 Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction
-and rows. The engine comes back to Python every few milliseconds, where Ctrl-C is heard, peers' boards are
-read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
+and rows. While it waits the engine comes back to Python every 20 milliseconds or so, where Ctrl-C is heard, peers'
+boards are read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
 reason; the others raise it, too. After that the communicator is poisoned, and its buffers are never reused,
 because a stopped process may wake up and write.
+
+Who waits in one call also carries on what it has started on other communicators: a peer may have to have those rows
+before it comes to this call. So exchanges may be waited for in any order, and started in any.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import torch
-from torch.profiler import record_function
 
 from dgcl.control import Control
 from dgcl.errors import CommError
@@ -31,28 +32,23 @@ from dgcl.runtime.agreement import check_agreement
 from dgcl.runtime.board import Board
 from dgcl.runtime.commitment import Commitment
 from dgcl.runtime.engine import (
-    ALL,
     DISAGREES,
     DONE,
     EXPAND,
     FOLD,
-    FOUND,
-    LOOK,
-    SENT,
     UNMAPPED,
     WAITING,
-    advance,
     announce,
     call_attention,
 )
 from dgcl.runtime.lookout import Lookout, Sibling
-from dgcl.runtime.patience import AT_ONCE, Patience, choose_patience
+from dgcl.runtime.patience import AT_ONCE, among_others, choose_patience
 from dgcl.runtime.peers import Peers
 from dgcl.runtime.pool import Block, BufferPool
-from dgcl.runtime.ranges import send_label, wait_label
 from dgcl.runtime.remote import open_network
 from dgcl.runtime.row_types import RowType
 from dgcl.runtime.segments import Segment, SegmentFile
+from dgcl.runtime.stepper import Stepper
 from dgcl.runtime.tasks import Call, CallRecord, Task
 from dgcl.runtime.turn import Turn
 from dgcl.runtime.waits import VERBS, pack_tag, progress
@@ -81,6 +77,7 @@ class Runtime:
         patience: How the engine waits before it lets Python look around (:func:`dgcl.runtime.engine.advance`).
         under_way: A call that was started and is not done yet.
         lookout: Sees why a call does not get on.
+        others: Finds this rank's other communicators' runtimes, if the asking thread built them.
     """
 
     def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
@@ -107,7 +104,9 @@ class Runtime:
         self.under_way: Call | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
         self._network = open_network(control, self._peers, program, timeout, self.bytes_sent)
+        self._stepper = Stepper(program, self._peers, self._board, self.bytes_sent)
         self.lookout = Lookout(program, self._peers, timeout, self._network)
+        self.others: Callable[[], Iterable[Runtime]] = tuple
 
     def as_sibling(self) -> Sibling | None:
         """What the rank's other communicators may know of this one; None where it makes no more calls."""
@@ -115,6 +114,11 @@ class Runtime:
             return None
         remote = self._peers.remote.tolist()
         return Sibling(self.lookout.name, self._call, self._peers.boards, remote)
+
+    @property
+    def next_call(self) -> int:
+        """The number of the call that will be begun next."""
+        return self._call + 1
 
     @property
     def closed(self) -> bool:
@@ -251,7 +255,7 @@ class Runtime:
             self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
             raise
         except BaseException as error:  # Ctrl-C: the others make the call for which this was to be
-            self.give_up(error)
+            self.give_up(error, self.next_call)
             raise
 
     def check_present(self) -> None:
@@ -292,13 +296,14 @@ class Runtime:
         """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
 
         Within a :class:`~dgcl.runtime.commitment.Commitment`: from here on peers count on this rank."""
-        call = Call(task, self._call + 1, pack_tag(task.verb, row_type), row_type, buffers)
+        call = Call(task, self.next_call, pack_tag(task.verb, row_type), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:
             words += [segment.base, segment.size, offset]
         line = np.array(words, np.int64)
         task.sent[:] = task.remote
         task.received[:] = 0
+        task.copied = 0
         self.under_way = call
         self._call = call.number
         announce(task.own_ready, task.own_senders, self._board.call_address, call.number, line)
@@ -306,15 +311,17 @@ class Runtime:
             call.job = self._network.start(call, places)
         return call
 
-    def give_up(self, error: BaseException) -> None:
-        """Tell the peers that this rank goes on without the call that it was in, or without its result."""
+    def give_up(self, error: BaseException, number: int) -> None:
+        """Tell the peers that this rank goes on without call ``number``, or without its result."""
         call = self.under_way
         if isinstance(error, CommError):
             self.fail(error)
         else:
-            where = progress(call) if call is not None else "its end"
-            verb = f"{VERBS[call.task.verb]} {call.number}" if call is not None else f"call {self._call}"
-            self.fail(CommError(f"rank {self.rank} left {verb} at {where}: {error!r}"))
+            if call is not None:
+                where = f"{VERBS[call.task.verb]} {call.number} at {progress(call)}"
+            else:
+                where = f"before call {number}" if self._call < number else f"call {number} at its end"
+            self.fail(CommError(f"rank {self.rank} left {where}: {error!r}"))
 
     def drive(self, call: Call, wait: bool = True) -> bool:
         """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
@@ -322,11 +329,10 @@ class Runtime:
         self.check_present()
         self._turn.take()
         task = call.task
-        carry_on = self._advance_in_ranges if torch.autograd._profiler_enabled() else self._advance
         patience = self.patience if wait else AT_ONCE
         try:
             while True:
-                status = carry_on(call, patience)
+                status = self._stepper.carry_on(call, patience)
                 if status == DONE and call.job is not None and not call.job.is_sent(wait):
                     status = WAITING
                 if status == DONE:
@@ -334,9 +340,7 @@ class Runtime:
                     self.under_way = None
                     return True
                 if status == UNMAPPED:
-                    peer = int(task.schedule.send_peer[task.where[0]])
-                    relay_rows = task.verb == EXPAND and task.where[1] == 1
-                    self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
+                    self._map_target(task)
                 elif status == DISAGREES:
                     raise self.lookout.told_otherwise(call)
                 else:
@@ -347,56 +351,40 @@ class Runtime:
                     if so_far > call.progress:
                         call.progress, call.deadline = so_far, now + self._timeout
                     self._look_around(call, now >= call.deadline)
+                    started = [other for other in self.others() if other.under_way is not None]
+                    if started:
+                        patience = among_others(self.patience)
+                    for other in started:
+                        other.lend_hand()
         finally:
             self._turn.give_back()
+
+    def lend_hand(self) -> None:
+        """Do what can be done at once for a call that was started, on behalf of a thread that waits elsewhere.
+
+        What is wrong is left to who waits for the call."""
+        if self._closed or self._failure is not None or not self._turn.lend_hand():
+            return
+        try:
+            call = self.under_way
+            while call is not None and self._stepper.carry_on(call, AT_ONCE) == UNMAPPED:
+                self._map_target(call.task)
+        except CommError:
+            return
+        finally:
+            self._turn.give_back()
+
+    def _map_target(self, task: Task) -> None:
+        """Map what the engine has asked for: where the rows of its next send go."""
+        peer = int(task.schedule.send_peer[task.where[0]])
+        relay_rows = task.verb == EXPAND and task.where[1] == 1
+        self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
 
     def _post_failure(self, error: CommError) -> None:
         self._board.post_failure(error)
         call_attention(self.tasks[EXPAND].bells)
         if self._network is not None:
             self._network.post_failure(error)
-
-    def _advance(self, call: Call, patience: Patience, chosen: int = ALL) -> int:
-        """Let the engine run."""
-        task, row_type = call.task, call.row_type
-        status: int = advance(
-            task.verb,
-            call.number,
-            self._program.num_stages,
-            call.tag,
-            row_type.row_bytes,
-            row_type.sum_code,
-            task.streamed_from(row_type.row_bytes),
-            call.buffers,
-            task.sends,
-            task.receives,
-            task.tables,
-            task.lines,
-            self._peers.maps,
-            task.bells,
-            self._board.bell_address,
-            task.sent,
-            task.received,
-            self.bytes_sent[task.verb],
-            task.where,
-            task.times,
-            patience,
-            chosen,
-        )
-        return status
-
-    def _advance_in_ranges(self, call: Call, patience: Patience) -> int:
-        """As :meth:`_advance`, one send at a time, with a range of the profiler around each and each wait."""
-        while True:
-            with record_function(wait_label(self.rank, call.task)):
-                status = self._advance(call, patience, LOOK)
-            if status != FOUND:
-                return status
-            send = int(call.task.where[0])
-            with record_function(send_label(self.rank, call.task, send, call.row_type.row_bytes)):
-                status = self._advance(call, patience, send)
-            if status != SENT:
-                return status
 
     def _look_around(self, under_way: Call, late: bool) -> None:
         """Raise if the call cannot or must not go on."""

@@ -43,7 +43,7 @@ class Lookout:
     Attributes:
         siblings: Finds this rank's other communicators, if the asking thread built them.
         name: What this communicator is called in messages.
-        alone: Whether no thread of this process but those that are ranks makes calls on communicators.
+        alone: Whether no thread of this rank's process but those that are ranks makes calls on communicators.
     """
 
     def __init__(
@@ -58,7 +58,10 @@ class Lookout:
     def look(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
         waits = awaited(under_way)
-        crossed = self._elsewhere(under_way, crossed=True) if waits else ""
+        alone = bool(waits) and self.alone()
+        if alone:
+            self._peers.boards[self._rank].post_stuck(under_way.number)
+        crossed = self._elsewhere(under_way, crossed=True) if alone else ""
         if crossed:  # before all else: the peer may have found out first, and left
             raise DisagreementError(
                 f"ranks make the calls of different communicators in different orders: {self.place(under_way)}"
@@ -112,16 +115,16 @@ class Lookout:
     def _elsewhere(self, mine: Call, crossed: bool) -> str:
         """A call of another communicator that a peer has begun and this rank has not; "" if there is none.
 
-        With ``crossed`` only one that proves a mistake. This rank has begun ``mine`` and not yet call m of a sibling.
-        A peer that has begun call m of the sibling and not yet ``mine`` goes through them in the other order, whatever
-        else happens, if no other thread may make call m here. Who made the calls before does not tell that: a program
-        may build its communicators in one thread and then give each thread its own.
+        With ``crossed`` only one that proves a mistake. This rank waits in ``mine`` and has not begun call m of a
+        sibling; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too, and has not
+        begun ``mine`` goes through them in the other order, whatever else happens. That it has begun m is not enough:
+        it may have started m, and go on to ``mine`` before it waits; or another of its threads may. Who made the
+        calls before tells nothing: a program may build its communicators in one thread and then give each thread its
+        own.
 
         A peer that has left the sibling, or has failed in it, is not in it any more; unless it failed because it found
         the crossing first.
         """
-        if crossed and not self.alone():
-            return ""
         for sibling in self.siblings():
             for peer, board in enumerate(sibling.boards):
                 if peer == self._rank or peer in sibling.remote or peer in self._peers.remote:
@@ -130,7 +133,7 @@ class Lookout:
                     continue
                 call, tag = board.current_call()  # before the next line: what it has begun it has begun
                 begun = self._peers.boards[peer].current_call()[0] >= mine.number
-                if call > sibling.call and not (crossed and begun):
+                if call > sibling.call and (not crossed or (board.stuck_call == call and not begun)):
                     return (
                         f"rank {peer} has begun call {call} of {sibling.name}, {unpack_tag(tag)}, where rank"
                         f" {self._rank} has begun {sibling.call or 'none'}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from dgcl.runtime.peers import Peers
-from dgcl.threads import available_cores
 
 #: Nanoseconds in which to look in vain, then how many naps to take, and nanoseconds of a nap.
 Patience = tuple[int, int, int]
@@ -19,9 +19,34 @@ _LOOK_ALONE: Final = 50_000
 _LOOK_CROWDED: Final = 2_000
 _NAPS: Final = (4, 5_000_000)
 _REMOTE_NAPS: Final = (200, 50_000)  # what comes through the network rings no bell
+_SHORT_NAPS: Final = (1, 1_000_000)
 
 
 def choose_patience(peers: Peers) -> Patience:
     """For a rank with these peers."""
-    crowded = peers.world_size - len(peers.remote) > available_cores()
-    return (_LOOK_CROWDED if crowded else _LOOK_ALONE, *(_REMOTE_NAPS if peers.any_remote else _NAPS))
+    here = [cores for peer, cores in enumerate(peers.cores) if peer not in peers.remote]
+    look = _LOOK_ALONE if fit_on_cores(here) else _LOOK_CROWDED
+    return (look, *(_REMOTE_NAPS if peers.any_remote else _NAPS))
+
+
+def among_others(patience: Patience) -> Patience:
+    """For a rank that has more than one call under way: what comes for the others rings other bells."""
+    return (patience[0], *min(_SHORT_NAPS, patience[1:]))
+
+
+def fit_on_cores(allowed: Sequence[Collection[int]]) -> bool:
+    """Whether each rank can have a core for itself, ``allowed[r]`` being those that rank r may run on.
+
+    A matching in a bipartite graph, grown by augmenting paths; O(ranks x cores allowed)."""
+    holder: dict[int, int] = {}
+
+    def place(rank: int, tried: set[int]) -> bool:
+        for core in allowed[rank]:
+            if core not in tried:
+                tried.add(core)
+                if core not in holder or place(holder[core], tried):
+                    holder[core] = rank
+                    return True
+        return False
+
+    return all(place(rank, set()) for rank in range(len(allowed)))

@@ -20,9 +20,10 @@ from dgcl.control import Control, can_use_network
 from dgcl.errors import CommError, PeerLostError
 from dgcl.runtime.board import CLOSED, FAILED, READY_BUFFER, Board, board_bytes
 from dgcl.runtime.segments import PeerFile, Segment, SegmentFile
+from dgcl.threads import allowed_cores
 
-#: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network. Of devices' rows
-#: "nccl" and "gloo" say which network that is (:mod:`dgcl.device.network`).
+#: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network. "nccl" and "gloo"
+#: are the network, too, and say which one carries the rows of devices (:mod:`dgcl.device.network`).
 CHANNELS = ("auto", "memory", "network", "nccl", "gloo")
 
 
@@ -39,6 +40,7 @@ class Peers:
         remote: The peers that the network brings rows to and from.
         any_remote: Whether any two ranks of the job use the network.
         reasons: Why each peer is reached as it is.
+        cores: Those that each rank may run on, by their numbers on its host.
 
     Raises:
         CommError: Two ranks share no memory and have nothing else; on every rank.
@@ -57,9 +59,10 @@ class Peers:
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
         self._segments: list[list[Segment]] = [[] for _ in cards]
         trouble = [self._connect(peer, card, board) for peer, card in enumerate(cards)]
-        told = control.exchange((channel, trouble, can_use_network(control)))
+        told = control.exchange((channel, trouble, can_use_network(control), allowed_cores()))
+        words, texts, networks, self.cores = ([*column] for column in zip(*told, strict=True))
         try:
-            self._choose([word for word, _, _ in told], [texts for _, texts, _ in told], told[self.rank][2])
+            self._choose(words, texts, networks[self.rank])
         except (CommError, ValueError):
             self.close()
             raise
@@ -108,10 +111,10 @@ class Peers:
                 f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
             )
         failures = [text for texts in trouble for text in texts if text is not None]
-        forced = channels[0] == "network"
+        forced = channels[0] not in ("auto", "memory")
         if forced and not network:
             raise ValueError(
-                'channel="network" needs ranks that are processes of a torch.distributed group (these are'
+                f'channel="{channels[0]}" needs ranks that are processes of a torch.distributed group (these are'
                 " threads, or a single rank)"
             )
         if failures and (channels[0] == "memory" or not network):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 
 
 class Turn:
     """Held by the thread that makes a call, from its check to the call's end.
 
-    The thread that holds it may take it again: a call that failed before it began leaves it behind.
+    The thread that holds it may take it again: a call that failed before it began leaves it behind. A thread that
+    only lends a hand to a call that was started holds it for a moment, for which others wait.
     """
 
     def __init__(self, rank: int) -> None:
@@ -22,11 +24,21 @@ class Turn:
             ValueError: Another thread is in a call.
         """
         me = threading.get_ident()
-        if self._holder.setdefault("thread", me) != me:
-            raise ValueError(
-                f"rank {self._rank}: another thread is in a call on this communicator; make its calls one after"
-                " the other (peers must see them in one order), or build a communicator for each thread"
-            )
+        while True:
+            holder = self._holder.setdefault("thread", me)
+            if holder == me:
+                return
+            if holder > 0:
+                raise ValueError(
+                    f"rank {self._rank}: another thread is in a call on this communicator; make its calls one after"
+                    " the other (peers must see them in one order), or build a communicator for each thread"
+                )
+            time.sleep(1e-4)  # a hand is lent
+
+    def lend_hand(self) -> bool:
+        """Take it for a moment, if nobody holds it; :meth:`give_back` follows."""
+        hand = -threading.get_ident()
+        return self._holder.setdefault("thread", hand) == hand
 
     def give_back(self) -> None:
         """The call is over, or waits to be taken up again."""

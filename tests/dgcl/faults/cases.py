@@ -144,7 +144,10 @@ def _expected(case: Case) -> Iterator[tuple[str, str]]:
     elif case.kind == "stop":
         yield "CommTimeoutError", rf"waited {DEADLINE:g} s in vain: stage \d.*{victim}\b"
     elif case.kind == "interrupt":
-        yield "CommError", rf"{victim} left \w+ \d+ at (stage \d|its end): KeyboardInterrupt"
+        yield (
+            "CommError",
+            rf"{victim} left (\w+ \d+ at (stage \d|its end)|before call \d+): KeyboardInterrupt",
+        )
         if not case.is_told:
             yield "CommError", rf"{victim}: stopped by KeyboardInterrupt"
             yield "CommError", rf"{victim}: rows of a started exchange were dropped"

@@ -13,12 +13,12 @@ import torch
 import dgcl
 from dgcl import halo
 from dgcl.communicator import Communicator
-from dgcl.runtime import commitment, executor
+from dgcl.runtime import commitment, executor, stepper
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
-_FILES = {module.__file__ for module in (executor, halo, commitment)}
+_FILES = {module.__file__ for module in (executor, halo, commitment, stepper)}
 
 
 class _Interrupts:
@@ -90,3 +90,21 @@ def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
     (said,) = dgcl.launch(run, 1)
     assert len(said) > 100, "not every step was tried"
     assert sum("KeyboardInterrupt()" in text for text in said) > 50
+
+
+@pytest.mark.parametrize("calls_before", [0, 2])
+def test_who_is_interrupted_before_a_call_begins_names_that_call(calls_before: int) -> None:
+    def run() -> str:
+        comm = join(ALONE.shares())
+        for _ in range(calls_before):
+            expand(comm)
+
+        def interrupted(num_bytes: int) -> Any:
+            raise KeyboardInterrupt
+
+        comm._runtime.pool.allocate = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            expand(comm)
+        return str(comm._runtime._failure)
+
+    assert dgcl.launch(run, 1) == [f"rank 0 left before call {calls_before + 1}: KeyboardInterrupt()"]

@@ -1,0 +1,143 @@
+"""Exchanges of several communicators under way at once: started and waited for in any order, they all end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.errors import DisagreementError
+from tests.dgcl.support_plans import Tree, World, make_world
+from tests.dgcl.support_ranks import join, local_ids
+from tests.dgcl.test_crossed_calls import PAIR, both, count_looks, expand
+
+
+def through(*ranks: int) -> Callable[[int, list[int], int, int], list[tuple[Tree, int]]]:
+    """A tree that goes from rank to rank."""
+    path = [(ranks[stage], ranks[stage + 1], stage) for stage in range(len(ranks) - 1)]
+    return lambda source, dests, count, world_size: [(path, count)]
+
+
+#: Rank 0's row goes to both others: over rank 1, or over rank 2.
+STAR, OWNERS = [(0, 1), (0, 2)], [0, 1, 2]
+OVER_ONE = make_world(STAR, OWNERS, 3, through(0, 1, 2))
+OVER_TWO = make_world(STAR, OWNERS, 3, through(0, 2, 1))
+
+
+def start(comm: Communicator) -> Callable[[], bool]:
+    pending = comm.expand_async(comm.owned_ids)
+    return lambda: bool((pending.wait() == comm.halo_ids).all())
+
+
+@pytest.mark.parametrize("crossed_starts", [False, True], ids=["started alike", "started crossed"])
+@pytest.mark.parametrize("worlds", [(OVER_ONE, OVER_TWO), (OVER_TWO, OVER_ONE)], ids=["1-2", "2-1"])
+def test_they_may_be_waited_for_in_any_order(worlds: tuple[World, World], crossed_starts: bool) -> None:
+    """Ranks 1 and 2 each wait for what the other has to pass on in the exchange that it waits for last; rank 0 comes
+    when both have waited for some time."""
+    waited = [threading.Event(), threading.Event()]
+
+    def run() -> bool:
+        comms = [join(world.shares(), 60.0) for world in worlds]
+        rank = comms[0].rank
+        if rank == 0:
+            assert all(event.wait(50) for event in waited)
+        else:
+            count_looks(comms[rank - 1], 3, waited[rank - 1])
+        order = [0, 1] if rank == 2 and crossed_starts else [1, 0]
+        finish = {number: start(comms[number]) for number in order}
+        first = max(rank - 1, 0)
+        return finish[first]() and finish[1 - first]()
+
+    assert all(dgcl.launch(run, 3))
+
+
+def test_one_that_was_started_is_carried_on_while_its_rank_is_in_another_call() -> None:
+    """Rank 1 wants the rows of the exchange that rank 0 has started before it comes to the call that rank 0 is in."""
+    waits = threading.Event()
+
+    def run() -> bool:
+        one, two = both(60.0)
+        if one.rank == 0:
+            count_looks(two, 3, waits)
+            finish = start(one)
+            return expand(two) and finish()
+        waits.wait(50)
+        return expand(one) and expand(two)
+
+    assert all(dgcl.launch(run, 2))
+
+
+def test_a_call_that_was_only_started_is_no_proof_of_another_order() -> None:
+    """Rank 1 has started a call that rank 0 comes to later, and has not begun yet the one that rank 0 is in."""
+    looked = threading.Event()
+
+    def run() -> bool:
+        one, two = both(60.0)
+        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        if one.rank == 0:
+            count_looks(one, 4, looked)
+            return expand(one) and expand(two)
+        finish = start(two)
+        looked.wait(50)
+        return expand(one) and finish()
+
+    assert all(dgcl.launch(run, 2))
+
+
+def test_a_peer_with_other_threads_is_not_accused() -> None:
+    """Rank 0 has one thread; rank 1 waits in the second communicator in a helper, and comes to the first later."""
+    looked = threading.Event()
+
+    def run() -> bool:
+        one, two = both(60.0)
+        if one.rank == 0:
+            one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+            count_looks(one, 4, looked)
+            return expand(one) and expand(two)
+        results: list[bool] = []
+        helper = threading.Thread(target=lambda: results.append(expand(two)))
+        helper.start()
+        looked.wait(50)
+        results.append(expand(one))
+        helper.join()
+        return results == [True, True]
+
+    assert all(dgcl.launch(run, 2))
+
+
+def test_calls_in_different_orders_are_found_while_others_are_under_way() -> None:
+    def run() -> str:
+        spare, (one, two) = join(PAIR.shares(), 600.0), both(600.0)
+        for comm in (spare, one, two):
+            comm._runtime.lookout.alone = lambda: True
+        finish = start(spare)
+        first, second = (one, two) if one.rank == 0 else (two, one)
+        with pytest.raises(DisagreementError) as caught:
+            _ = expand(first), expand(second)
+        assert finish(), "what was started before is as good as any"
+        return str(caught.value)
+
+    zero, one = dgcl.launch(run, 2)
+    assert "expand (call 1) is in expand of communicator 2" in zero
+    assert "rank 1 has begun call 1 of communicator 3" in zero
+    assert "rank 0 has begun call 1 of communicator 2" in one
+
+
+def test_a_thread_may_take_up_what_another_one_carries_on() -> None:
+    """The rank's main thread is in one call and lends a hand to another, which a helper waits for."""
+
+    def run() -> bool:
+        one, two = both(60.0)
+        results: list[bool] = []
+        for _ in range(20):
+            finish = start(one)
+            helper = threading.Thread(target=lambda end=finish: results.append(end()))
+            helper.start()
+            results.append(expand(two))
+            helper.join()
+        return results == [True] * 40 and bool((expand(one), local_ids(two).numel()))
+
+    assert all(dgcl.launch(run, 2))
