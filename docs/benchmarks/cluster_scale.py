@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from marked import write_between
 from planner_scale import draw_and_plan
 
 from dgcl.planner import Plan, PlanOptions, make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import resolve_topology
 
-BEGIN, END = "<!-- scale: begin -->", "<!-- scale: end -->"
 GRAPHS = {"com-orkut": "16,32,64,128,256", "web-google": "16,32,64,128,256,512,1024"}
 PAYS = 1.1  # an epoch must become this much shorter when the ranks are doubled
 HEAD = ["ranks", "arithmetic ms", "exchange ms, direct", "messages", "exchange ms, planned", "messages"]
@@ -154,9 +154,7 @@ def main() -> int:
     if given.json:
         Path(given.json).write_text(json.dumps({"options": vars(given), "results": results}, indent=1))
     if given.write:
-        before, rest = Path(given.write).read_text().split(BEGIN)
-        text = "\n".join(lines)
-        Path(given.write).write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}")
+        write_between(given.write, "scale", "\n".join(lines))
     return 0
 
 

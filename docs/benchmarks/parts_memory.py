@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from marked import write_between
 
-BEGIN, END = "<!-- memory: begin -->", "<!-- memory: end -->"
 VERTICES, EDGES = 400_000, 4_000_000
 WAYS = {
     "given": "graph and features on rank 0",
@@ -137,8 +137,7 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if given.write:
-        before, rest = Path(given.write).read_text().split(BEGIN)
-        Path(given.write).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+        write_between(given.write, "memory", text)
     return 0
 
 

@@ -34,6 +34,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from marked import write_between
+
 from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
@@ -42,7 +44,6 @@ from dgcl.topology import Topology, resolve_topology
 
 MACHINES = "dgx1,pcie8,summit,dgx_a100,hgx_h100,dgx1x2,dgx1x4,dgx_a100x4,hgx_h100x4,dgx_a100x8"
 SETUP = ("import", "cold", "first", "tables", "classes", "build")
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 Cell = dict[str, Any]
 
 
@@ -223,9 +224,7 @@ def main() -> int:
             json.dumps({"cells": cells, "setup": found, "targets": targets}, indent=1)
         )
     if given.write:
-        before, rest = Path(given.write).read_text().split(BEGIN)
-        after = rest.split(END)[1]
-        Path(given.write).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        write_between(given.write, "figures", text)
     return 0 if all(cell["correct"] for cell in cells) else 1
 
 

@@ -18,11 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from marked import write_between
+
 from dgcl.planner import Plan, PlanOptions, make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import resolve_topology
 
-BEGIN, END = "<!-- scale: begin -->", "<!-- scale: end -->"
 RANKS = "8,16,32,64,128,256,512,1024"
 HEAD = [
     "ranks",
@@ -100,8 +101,7 @@ def main() -> int:
         Path(given.json).write_text(json.dumps({"options": vars(given), "results": rows}, indent=1))
     if given.write:
         text = "\n".join([f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}", *map(line, rows)])
-        before, rest = Path(given.write).read_text().split(BEGIN)
-        Path(given.write).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+        write_between(given.write, "scale", text)
     return 0
 
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
+
+from marked import write_between
 
 from dgcl.planner import PlanOptions, make_plan
 from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import resolve_topology
 
-BEGIN, END = "<!-- widths: begin -->", "<!-- widths: end -->"
 CASES = (("dgx1", "com-orkut"), ("dgx1", "web-google"), ("pcie8", "web-google"), ("summit", "com-orkut"))
 SCALE = 0.1  # of the relations' sizes
 WIDTHS = (4, 32, 256, 2048)
@@ -66,8 +66,7 @@ def main() -> int:
     text = "\n".join(rows)
     print(text)
     if given.write:
-        before, rest = Path(given.write).read_text().split(BEGIN)
-        Path(given.write).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+        write_between(given.write, "widths", text)
     return 0
 
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from marked import write_between
 from simulator_runs import against_runs
 from simulator_runs import table as run_table
 
@@ -22,7 +23,6 @@ from dgcl.planner.simulator.what_if import what_if
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import resolve_topology
 
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 CASES = [
     (machine, graph, "auto")
     for machine in ("dgx1", "pcie8", "summit", "dgx_a100")
@@ -78,8 +78,7 @@ def main() -> int:
     if given.json:
         Path(given.json).write_text(json.dumps({"variants": table, "runs": runs}, indent=1))
     if given.write:
-        before, rest = Path(given.write).read_text().split(BEGIN)
-        Path(given.write).write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+        write_between(given.write, "figures", text)
     return 0
 
 
