@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 
-__all__ = ["LocalGraph", "build_local_graph", "build_local_graphs", "edge_places", "local_graph_bytes"]
+__all__ = ["LocalGraph", "build_local_graphs", "edge_places", "local_graph_bytes"]
 
 MAX_LOCAL_ROWS = np.iinfo(np.int32).max
 """Local source ids are int32, as the frameworks' fastest kernels want them; global ids are int64."""
@@ -111,28 +111,22 @@ def local_graph_bytes(num_owned: Any, num_halo: Any, num_edges: Any, edge_order:
     )
 
 
-def build_local_graph(graph: Graph, owned_ids: NDArray[np.int64], halo_ids: NDArray[np.int64]) -> LocalGraph:
-    """The local graph of the rank that owns ``owned_ids`` and receives ``halo_ids``.
-
-    Args:
-        graph: the whole graph.
-        owned_ids: (n,) ascending global ids of the vertices that the rank owns.
-        halo_ids: (num_halo,) global ids of the rows that it receives, in the order in which they arrive. They
-            must cover every source of the owned vertices' in-edges that is not owned; they may hold more.
-
-    Raises:
-        ValueError: ids out of range, repeated or out of order, or a source neither owned nor in the halo.
-    """
-    return next(build_local_graphs(graph, [(owned_ids, halo_ids)]))
-
-
 def build_local_graphs(
     graph: Graph, rows: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
 ) -> Iterator[LocalGraph]:
-    """The local graphs of several ranks, one at a time: ``rows`` gives each rank's ``(owned_ids, halo_ids)``.
+    """The local graphs of ranks, one at a time.
 
     What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can
-    be sent away before the next is built. See :func:`build_local_graph`.
+    be sent away before the next is built.
+
+    Args:
+        graph: the whole graph.
+        rows: of each rank ``(owned_ids, halo_ids)``: ascending global ids of the vertices that it owns, and those of
+            the rows that it receives, in the order in which they arrive. These must cover every source of the owned
+            vertices' in-edges that is not owned; they may hold more.
+
+    Raises:
+        ValueError: ids out of range, repeated or out of order, or a source neither owned nor in the halo.
     """
     from dgcl.local_graph_kernels import take_rows
 
@@ -147,7 +141,7 @@ def build_local_graphs(
         indptr = np.zeros(len(owned_ids) + 1, np.int64)
         np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
         indices = np.empty(indptr[-1], np.int32)
-        if take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices) >= 0:
+        if not take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices):
             raise _missing(indices, edge_places(first, indptr), graph)
         local_of[local_ids] = -1
         yield LocalGraph(

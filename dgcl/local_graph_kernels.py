@@ -9,19 +9,25 @@ from numba import njit
 @njit(nogil=True, cache=True)
 def take_rows(
     indptr: np.ndarray, sources: np.ndarray, vertices: np.ndarray, local_of: np.ndarray, out: np.ndarray
-) -> int:
+) -> bool:
     """Fill ``out`` with ``local_of[sources[e]]`` for the in-edges e of ``vertices``, one vertex after the other.
 
+    Edges of neighbouring vertices are one stretch: a loop that ends at each vertex would have the processor wait for
+    the reads of one before it begins those of the next.
+
     Returns:
-        The first edge whose source has no local row (``local_of`` is negative there); -1: all have one.
+        Whether every source has a local row (``local_of`` is negative where there is none).
     """
-    at = 0
-    unknown = -1
-    for v in vertices:
-        for edge in range(indptr[v], indptr[v + 1]):
-            row = local_of[sources[edge]]
-            if row < 0 and unknown < 0:
-                unknown = edge
-            out[at] = row
-            at += 1
-    return unknown
+    at, lowest, i = 0, 0, 0
+    while i < vertices.size:
+        start = indptr[vertices[i]]
+        i += 1
+        while i < vertices.size and vertices[i] == vertices[i - 1] + 1:
+            i += 1
+        num_edges = indptr[vertices[i - 1] + 1] - start
+        for k in range(num_edges):
+            row = local_of[sources[start + k]]
+            lowest = min(lowest, row)
+            out[at + k] = row
+        at += num_edges
+    return lowest >= 0

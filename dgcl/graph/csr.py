@@ -70,11 +70,9 @@ class Graph:
 
     def out_degrees(self) -> NDArray[np.int64]:
         """Return the number of out-edges of each vertex, (N,) int64."""
-        from dgcl.graph.csr_kernels import count_ids
+        from dgcl.graph.csr_kernels import count_sources
 
-        counts = np.zeros(self.num_nodes + 1, np.int64)
-        count_ids(self.indices, self.num_nodes, counts)
-        return counts[1:]
+        return count_sources(self.indices, self.num_nodes)
 
     def edges(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return (sources, destinations) of all edges in the user's edge order, each (E,)."""

@@ -53,6 +53,25 @@ def count_ids(ids: NDArray[Any], num_nodes: int, indptr: NDArray[np.int64]) -> t
 
 
 @njit(cache=True, nogil=True)
+def count_sources(ids: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
+    """How often each id occurs, (N,); all must be in range.
+
+    Ids come in no order, so the time goes into cache misses: counts are kept in one byte each, of which caches hold
+    eight times as many, and carried over when a byte is full.
+    """
+    low = np.zeros(num_nodes, np.uint8)
+    counts = np.zeros(num_nodes, np.int64)
+    for e in range(ids.size):
+        v = ids[e]
+        low[v] += np.uint8(1)
+        if low[v] == 0:
+            counts[v] += 256
+    for v in range(num_nodes):
+        counts[v] += low[v]
+    return counts
+
+
+@njit(cache=True, nogil=True)
 def scatter_edges(
     src: NDArray[Any],
     dst: NDArray[Any],

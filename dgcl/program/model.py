@@ -66,11 +66,6 @@ class Schedule:
         """Rows that leave this rank."""
         return int(self.send_count.sum())
 
-    @property
-    def rows_received(self) -> int:
-        """Rows that reach this rank."""
-        return int(self.recv_count.sum())
-
 
 @dataclass(frozen=True, eq=False)
 class Program:

@@ -113,6 +113,13 @@ def test_graph_without_edges(edges: Any) -> None:
     assert graph.out_degrees().tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("degree", [0, 1, 255, 256, 257, 512, 70_000])
+def test_out_degrees_beyond_a_byte(degree: int) -> None:
+    graph = as_graph(np.array([[2] * degree + [0], [1] * degree + [2]]), num_nodes=3)
+    assert graph.out_degrees().tolist() == [1, 0, degree]
+    assert graph.out_degrees().dtype == np.int64
+
+
 def test_graph_passes_through() -> None:
     graph = as_graph([[0], [1]])
     assert as_graph(graph) is graph
