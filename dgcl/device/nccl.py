@@ -110,7 +110,7 @@ class NcclWire:
 
 
 def open_wire(
-    control: Control, device: Device, partners: Iterable[int], timeout: float
+    control: Control, device: Device, partners: Iterable[int], timeout: float, asked: bool = False
 ) -> tuple[Wire | None, str]:
     """A wire by NCCL between all ranks of the job, and why there is none. Collective; every rank gets the same.
 
@@ -119,10 +119,11 @@ def open_wire(
         device: This rank's.
         partners: Whom this rank will exchange messages with.
         timeout: Seconds that ranks wait for each other, at most, while they connect.
+        asked: Whether the user wants NCCL; then it is tried even where ranks share a GPU, which some versions allow.
     """
     problem = next(filter(None, control.exchange(_hindrance(control))), "")
     devices = control.exchange(device.uuid)
-    if not problem and len(set(devices)) < len(devices):
+    if not problem and not asked and len(set(devices)) < len(devices):
         problem = "NCCL wants a GPU for each rank, and some share one"
     if problem:
         return None, problem

@@ -121,7 +121,7 @@ def join_network(
         return Network(program, runtime, None, channel), ""
     if channel == "gloo":
         return None, "asked for"
-    wire, why = open_wire(control, device, partners, timeout)
+    wire, why = open_wire(control, device, partners, timeout, channel == "nccl")
     if wire is None and channel == "nccl":
         raise CommError(
             f'channel="nccl" cannot be had: {why}; use channel="auto", by which rows go through the hosts'

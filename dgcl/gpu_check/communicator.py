@@ -11,10 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from dgcl.gpu_check import ranks as work
 from dgcl.gpu_check.bench_check import check_bench
 from dgcl.gpu_check.launching import Say, launch
 from dgcl.gpu_check.measurement import Size
+
+_MOST_RANKS: Final = 8
 
 Check = Callable[[Size, Say, str], tuple[Any, bool]]
 
@@ -75,6 +79,20 @@ def check_hosts(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     return {"2 processes": answer}, answer.startswith("right")
 
 
+def check_nccl(size: Size, say: Say, device: str) -> tuple[Any, bool]:
+    """Rows from device to device by NCCL, as between machines: of two ranks, and of one for each GPU if there are more.
+
+    NCCL refuses ranks that share a GPU, but for versions that are told otherwise; that it refuses is no fault."""
+    found = {}
+    for count in sorted({2, max(2, min(torch.cuda.device_count(), _MOST_RANKS))}):
+        answer = _told(launch(work.network_rank, count, 1 << 12, device, "nccl"))
+        if 'channel="nccl" cannot be had' in answer and torch.cuda.device_count() < count:
+            answer = f"skipped: {count} ranks on {torch.cuda.device_count()} GPU(s): {answer}"
+        found[f"{count} processes"] = answer
+        say(f"- {count} processes, by NCCL: {answer}")
+    return found, all(answer.startswith(("right", "skipped")) for answer in found.values())
+
+
 def check_calibrate(size: Size, say: Say, device: str) -> tuple[Any, bool]:
     """Two ranks' links, measured by the channels of communicators on this device, and two plans predicted."""
     from dgcl.calibration import Effort
@@ -126,5 +144,6 @@ CHECKS: Final[dict[str, Check]] = {
     "faults": check_faults,
     "capture": check_capture,
     "hosts": check_hosts,
+    "nccl": check_nccl,
     "calibrate": check_calibrate,
 }

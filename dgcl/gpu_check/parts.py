@@ -31,6 +31,8 @@ SECTION: Final = "dgcl.gpu_check.sections"
 _THREADS: Final = (("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
 #: NCCL 2.30 and later may let ranks share a GPU if told to; older ones do not know the word.
 _NCCL: Final = (("NCCL_MULTI_RANK_GPU_ENABLE", "1"),)
+#: A connection that breaks is our watchdog's to tell; torch's would end the process.
+_QUIET_NCCL: Final = (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),)
 _LAST_WORDS: Final = 2.0
 
 
@@ -89,21 +91,22 @@ def parts() -> list[Part]:
         Part("probe-flags", "Flags between two processes", 35),
         Part("probe-open_late", "Opening memory while a kernel waits", 35),
         Part("ranks", "Communicators of 2, 4 and 8 processes: rows and gradients", 150),
-        Part("rows", "Row kernels", 130),
-        Part("bench", "dgcl bench --device cuda", 190),
+        Part("rows", "Row kernels", 120),
+        Part("bench", "dgcl bench --device cuda", 180),
         Part("faults", "A late rank, a dead rank", 60),
         Part("precision", "16-bit rows: errors and their bound", 45),
         Part("capture", "A training step of two processes in a CUDA graph", 45),
         Part("probe-slices", "Waiting beside working", 35),
-        Part("exchanges", "Exchanges of ranks on one device", 80),
+        Part("exchanges", "Exchanges of ranks on one device", 70),
         Part("hosts", "Ranks that share no memory: through the host", 50),
+        Part("nccl", "Rows by NCCL, as between machines", 50, environment=(*_NCCL, *_QUIET_NCCL)),
         Part("probe-launch", "Host time of launches", 20),
         Part("probe-pinned", "Locked host memory of two processes", 25),
         Part("calibrate", "Calibration of links between GPUs", 55),
         Part("threads", "Ranks that are threads", 50, environment=_THREADS),
         Part("probe-graph", "Capture into a CUDA graph", 25),
         Part("probe-own_handle", "A handle in its own process", 15),
-        Part("probe-nccl", "NCCL with two ranks on one GPU", 45, environment=_NCCL),
+        Part("probe-nccl", "NCCL with two ranks on one GPU", 25, environment=_NCCL),
         Part("variants", "Variants of the gather", 50),
     ]
     if sanitizer := shutil.which("compute-sanitizer") or shutil.which(

@@ -106,11 +106,21 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def network_rank(num_nodes: int, device: str) -> dict[str, bool]:
-    """One rank of the check of rows that go through the hosts and the network."""
-    edges, part = make_edges(context.require_control().world_size, num_nodes)
+def network_rank(num_nodes: int, device: str, channel: str = "gloo") -> dict[str, bool]:
+    """One rank of the check of rows that go through the network: by the hosts, or by NCCL.
+
+    Where NCCL is asked for, and there are several GPUs, each rank has its own.
+
+    Raises:
+        CommError: There is no NCCL between these ranks.
+    """
+    control = context.require_control()
+    if device.startswith("cuda") and channel == "nccl":
+        device = f"cuda:{control.rank % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    edges, part = make_edges(control.world_size, num_nodes)
     comm = dgcl.build_comm_info(
-        edges, TOPOLOGY, part=part, method="direct", timeout=_TIMEOUT, device=device, channel="network"
+        edges, TOPOLOGY, part=part, method="direct", timeout=_TIMEOUT, device=device, channel=channel
     )
     return is_right(comm, device)
 

@@ -139,7 +139,17 @@ SECTIONS: Final[dict[str, Section]] = {
     "variants": variants,
     **{
         name: whole(name)
-        for name in ("ranks", "threads", "bench", "precision", "faults", "capture", "hosts", "calibrate")
+        for name in (
+            "ranks",
+            "threads",
+            "bench",
+            "precision",
+            "faults",
+            "capture",
+            "hosts",
+            "nccl",
+            "calibrate",
+        )
     },
     **{
         f"probe-{name}": probe(name)

@@ -187,7 +187,7 @@ def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tupl
     needs, rows = Needs(comm), Rows(comm)
     if method == "gather":
         assert comm._on_device is not None
-        if isinstance(comm._on_device, HostExchange):
+        if isinstance(comm._on_device, HostExchange) or comm._runtime.any_remote:
             raise ValueError("ranks share no memory")
         gathering = GatherLane(comm, comm._on_device.device, needs, rows, clock, meeting)
         gathering.prepare(1, torch.float32, 1)

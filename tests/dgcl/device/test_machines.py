@@ -305,6 +305,21 @@ def test_where_nccl_does_not_work_rows_go_through_the_hosts(
     assert why in caplog.text
 
 
+def test_nccl_that_was_asked_for_is_tried_where_ranks_share_a_device() -> None:
+    """And carries all rows, also within a machine."""
+
+    def prepare(fakes: list[FakeCuda]) -> None:
+        for fake in fakes:
+            fake.number = fakes[0].number
+
+    def body(rank: MachineRank) -> str:
+        both_verbs(rank, 3, torch.float32)
+        return rank.exchange.reasons[1 - rank.rank]
+
+    reasons, _ = on_machines(PAIR, (0, 0), body, prepare=prepare, channel="nccl")
+    assert reasons == ["network: NCCL, from device to device (asked for)"] * 2
+
+
 def test_nccl_that_was_asked_for_must_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgcl.device.nccl._hindrance", lambda control: "this torch is built without NCCL")
     with pytest.raises(CommError, match='channel="nccl" cannot be had: this torch is built without NCCL'):

@@ -167,15 +167,22 @@ def test_ranks_that_share_memory_exchange_between_devices(fakes: list[FakeCuda])
 
 
 @pytest.mark.slow
-def test_communicators_of_devices_work_over_the_network() -> None:
+@pytest.mark.parametrize("nccl", [False, True], ids=["through-hosts", "gloo-as-nccl"])
+def test_communicators_of_devices_work_over_the_network(nccl: bool) -> None:
     generator = np.random.default_rng(1)
     edges, part = generator.integers(0, 30, (2, 120)), generator.integers(0, 2, 30)
-    answers = dgcl.launch(exchange_by_network, 2, edges, part, ranks="processes", timeout=120.0)
+    answers = dgcl.launch(exchange_by_network, 2, edges, part, nccl, ranks="processes", timeout=120.0)
     readers = [
         {int(part[v]) for u, v in edges.T if u == vertex} | {int(part[vertex])} for vertex in range(30)
     ]
     for rank, answer in enumerate(answers):
-        assert answer["kind"] == "HostExchange"
+        assert answer["kind"] == ("DeviceExchange" if nccl else "HostExchange")
+        # A proof each way; in both calls a greeting each way; in the one stage rows and a count each way.
+        assert answer["messages"] == (2 + 2 * 2 + 2 * 4 if nccl else 0)
+        words = (
+            "network: NCCL, from device to device (asked for)" if nccl else "this torch is built without NCCL"
+        )
+        assert words in answer["described"]
         assert answer["expanded"]
         assert answer["folded"] == {
             vertex: float(vertex * len(readers[vertex])) for vertex in range(30) if part[vertex] == rank
