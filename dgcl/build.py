@@ -84,7 +84,8 @@ def build_comm_info(
             the ordinary plan and that of replicas are kept apart, and the choice between them is not kept: what
             a layer costs and what fits is found out in every job.
         channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
-            the network), "memory" or "network" for all; see ``comm.describe()``.
+            the network), "memory" or "network" for all; on GPUs also "nccl" or "gloo", which is "network" by NCCL
+            from device to device, or through the hosts; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
             one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.device`).
 

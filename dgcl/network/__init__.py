@@ -31,8 +31,7 @@ What keeps it right:
   ranks, and the executor's deadline is the only one that a call meets.
 
 A listener per partner is what Gloo allows: a receive from any rank does not say whose connection broke. It sleeps; 16
-of them take 4 MB and no time. :class:`dgcl.network.wire.Wire` is all that knows of Gloo. NCCL could stand behind it
-only with other rules. It has no tags: news would stay on Gloo, and each direction of a pair need a communicator of its
-own, lest a receive that is posted first block the send behind it. And a posted receive occupies the device until it
-is matched, so receives would have to be posted when their sender says that it begins, not all at the start.
+of them take 4 MB and no time. :class:`dgcl.network.wire.Wire` is all that knows of Gloo. Rows of devices
+do not come through here where NCCL works between machines (:mod:`dgcl.device.groups`), whose rules are others: no tags,
+and a posted receive occupies the device. News of failures do, for which every rank has this channel all the same.
 """
