@@ -51,6 +51,34 @@ class BatchNorm(torch.nn.BatchNorm1d):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
 
+    @classmethod
+    def convert(cls, model: torch.nn.Module, *, comm: Communicator | None = None) -> torch.nn.Module:
+        """Put this in the place of every ``torch.nn.BatchNorm1d`` in a model, as ``SyncBatchNorm`` does it.
+
+        For layers that make their own, of which nobody would be told that it sees this rank's rows alone::
+
+            model = dgcl.nn.BatchNorm.convert(model)    # GENConv, MLP and BatchNorm of PyG, ...
+
+        Args:
+            model: changed in place; its parameters and buffers stay the same tensors.
+            comm: the communicator; default the current one at each call.
+
+        Returns:
+            ``model``, or what replaces it if it is a ``BatchNorm1d`` itself.
+        """
+        made = {norm: cls._like(norm, comm) for norm in model.modules() if type(norm) is torch.nn.BatchNorm1d}
+        for parent in list(model.modules()):
+            for name, child in parent._modules.items():
+                if child in made:
+                    parent.add_module(name, made[child])
+        return made.get(model, model)
+
+    @classmethod
+    def _like(cls, norm: torch.nn.BatchNorm1d, comm: Communicator | None) -> BatchNorm:
+        out = cls(norm.num_features, norm.eps, norm.momentum, False, False, comm=comm)
+        out.__dict__.update({**norm.__dict__, "_comm": comm})
+        return out
+
     def forward(self, x: Tensor) -> Tensor:
         """Normalise this rank's owned rows."""
         if not self.training and self.track_running_stats:
