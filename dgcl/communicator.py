@@ -303,7 +303,13 @@ class Communicator(Handle):
             What a steady state holds. Models that keep results longer hold more.
         """
         return predict_memory(
-            self._program, widths, dtype, training=training, input_grad=input_grad, constants=constants
+            self._program,
+            widths,
+            dtype,
+            training=training,
+            input_grad=input_grad,
+            constants=constants,
+            staged_rows=(0, 0) if self._on_device is None else self._on_device.staged_rows,
         )
 
     def use_exchange(self, exchange: Exchange | None) -> None:

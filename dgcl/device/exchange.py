@@ -68,6 +68,7 @@ class DeviceExchange:
     Attributes:
         bytes_sent: ``(2, P)`` int64: bytes that calls so far write to each peer, by expand and by fold.
         pool: The rank's buffers.
+        staged_rows: Rows that leave by way of memory of their own, in an expand and in a fold: to ranks out of reach.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class DeviceExchange:
             with device.current():
                 copies = [device.driver.create_stream() if wires.staged else 0 for _ in range(2)]
             self._other_streams = [*copies, 0 if ends is None else ends.stream]
-        self._staged_rows = [
+        self.staged_rows = [
             int(schedule.send_count[np.isin(schedule.send_peer, list(wires.staged | wires.partners))].sum())
             for schedule in (program.expand, program.fold)
         ]
@@ -161,7 +162,7 @@ class DeviceExchange:
         # Blocks lie at multiples of 256 bytes, here and at the peers.
         plan = self._plan(EXPAND, kind.row_bytes, rows.dtype, unit_of(kind.row_bytes))
         second = relay.address if relay else buffer.address
-        staging = self._scratch(self._staged_rows[EXPAND] * kind.row_bytes, stream)
+        staging = self._scratch(self.staged_rows[EXPAND] * kind.row_bytes, stream)
         bases = buffer.address, second, staging.address if staging else 0
         words = entered(pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay)
         copy = buffer.address, rows.data_ptr()
@@ -181,7 +182,7 @@ class DeviceExchange:
         result = self._as_tensor(buffer, (program.num_owned, *rows.shape[1:]), rows.dtype)
         unit = unit_of(kind.row_bytes, rows.data_ptr(), item_bytes=rows.dtype.itemsize)
         plan = self._plan(FOLD, kind.row_bytes, rows.dtype, unit)
-        staging = self._scratch(self._staged_rows[FOLD] * kind.row_bytes, stream)
+        staging = self._scratch(self.staged_rows[FOLD] * kind.row_bytes, stream)
         bases = arrivals.address, arrivals.address, staging.address if staging else 0
         words = entered(
             pack_tag(FOLD, kind), rows.data_ptr(), arrivals.address, buffer.address, bases[2], arrivals, None

@@ -47,6 +47,7 @@ class HostExchange:
         device: This rank's.
         devices: Which device each rank is on: equal for ranks that share one.
         bytes_sent: ``(2, P)`` int64: bytes written to each peer, by expand and by fold.
+        staged_rows: Of none: rows that leave the host need no memory beside.
         reasons: For each rank how rows travel to and from it, and why.
     """
 
@@ -56,6 +57,7 @@ class HostExchange:
         self._program, self.device, self._runtime = program, device, runtime
         self.devices: list[str] = control.exchange(device.uuid)
         self.bytes_sent: np.ndarray = runtime.bytes_sent
+        self.staged_rows = (0, 0)
         self._locked: dict[int, Segment] = {}
         self._may_lock = True
         self._rising: deque[tuple[int, Block]] = (

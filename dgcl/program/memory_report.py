@@ -35,6 +35,7 @@ class MemoryReport:
         results: What the allgathers of one forward pass return, together.
         relay: The most that rows which only pass through take, in one call.
         gradients: The most that one backward call takes: what arrives, and the sums.
+        staging: The most that rows take in one call on their way to ranks that a device does not reach.
         constants: Inputs dispatched with ``halo=True``.
         pool: Shared memory that the pool holds for all buffers together. Less than the sum where the same
             memory serves twice, more where free pieces are too small.
@@ -45,6 +46,7 @@ class MemoryReport:
     results: int
     relay: int
     gradients: int
+    staging: int
     constants: int
     pool: int
 
@@ -75,8 +77,10 @@ def predict_memory(
     training: bool = True,
     input_grad: bool = False,
     constants: Sequence[int] = (),
+    staged_rows: Sequence[int] = (0, 0),
 ) -> MemoryReport:
-    """Rehearse training steps; see :meth:`dgcl.Communicator.memory`."""
+    """Rehearse training steps; see :meth:`dgcl.Communicator.memory`. ``staged_rows`` are gathered in an expand, and
+    summed in a fold, in memory of their sender."""
     for name, values in (("widths", widths), ("constants", constants)):
         if any(not isinstance(width, (int, np.integer)) or width < 0 for width in values):
             raise ValueError(f"{name} must be numbers of elements, one per allgather (got {list(values)})")
@@ -84,6 +88,7 @@ def predict_memory(
         [rows * width * dtype.itemsize for width in widths]
         for rows in (program.num_local, program.num_owned, program.num_relay, program.num_arrivals)
     )
+    leaving, returning = ([rows * width * dtype.itemsize for width in widths] for rows in staged_rows)
     board = _pages(board_bytes(program.world_size))
     pool = BufferPool(cast(SegmentFile, _NoMemory(board)))
     constant = [program.num_local * width * dtype.itemsize for width in constants]
@@ -93,18 +98,20 @@ def predict_memory(
             pool.release(pool.allocate(program.num_relay * (size // max(program.num_local, 1))))
     for _ in range(_STEPS):
         kept: list[Block] = []
-        for result, passing in zip(local, relay, strict=True):
+        for result, passing, going in zip(local, relay, leaving, strict=True):
             kept.append(pool.allocate(result))
-            if program.num_relay:
-                pool.release(pool.allocate(passing))
+            sizes = [passing] * bool(program.num_relay) + [going] * bool(going)
+            for scratch in [pool.allocate(size) for size in sizes]:
+                pool.release(scratch)
             if not training:
                 pool.release(kept.pop())
         for layer in reversed(range(len(kept))):
             pool.release(kept[layer])  # the layer that saved it has computed its gradients
             if layer > 0 or input_grad:
                 arrivals, total = pool.allocate(arriving[layer]), pool.allocate(owned[layer])
-                pool.release(arrivals)
-                pool.release(total)
+                staging = [pool.allocate(returning[layer])] if returning[layer] else []
+                for block in (arrivals, *staging, total):
+                    pool.release(block)
     backward = [a + o for a, o in zip(arriving, owned, strict=True)][0 if input_grad else 1 :]
     return MemoryReport(
         tables=program.table_bytes,
@@ -112,6 +119,7 @@ def predict_memory(
         results=sum(local),
         relay=max(relay, default=0),
         gradients=max(backward, default=0) if training else 0,
+        staging=max([*leaving, *returning][: None if training else len(leaving)], default=0),
         constants=sum(constant),
         pool=pool.bytes_allocated,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -11,12 +13,13 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.build import _several_machines
+from dgcl.build import _several_machines, prepare
 from dgcl.communicator import Communicator
 from dgcl.context import context
 from dgcl.device import open_devices
 from dgcl.device.exchange import DeviceExchange
 from dgcl.machines import RankPlace, places_of_ranks
+from dgcl.part_files import save_shares
 from tests.dgcl.device.fake_cuda import FakeCuda, Memory
 from tests.dgcl.device.fake_ranks import open_fake
 from tests.dgcl.support_plans import World, make_world, random_world
@@ -112,6 +115,53 @@ def test_bytes_are_those_of_the_plan_and_memory_goes_back() -> None:
     for rank, sent in enumerate(counted):
         assert sent["expand"].tolist() == (8 * WORLD.planned_rows[rank]).tolist()
         assert sent["fold"].tolist() == (8 * WORLD.planned_rows[:, rank]).tolist()
+
+
+def test_rows_that_are_handed_out_are_on_the_device() -> None:
+    """Meta stands for a device that is not the CPU."""
+
+    def body(comm: Communicator) -> list[str]:
+        comm.device = torch.device("meta")
+        edges = comm.dispatch_edges(torch.ones(comm.num_edges, 2))
+        vertices = comm.dispatch_features(torch.ones(comm.num_nodes, 2))
+        assert edges.shape == (comm.local.num_edges, 2)
+        return [edges.device.type, vertices.device.type]
+
+    assert on_device(PAIR, body) == [["meta", "meta"]] * 2
+
+
+def test_parts_from_files_are_joined_on_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = prepare(WORLD.graph, 3, "uniform", part=WORLD.part)
+    save_shares(tmp_path / "parts", shares)
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(3)]
+    opened = threading.local()
+    monkeypatch.setattr("dgcl.device.gpu.open_device", lambda device: open_fake(fakes[opened.rank]))
+
+    def run() -> bool:
+        opened.rank = context.require_control().rank
+        comm = dgcl.load_comm_info(tmp_path / "parts", device="cuda")
+        assert isinstance(comm._on_device, DeviceExchange)
+        rows = (comm.owned_ids[:, None] * 10 + torch.arange(3)).float()
+        out = comm.expand(rows)
+        comm.synchronize()
+        ids = torch.cat([comm.owned_ids, comm.halo_ids])
+        comm.close()
+        return torch.equal(out, (ids[:, None] * 10 + torch.arange(3)).float())
+
+    try:
+        assert dgcl.launch(run, 3) == [True] * 3
+    finally:
+        for fake in fakes:
+            fake.stop()
+
+
+def test_parts_ask_for_a_device_that_is_there(tmp_path: Path) -> None:
+    def run() -> None:
+        with pytest.raises(ValueError, match="device: expected 'cpu' or a CUDA device, got meta"):
+            dgcl.load_comm_info(tmp_path, device="meta")
+
+    dgcl.launch(run, 2)
 
 
 def test_a_baseline_may_take_over_and_give_back() -> None:

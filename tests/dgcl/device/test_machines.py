@@ -12,6 +12,7 @@ import torch
 from dgcl.device.exchange import DeviceExchange
 from dgcl.device.through_host import HostExchange
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.program.memory_report import predict_memory
 from tests.dgcl.device.fake_cuda import FakeCuda
 from tests.dgcl.device.fake_nccl import Hub, MachineRank, on_machines
 from tests.dgcl.device.test_exchange import both_verbs
@@ -69,6 +70,24 @@ def test_element_types_and_widths(width: int) -> None:
         both_verbs(rank, width, torch.float32, 1)
 
     on_machines(random_world(5, 4, "random-1"), MACHINES["2x2"], body, seed=7)
+
+
+def test_memory_counts_rows_on_their_way_to_other_machines() -> None:
+    world, numbers = random_world(3, 4, "line"), MACHINES["2x2"]
+
+    def body(rank: MachineRank) -> tuple[Any, int]:
+        report = predict_memory(
+            rank.program, [5, 3], torch.float64, input_grad=True, staged_rows=rank.exchange.staged_rows
+        )
+        without = predict_memory(rank.program, [5, 3], torch.float64, input_grad=True)
+        assert report.pool >= without.pool
+        return report.staging, without.staging
+
+    staging, _ = on_machines(world, numbers, body)
+    rows = world.planned_rows * np.not_equal.outer(numbers, numbers)
+    for rank, (found, without) in enumerate(staging):
+        assert found == 5 * 8 * max(rows[rank].sum(), rows[:, rank].sum())
+        assert without == 0
 
 
 def test_no_call_waits_for_the_device() -> None:
