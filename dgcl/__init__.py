@@ -32,7 +32,7 @@ _HOMES = {
     "CommTimeoutError": "dgcl.errors",
     "DisagreementError": "dgcl.errors",
 }
-_ROOMS = ("frameworks", "nn", "planner", "topology")
+_ROOMS = ("frameworks", "graph", "nn", "planner", "topology")
 
 __all__ = [*_HOMES, *_ROOMS, "__version__"]
 

@@ -1,4 +1,5 @@
 from dgcl import frameworks as frameworks
+from dgcl import graph as graph
 from dgcl import nn as nn
 from dgcl import planner as planner
 from dgcl import topology as topology

@@ -18,6 +18,7 @@ from dgcl.cache import cache_key
 from dgcl.graph import Graph, as_graph
 from dgcl.local_graph import LocalGraph, build_local_graphs
 from dgcl.machines import host_of_ranks
+from dgcl.partition import METHODS as PARTITIONS
 from dgcl.partition import partition_graph
 from dgcl.partition.check import check_part
 from dgcl.partition.replication import check_hops
@@ -78,6 +79,8 @@ def prepare(
         check_hops(wanted.hops)
     if wanted.limit is not None:
         check_limit(wanted.limit)
+    if partition not in PARTITIONS:
+        raise ValueError(f"partition must be one of {', '.join(PARTITIONS)} (got {partition!r})")
     clock = _Clock()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":

@@ -26,8 +26,9 @@ def check_rows(
     if not isinstance(rows, Tensor):
         raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
     if rows.dim() == 0 or rows.shape[0] != expected:
+        hint = "; dispatch_features gives a rank the rows of its own vertices" if words == "num_owned" else ""
         raise ValueError(
-            f"rows must have {words} = {expected} rows on rank {rank} (got shape {tuple(rows.shape)})"
+            f"rows must have {words} = {expected} rows on rank {rank} (got shape {tuple(rows.shape)}){hint}"
         )
     if rows.layout != torch.strided:
         raise ValueError(f"rows must be a dense tensor (got {rows.layout}); call .to_dense()")

@@ -36,6 +36,11 @@ def dispatch_rows(
         problem = (
             f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
         )
+        if what == "vertices" and rows.shape[0] > expected:  # an edge_index cannot tell of them
+            problem += (
+                "; if the last vertices have no edges, build the communicator from"
+                f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
+            )
     cards = control.exchange((problem, None if rows is None else (tuple(rows.shape), rows.dtype)))
     for rank, (text, _) in enumerate(cards):
         if text is not None:

@@ -84,6 +84,18 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
         block._whole_out_degrees = self._whole_out_degrees.to(block.device, block.idtype)
         return block
 
+    def _set_n_repr(self, ntid: int, u: Any, data: Any) -> None:
+        try:
+            super()._set_n_repr(ntid, u, data)
+        except dgl.DGLError as error:
+            owned, local = self.num_dst_nodes(), self.num_src_nodes()
+            if ntid == 0 and dgl.base.is_all(u) and any(len(rows) == owned for rows in data.values()):
+                raise dgl.DGLError(
+                    f"the block's sources are {local} rows [owned | halo] (got this rank's {owned} owned rows): apply"
+                    " dgcl.graph_allgather first"
+                ) from error
+            raise
+
     def _refuse_change(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise dgl.DGLError(
             "a rank's block cannot gain or lose vertices or edges: its degrees are those of the whole graph,"

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 import dgcl
+from dgcl.errors import DisagreementError
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -30,6 +31,9 @@ def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | 
     Args:
         model: the model, or its parameters; the same ones in the same order on every rank.
         comm: the communicator; default the current one.
+
+    Raises:
+        ValueError: the ranks' models have other shapes, or a gradient is sparse.
     """
     comm = comm if comm is not None else dgcl.current_communicator()
     parameters = list(model.parameters() if isinstance(model, Module) else model)
@@ -52,7 +56,13 @@ def _sum_bucket(parameters: list[Parameter], dtype: torch.dtype, comm: Communica
     gradients = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in parameters]
     present = parameters[0].new_tensor([p.grad is not None for p in parameters], dtype=dtype)
     flat = torch.cat([*(g.detach().reshape(-1).to(dtype) for g in gradients), present])
-    total = comm.all_reduce_sum(flat)
+    try:
+        total = comm.all_reduce_sum(flat)
+    except DisagreementError as error:
+        raise ValueError(
+            "model must have the same parameters in the same order on every rank: the gradients of rank"
+            f" {comm.rank} are {flat.numel() - len(parameters)} numbers in {len(parameters)} tensors ({error})"
+        ) from None
     *sums, holders = total.split([*(p.numel() for p in parameters), len(parameters)])
     for parameter, summed, held in zip(parameters, sums, (holders > 0).tolist(), strict=True):
         if parameter.grad is not None:

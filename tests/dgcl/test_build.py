@@ -116,7 +116,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such file": ({"graph": "no/such/graph.npz"}, OSError, "no/such/graph.npz"),
     "part too short": ({"part": PARTS[:7]}, ValueError, "part"),
     "part out of range": ({"part": PARTS + 1}, ValueError, "part"),
-    "no such partition": ({"partition": "best"}, ValueError, "best"),
+    "no such partition": (
+        {"partition": "best"},
+        ValueError,
+        r"partition must be one of metis, .* \(got 'best'\)",
+    ),
     "no such method": ({"method": "spts"}, ValueError, "did you mean 'spst'"),
     "no such topology": ({"topology": "dgx9"}, ValueError, "dgx9"),
     "too few devices": ({"topology": TWO_DEVICES}, ValueError, "3"),

@@ -165,6 +165,14 @@ def test_refuses(change, message) -> None:
         change(local_graph("dgl", CASES[0].local_graphs(2)[0]))
 
 
+@pytest.mark.parametrize("layer", ["GraphConv-right", "SAGEConv-mean", "GINConv-sum", "GATConv"])
+def test_rows_that_were_not_exchanged_are_refused(layer) -> None:
+    local = CASES[1].local_graphs(3)[0]
+    assert local.num_owned < local.num_local
+    with pytest.raises(dgl.DGLError, match=r"\[owned \| halo\] .* apply dgcl\.graph_allgather first"):
+        LAYERS[layer]()(local_graph("dgl", local), torch.ones(local.num_owned, 5))
+
+
 def test_an_ordinary_block_would_be_wrong() -> None:
     """What this module is for: the same layer on DGL's own block divides by the wrong out-degrees."""
     case = CASES[0]

@@ -114,6 +114,13 @@ def test_other_models_are_refused() -> None:
     def other_names(comm):
         dgcl.nn.broadcast_parameters(nn.Linear(3, 2, bias=comm.rank == 0))
 
+    def other_gradients(comm):
+        net = nn.Linear(3, 2 + comm.rank)
+        net(torch.ones(3)).sum().backward()
+        dgcl.nn.sync_gradients(net)
+
+    with pytest.raises(ValueError, match=r"the gradients of rank \d are \d+ numbers in 2 tensors"):
+        on_ranks(2, other_gradients)
     with pytest.raises(ValueError, match=r"weight is \(3, 3\) on rank 1 and \(2, 3\) on rank 0"):
         on_ranks(2, other_shape)
     with pytest.raises(ValueError, match="'bias' is on rank 0 or 1 alone"):
