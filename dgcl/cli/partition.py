@@ -14,6 +14,7 @@ from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
+from dgcl.cli.replicas import add_replication, check_method, explained, wanted_copies
 from dgcl.cli.topo import HELP as TOPOLOGY_HELP
 from dgcl.cli.topo import resolve
 
@@ -58,6 +59,10 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument(
         "--row-bytes", metavar="B", type=at_least(1), default=512, help="for the plan in DIR/; default: 512"
     )
+    parser.add_argument(
+        "--planner", metavar="M", help="for the plan in DIR/: see dgcl plan --method (default: auto)"
+    )
+    add_replication(parser)
     parser.runs(partition)
 
 
@@ -78,6 +83,7 @@ def partition(args: argparse.Namespace) -> int:
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
     to_folder = args.out.endswith("/")
+    _check_planning(args, to_folder)
     if to_folder:
         _check_folder(args.out)
     else:
@@ -95,20 +101,42 @@ def partition(args: argparse.Namespace) -> int:
     with step("counting copies"):
         report = partition_report(graph, part, args.parts)
         replication = replication_factors(graph, part, args.parts, HOPS)
+    choice = ""
     if to_folder:
-        _write_parts(args, graph, part, topology)
+        choice = _write_parts(args, graph, part, topology)
     else:
         with replacing(args.out) as temporary, temporary.open("wb") as file:
             np.save(file, part, allow_pickle=False)
     if args.json:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-        placed = {} if placement is None else {"placement": placement_facts(placement)}
-        print_json({"out": args.out, **sizes, **report.to_json(), "replication": replication, **placed})
+        more: dict[str, Any] = {} if placement is None else {"placement": placement_facts(placement)}
+        if choice:
+            more["choice"] = choice
+        print_json({"out": args.out, **sizes, **report.to_json(), "replication": replication, **more})
     else:
         _print(args.out, graph, report, replication)
         if placement is not None:
             print(f"\nplacement {placement_line(placement)}")
+        if choice:
+            print(f"\nchoice    {choice}")
     return 0
+
+
+def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
+    """Refuse options for a plan where there is none, or that do not go together."""
+    from dgcl.planner.methods import get_planner
+    from dgcl.replication import METHOD
+
+    if not to_folder:
+        for name in ("planner", "hops"):
+            if getattr(args, name) is not None:
+                raise CliError(f"--{name} goes with --out DIR/, where a plan is made")
+    planner = args.planner or "auto"
+    check_method(args, "--planner", planner)
+    if planner != METHOD:  # which is not one of the planner's
+        get_planner(planner)
+    if args.hops is not None and not args.topology:
+        raise CliError("--hops needs --topology: it says which ranks share a machine")
 
 
 def _check_folder(out: str) -> None:
@@ -128,19 +156,26 @@ def _check_folder(out: str) -> None:
 
 def _write_parts(
     args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], topology: Topology | None
-) -> None:
+) -> str:
+    """Plan and write; return why this plan, where there was a choice."""
     from dgcl.build import prepare
     from dgcl.part_files import save_shares
     from dgcl.planner import PlanOptions
+    from dgcl.topology import resolve_topology
 
+    planner = args.planner or "auto"
+    machine = topology if topology is not None else resolve_topology(f"uniform{args.parts}")
+    wanted, source = wanted_copies(args, planner, machine)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
-    machine = topology if topology is not None else f"uniform{args.parts}"
     with step("planning"):
-        shares = prepare(graph, args.parts, machine, part=part, options=options)
+        shares = prepare(
+            graph, args.parts, machine, part=part, method=planner, options=options, replication=wanted
+        )
     try:
         save_shares(args.out, shares)
     except OSError as error:
         raise CliError(f"--out {args.out}: {one_line(error)}") from error
+    return explained(shares[0].choice, wanted.work, source)
 
 
 def _print(out: str, graph: Graph, report: PartitionReport, replication: NDArray[np.float64]) -> None:

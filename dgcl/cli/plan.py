@@ -70,7 +70,6 @@ def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
-    from dgcl.planner.reading.explain import explain, find_class
     from dgcl.planner.reading.plot import plot_plan
     from dgcl.planner.reading.report import report
     from dgcl.replication import METHOD
@@ -86,7 +85,6 @@ def plan(args: argparse.Namespace) -> int:
         options = replace(options, gap=args.gap)
     made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
     relation = made.relation
-    chosen = None if args.explain is None else find_class(relation, args.explain)
     results: list[tuple[str | None, Callable[[Path], None]]] = [
         (args.out, made.save),
         (args.relation_out, relation.save),
@@ -97,7 +95,7 @@ def plan(args: argparse.Namespace) -> int:
             if path is not None:
                 write(outputs.enter_context(replacing(path)))
     facts = report(made, _others(args, made, options))
-    told = None if chosen is None else explain(made, chosen)
+    told = None if args.explain is None else _explained(made, args.explain, copying)
     if args.json:
         more: dict[str, Any] = {} if told is None else {"explain": told}
         if why:
@@ -133,13 +131,29 @@ def _plan_relation(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan
 
 def _plan_copies(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, str, Placement | None]:
     """The same with replicas across machines, where that was asked for or is better."""
+    from dgcl.planner.reading.explain import parse_class
+
     topology = resolve(args.topology, args.parts)
+    if args.explain is not None:
+        parse_class(args.explain, topology.num_devices)
     graph, part, classes = graph_in_parts(args, topology)
     placement = find_placement(classes.relation, topology, options) if args.place else None
     if placement is not None:
         part, classes = place_parts(graph, part, placement)
     made, why = arrange_copies(args, graph, part, classes, topology, options)
     return made.plan, why, placement
+
+
+def _explained(made: Plan, text: str, copying: bool) -> dict[str, Any]:
+    """How a class travels; with replicas a class that the chosen relation has not is no error, as nobody could know."""
+    from dgcl.planner.reading.explain import explain, find_class
+
+    try:
+        return explain(made, find_class(made.relation, text))
+    except ValueError as error:
+        if not copying:
+            raise
+        return {"class": text, "missing": str(error)}
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -197,4 +211,4 @@ def _print(facts: dict[str, Any], told: dict[str, Any] | None) -> None:
     print(render(facts))
     if told is not None:
         print()
-        print(render_class(told))
+        print(f"explain   {told['missing']}" if "missing" in told else render_class(told))

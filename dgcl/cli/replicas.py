@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dgcl.planner import PlanOptions
     from dgcl.planner.placement import Placement
     from dgcl.relation import VertexClasses
-    from dgcl.replication.choice import Arrangement
+    from dgcl.replication.choice import Arrangement, Replication
+    from dgcl.replication.work import Work
     from dgcl.topology import Topology
 
 
@@ -45,7 +46,7 @@ def add_replication(parser: Parser) -> None:
 
 
 def check_replication(args: argparse.Namespace) -> bool:
-    """Whether replicas are asked about; refuse what cannot be before anything long is done."""
+    """Whether ``dgcl plan`` is asked about replicas; refuse what cannot be before anything long is done."""
     from dgcl.replication import METHOD
 
     if METHOD in (args.compare or ()):
@@ -53,20 +54,25 @@ def check_replication(args: argparse.Namespace) -> bool:
             f"--compare cannot hold {METHOD}: it plans for another relation; give --hops and --method auto, which"
             " weighs both"
         )
-    if args.method == METHOD and args.hops is None:
-        raise CliError(f"--method {METHOD} needs --hops: the layers that replicas must last for")
+    check_method(args, "--method", args.method)
+    if args.hops is not None and args.graph is None:
+        raise CliError("--hops goes with a graph: what is copied depends on the edges")
+    return args.hops is not None
+
+
+def check_method(args: argparse.Namespace, option: str, method: str) -> None:
+    """Refuse replicas that lack something, or what goes with replicas only."""
+    from dgcl.replication import METHOD
+
+    if method == METHOD and args.hops is None:
+        raise CliError(f"{option} {METHOD} needs --hops: the layers that replicas must last for")
     for name, value in (("--memory-limit", args.memory_limit), ("--work", args.work)):
         if value is not None and args.hops is None:
             raise CliError(f"{name} goes with --hops")
-    if args.hops is None:
-        return False
-    if args.graph is None:
-        raise CliError("--hops goes with a graph: what is copied depends on the edges")
-    if args.method not in ("auto", METHOD):
-        raise CliError(f"--hops goes with --method auto or {METHOD} (got {args.method!r})")
+    if args.hops is not None and method not in ("auto", METHOD):
+        raise CliError(f"--hops goes with {option} auto or {METHOD} (got {method!r})")
     if args.work is not None and len(args.work) != 2:
         raise CliError(f"--work must be two numbers, for an edge and for a row (got {len(args.work)})")
-    return True
 
 
 def arrange_copies(
@@ -78,24 +84,33 @@ def arrange_copies(
     options: PlanOptions,
 ) -> tuple[Arrangement, str]:
     """The better of the two, or what was asked for; and why."""
-    from dgcl.replication.choice import Replication, arrange
+    from dgcl.replication.choice import arrange
+
+    wanted, source = wanted_copies(args, args.method, topology)
+    with step(f"planning {classes.relation.num_classes} classes on {topology.name}, and with replicas"):
+        made = arrange(graph, part, classes, topology, args.method, options, wanted)
+    return made, explained(made.why, wanted.work, source)
+
+
+def wanted_copies(args: argparse.Namespace, method: str, topology: Topology) -> tuple[Replication, str]:
+    """What the options say about replicas, with what a layer costs where that decides; and where that is from."""
+    from dgcl.replication.choice import Replication
     from dgcl.replication.counts import machine_numbers
     from dgcl.replication.work import Work, measure_work
 
+    work, source = None, ""
     if args.work is not None:
         work, source = Work(*(nanoseconds * 1e-9 for nanoseconds in args.work)), "as given"
-    elif args.method == "auto" and machine_numbers(topology).any():
+    elif args.hops is not None and method == "auto" and machine_numbers(topology).any():
         with step("measuring what a layer costs"):
-            work, source = (
-                measure_work(options.row_bytes),
-                "measured on this host's CPU; for others give --work",
-            )
-    else:
-        work, source = None, ""
-    wanted = Replication(args.hops, args.memory_limit, work=work)
-    with step(f"planning {classes.relation.num_classes} classes on {topology.name}, and with replicas"):
-        made = arrange(graph, part, classes, topology, args.method, options, wanted)
-    return made, f"{made.why} (work: {work}, {source})" if made.why and work else made.why
+            work = measure_work(args.row_bytes)
+        source = "measured on this host's CPU; for others give --work"
+    return Replication(args.hops, args.memory_limit, work=work), source
+
+
+def explained(why: str, work: Work | None, source: str) -> str:
+    """Why this plan, with the work that was reckoned with."""
+    return f"{why} (work: {work}, {source})" if why and work else why
 
 
 def place_parts(

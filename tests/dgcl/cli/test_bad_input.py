@@ -46,6 +46,8 @@ ARGUMENTS = [
     (f"{PLAN} --plot picture.gif", "--plot picture.gif: must end in .png"),
     (f"{PLAN} --plot nowhere/a.svg", "no folder .*nowhere"),
     (f"{PLAN} --explain all", "got 'all'"),
+    (f"{PLAN} --explain 0>7", "no rank 7 among 3"),
+    (f"{PLAN} --hops 2 --explain 0>7", "no rank 7 among 3"),
     ("plan graph.npz", "--topology"),
     ("plan graph.npz --relation relation.npz --topology line.json", "not allowed with"),
     (f"{PLAN} --parts 9", "9.*3|3.*9"),

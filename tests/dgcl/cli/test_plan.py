@@ -202,6 +202,16 @@ def test_replicas_are_explained_in_words(run: Run, two_machines: None) -> None:
     assert inside not in ordinary
 
 
+def test_a_class_that_copies_do_not_have_is_told_and_costs_no_plan(
+    run: Run, folder: Path, two_machines: None
+) -> None:
+    """Inside machines nobody sends to rank 2, which is alone; before planning nobody could say so."""
+    copies = [*COPIES, "--method", METHOD, "--explain", "0>2", "--out", "copies.npz"]
+    assert "no class of rank 0 goes to exactly 2" in run(*copies, "--json").json["explain"]["missing"]
+    assert "explain   no class of rank 0 goes to exactly 2" in run(*copies, "--compare", "direct").out
+    assert run("check", "copies.npz").status == 0
+
+
 def test_one_machine_says_why_there_are_no_replicas(run: Run, folder: Path) -> None:
     save_topology(machines([0, 0, 0]), folder / "two.json")
     for method in ("auto", METHOD):
