@@ -171,13 +171,11 @@ class Communicator(Handle):
         return fold_halo(self, halo_rows.detach(), into)
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. For small
-        tensors."""
+        """The sum of a small tensor over the ranks, in rank order: the same bits on every rank."""
         return all_reduce_sum(self.control, tensor)
 
     def next_dropout_call(self) -> int:
-        """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks that run the same program count
-        alike."""
+        """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks with the same program count alike."""
         self._dropout_calls += 1
         return self._dropout_calls - 1
 
@@ -213,12 +211,10 @@ class Communicator(Handle):
                 on every rank.
 
         Returns:
-            ``(num_local_edges, *F)`` on the communicator's device, row ``k`` for the edge with global id
-            ``local.edge_ids[k]``.
+            ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``.
         """
         ids = self.local.edge_ids
-        rows = dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges")
-        return rows.to(self.device)
+        return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
 
     def collect(
         self, rows: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
@@ -302,15 +298,9 @@ class Communicator(Handle):
         Returns:
             What a steady state holds. Models that keep results longer hold more.
         """
-        return predict_memory(
-            self._program,
-            widths,
-            dtype,
-            training=training,
-            input_grad=input_grad,
-            constants=constants,
-            staged_rows=(0, 0) if self._on_device is None else self._on_device.staged_rows,
-        )
+        staged = (0, 0) if self._on_device is None else self._on_device.staged_rows
+        kinds = {"training": training, "input_grad": input_grad}
+        return predict_memory(self._program, widths, dtype, constants=constants, staged_rows=staged, **kinds)
 
     def use_exchange(self, exchange: Exchange | None) -> None:
         """Let something else than the plan move the rows from now on; None: the plan. Call it on every rank.
@@ -328,8 +318,7 @@ class Communicator(Handle):
             self._on_device.synchronize()
 
     def record_stream(self, rows: Tensor, stream: torch.cuda.Stream) -> None:
-        """Tell that a result is read on another stream than that of the calls, where it may die before that is
-        done; what ``torch.Tensor.record_stream`` does for torch's own memory."""
+        """Tell that a result is read, and may die, on another stream than that of the calls: as torch's own does."""
         if self._on_device is not None:
             self._on_device.use_on(rows, stream.cuda_stream)
 

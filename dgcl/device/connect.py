@@ -218,7 +218,8 @@ def connect(device: Device, control: Control, network: Network | None = None) ->
         begun=page.begun_line,
         finished=page.finished_word,
     )
-    way = "raw addresses" if all(card.process == cards[0].process for card in cards) else "CUDA IPC"
+    near = {card.process for other, card in enumerate(cards) if other not in remote}
+    way = "raw addresses" if len(near) == 1 else "CUDA IPC"
     if rank == 0:
         _log.info(
             "%d ranks on %d device(s) write into each other's memory by %s%s",
@@ -227,6 +228,7 @@ def connect(device: Device, control: Control, network: Network | None = None) ->
             way,
             ", within each machine" if remote else "",
         )
+    reasons[rank] = "this rank"
     for other in range(world_size):
         reasons.setdefault(other, f"device memory: each writes into the other's by {way}")
     ordered = [reasons[other] for other in range(world_size)]

@@ -113,6 +113,25 @@ def test_no_call_waits_for_the_device() -> None:
     on_machines(random_world(3, 4, "random-2"), MACHINES["2x2"], body)
 
 
+def test_rows_stay_until_they_are_sent() -> None:
+    """A rank that needs nothing of the other is far ahead of it."""
+    world, frozen = make_world([(0, 1)], [0, 1], 2), list[FakeCuda]()
+
+    def body(rank: MachineRank) -> None:
+        both_verbs(rank, 3, torch.float32, 1)
+        rank.control.barrier()
+        if rank.rank == 1:
+            rank.fake.frozen.set()
+        rank.control.barrier()
+        found = [rank.exchange.expand(rank.owned(3, seed=seed)) for seed in range(4)]
+        time.sleep(0.3)
+        frozen[1].frozen.clear()
+        rank.wait()
+        assert all(torch.equal(out, rank.expanded(3, seed=seed)) for seed, out in enumerate(found))
+
+    on_machines(world, (0, 1), body, prepare=frozen.extend)
+
+
 def test_machines_and_devices_that_do_not_reach_each_other() -> None:
     """All three ways in one call."""
 
@@ -186,8 +205,9 @@ def failing(rank: MachineRank, call: Any) -> tuple[type[BaseException], str]:
     return caught.type, str(caught.value)
 
 
+@pytest.mark.parametrize("layout", ["2x2", "4x1"])
 @pytest.mark.parametrize("different", ["verb", "width", "dtype"])
-def test_different_calls_are_told_before_rows_are_sent(different: str) -> None:
+def test_different_calls_are_told_before_rows_are_sent(different: str, layout: str) -> None:
     """A message that met a place of another size would be an error on the device."""
     hub = Hub()
 
@@ -203,7 +223,7 @@ def test_different_calls_are_told_before_rows_are_sent(different: str) -> None:
         return failing(rank, lambda: rank.exchange.expand(rank.owned(3, torch.int32)))
 
     world = random_world(3, 4, "direct")
-    results, backends = on_machines(world, MACHINES["2x2"], body, hub=hub, timeout=10.0)
+    results, backends = on_machines(world, MACHINES[layout], body, hub=hub, timeout=10.0)
     assert DisagreementError in {kind for kind, _ in results}
     assert all("ranks make different calls" in text for _, text in results), results
     assert all(backend.aborted for backend in backends.values())
