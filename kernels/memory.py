@@ -86,17 +86,31 @@ def write_fence(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
+def _ask_for_line(context: Any, builder: Any, address: Any, to_write: int) -> Any:
+    number = ir.IntType(32)
+    pointer = _BYTE.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+    builder.call(prefetch, [_pointer(builder, address, _BYTE), number(to_write), number(3), number(1)])
+    return context.get_dummy_value()
+
+
 @intrinsic
 def prefetch_line(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at ``address``, which need not be mapped."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = ir.IntType(32)
-        pointer = _BYTE.as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        builder.call(prefetch, [_pointer(builder, args[0], _BYTE), number(0), number(3), number(1)])
-        return context.get_dummy_value()
+        return _ask_for_line(context, builder, args[0], 0)
+
+    return types.void(types.intp), codegen
+
+
+@intrinsic
+def claim_line(typingctx: Any, address: Any) -> Any:
+    """:func:`prefetch_line` for a line that will be written: no other core keeps it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _ask_for_line(context, builder, args[0], 1)
 
     return types.void(types.intp), codegen
 

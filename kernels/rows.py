@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, float32, float64, int8, int16, int32, int64, njit, uint8, uint16
 
-from dgcl.kernels.copies import AHEAD, STREAMED, prefetch_row, stream_bytes
+from dgcl.kernels.copies import AHEAD, CLAIMED, STREAMED, claim_row, prefetch_row, stream_bytes
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
 from dgcl.kernels.memory import copy_bytes, pointer_to, write_fence
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "e1e8deec0d5ab571"
+COMPILED_FROM: Final = "2f9c43e6a09e447e"
 
 #: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
 SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
@@ -28,6 +28,7 @@ SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16",
 _STAGED: Final = (
     16 << 10
 )  # the longest row in bytes that is summed in the first-level cache before it is streamed
+_CLAIMED_FROM: Final = 64  # bytes of a row; of narrower ones several share a line
 _BLOCK: Final = 512  # columns of 16-bit floats that are added in float32 at a time
 
 
@@ -53,7 +54,7 @@ def gather_rows(
     streamed_from: int = STREAMED,
 ) -> None:
     """Copy rows ``rows[begin:end]`` to ``destination``, one behind the other; past the caches if they have
-    ``streamed_from`` bytes.
+    ``streamed_from`` bytes, but rows of 4 bytes never.
 
     A row index below ``num_source_rows`` counts from address ``source``; one at or above it counts from
     ``overflow`` (a rank's relay rows, which live apart from its result).
@@ -82,6 +83,9 @@ def gather_rows(
         if streamed:
             stream_bytes(target, address, (past - i) * row_bytes)
         else:
+            if row_bytes >= _CLAIMED_FROM:
+                for k in range(max(i + CLAIMED, past), min(past + CLAIMED, end)):
+                    claim_row(destination + (k - begin) * row_bytes, row_bytes)
             copy_bytes(target, address, (past - i) * row_bytes)
         i = past
     if streamed:
@@ -267,7 +271,7 @@ def sum_rows(
     streamed_from: int = STREAMED,
 ) -> None:
     """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other; past the caches if they
-    have ``streamed_from`` bytes.
+    have ``streamed_from`` bytes, but 16-bit floats never.
 
     The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for
     every ``p`` with ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the

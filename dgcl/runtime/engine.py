@@ -23,7 +23,7 @@ from dgcl.kernels.memory import load_acquire, load_word, monotonic_nanoseconds, 
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "30665eee7ede0fa1"
+COMPILED_FROM: Final = "0f33cb0bae480bce"
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call; a send can run now (with LOOK); the chosen send is done.
