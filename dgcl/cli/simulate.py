@@ -6,14 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number, per_rank
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, seconds, size, step
+from dgcl.cli.plans import proved_plan
 from dgcl.cli.topo import HELP as TOPOLOGY_HELP
 from dgcl.cli.topo import resolve
 
 if TYPE_CHECKING:
-    from dgcl.planner import Plan
     from dgcl.planner.simulator.simulate import Simulation
 
 ORDERS = {
@@ -72,7 +72,7 @@ def simulate(args: argparse.Namespace) -> int:
     from dgcl.planner.simulator.what_if import render_what_if, what_if
 
     check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
-    plan = _load(args.plan)
+    plan = proved_plan(args.plan)
     machine = resolve(args.topology, plan.world_size) if args.topology else plan.topology
     row_bytes = args.row_bytes or plan.row_bytes
     with step(f"simulating {args.plan} on {machine.name}"):
@@ -106,16 +106,6 @@ def simulate(args: argparse.Namespace) -> int:
         if args.what_if:
             print(f"\n{render_what_if(variants)}")
     return 0
-
-
-def _load(path: str) -> Plan:
-    """Read a plan and prove it: playing one that is wrong would tell nothing."""
-    from dgcl.planner import Plan, verify_plan
-
-    with step(f"reading {path}"), reading(path, "plan"):
-        plan = Plan.load(path)
-        verify_plan(plan)
-    return plan
 
 
 def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> dict[int, float]:

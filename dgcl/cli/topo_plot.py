@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, seconds, step
+from dgcl.cli.plans import proved_plan
 
 
 def add_parser(actions: Any, topology_help: str) -> None:
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plan is None:
         topology = resolve(args.topology)
     else:
-        plan = _read_plan(args.plan)
+        plan = proved_plan(args.plan)
         topology = plan.topology if args.topology is None else resolve(args.topology, plan.world_size)
         with step("adding up the load"):
             busy, total = _load(plan, topology)
@@ -56,13 +57,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_fields([("drawn", f"{topology.name}, {topology.num_devices} devices"), ("picture", args.out)])
     return 0
-
-
-def _read_plan(path: str) -> Any:
-    from dgcl.planner import Plan
-
-    with step(f"reading {path}"), reading(path, "plan"):
-        return Plan.load(path)
 
 
 def _load(plan: Any, topology: Any) -> tuple[Any, float]:
