@@ -76,7 +76,7 @@ def _stages(stages: Sequence[dict[str, Any]]) -> str:
             str(s["stage"]),
             seconds(s["seconds"]),
             f"{s['share_of_plan']:.0%}",
-            "  ".join(f"{b['connection']} {b['share_of_stage']:.0%}" for b in s["busiest"]),
+            "  ".join(f"{b['way']} {b['share_of_stage']:.0%}" for b in s["busiest"]),
         ]
         for s in stages
     ]

@@ -160,6 +160,7 @@ def _stages(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
                 "busiest": [
                     {
                         "connection": arrays.direction_name(int(c)),
+                        "way": _way(plan.topology, int(c)),
                         "kind": _kind(plan.topology, int(c)),
                         "seconds": float(seconds[k, c]),
                         "share_of_stage": float(seconds[k, c]) / total,
@@ -198,6 +199,16 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _way(topology: Topology, direction: int) -> str:
+    """A direction for people: without the connection's name where that is but the names of its ends."""
+    arrays = topology.arrays()
+    connection = topology.connections[int(arrays.direction_connection[direction])]
+    name, a, b = arrays.direction_name(direction), connection.a, connection.b
+    if connection.duplex == "half" or connection.name not in (f"{a}-{b}", f"{b}-{a}"):
+        return name
+    return name.removeprefix(f"{connection.name}:")
 
 
 def _kind(topology: Topology, direction: int) -> str:

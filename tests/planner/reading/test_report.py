@@ -54,6 +54,7 @@ def test_figures_worked_out_by_hand(facts: dict) -> None:
     assert stage["seconds"] == 4.0
     assert stage["busiest"][0] == {
         "connection": "cable:nic0>nic1",
+        "way": "cable:nic0>nic1",
         "kind": "IB",
         "seconds": 4.0,
         "share_of_stage": 1.0,
@@ -76,6 +77,23 @@ def test_the_report_is_json_and_fits_on_one_screen(facts: dict) -> None:
     assert lines[2] == "bound     2 s, limited by: machine 0's IB, out"
     assert lines[3] == "fold      4 s back, bound 2 s"
     assert any(row.split()[:3] == ["direct", "4", "s"] for row in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "duplex", "way"),
+    [
+        ("g0-g1", "full", "g0>g1"),
+        ("g1-g0", "full", "g0>g1"),
+        ("g0-g1.2", "full", "g0-g1.2:g0>g1"),
+        ("g0-g1", "half", "g0-g1"),
+    ],
+)
+def test_a_connection_named_after_its_ends_is_named_once(name: str, duplex: str, way: str) -> None:
+    wire = Connection(name, "NV", "g0", "g1", 8.0, duplex=duplex)
+    pair = Topology("pair", (Device("g0"), Device("g1")), (wire,))
+    shown = report(make_plan(Relation.from_classes(2, [(0, {1}, 8)]), pair, "direct"))
+    assert shown["stages"][0]["busiest"][0]["way"] == way
+    assert f" {way} 100%" in render(shown)
 
 
 def test_the_fold_between_plan_and_table() -> None:
