@@ -10,13 +10,16 @@ Objects travel pickled between the processes of one job; nothing is ever unpickl
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup, Store
+
+T = TypeVar("T")
 
 _A_LITTLE: Final = 2.0  # seconds beyond a deadline, for torch to name it
 
@@ -210,7 +213,7 @@ class GroupControl:
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
         self._is_part = group is not None
-        made, store = self._make_group()
+        made, store = self._make_group("dgcl.init")
         farewells = None if store is None else Farewells(dist.PrefixStore("farewells", store))
         self._messages = GroupMessages(made, self.rank, farewells)
 
@@ -220,31 +223,47 @@ class GroupControl:
         Raises:
             CommError: A rank has died, or has not come within the timeout.
         """
-        return self._make_group()[0]
+        return self._make_group("the network between machines")[0]
 
     def next_store(self) -> Store | None:
-        """A part of the ranks' store, for a group of another kind; None where torch does not show it. Collective."""
+        """A part of the ranks' store, for a group of another kind; None where torch does not show it. Collective.
+
+        Raises:
+            CommError: As of :meth:`new_group`.
+        """
+        return self._meet("a group of another kind", lambda store: store)
+
+    def _make_group(self, purpose: str) -> tuple[ProcessGroup, Store | None]:
+        """A group, and what it has of the ranks' store."""
+        from dgcl.subgroups import make_group
+
+        def make(store: Store | None) -> tuple[ProcessGroup, Store | None]:
+            group = make_group(self._ranks, self.rank, store, self._timeout, is_part=self._is_part)
+            return group, store
+
+        return self._meet(purpose, make)
+
+    def _meet(self, purpose: str, make: Callable[[Store | None], T]) -> T:
+        """What is made of a part of the store that this meeting of the ranks has for itself."""
         from dgcl.subgroups import in_time, next_store
 
-        return in_time(lambda: next_store(self._ranks, self.rank), self._timeout + _A_LITTLE)
-
-    def _make_group(self) -> tuple[ProcessGroup, Store | None]:
-        """A group, and what it has of the ranks' store."""
-        from dgcl.subgroups import in_time, make_group, next_store
-
-        def make() -> tuple[ProcessGroup, Store | None]:
-            store = next_store(self._ranks, self.rank)
-            made = make_group(self._ranks, self.rank, store, self._timeout, is_part=self._is_part)
-            return made, store
-
+        given_up = threading.Event()
+        they = f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other"
         try:
-            return in_time(make, self._timeout + _A_LITTLE)
+            return in_time(
+                lambda: make(next_store(self._ranks, self.rank, purpose, self._timeout, given_up)),
+                self._timeout + _A_LITTLE,
+            )
+        except CommError as error:
+            raise type(error)(f"{they}: {error}") from None
         except RuntimeError as error:
             text = str(error).split(". This is typically", 1)[0]
             raise CommError(
-                f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other: one has died, or"
-                f" has not called dgcl.init within {self._timeout:g} s, or cannot be reached ({text})"
+                f"{they}: one has died, or has not come to {purpose} within {self._timeout:g} s, or cannot be"
+                f" reached ({text})"
             ) from None
+        finally:
+            given_up.set()
 
     def exchange(self, value: Any) -> list[Any]:
         """Every rank's value.

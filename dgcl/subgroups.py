@@ -2,9 +2,10 @@
 
 ``torch.distributed.new_group`` with ``use_local_synchronization``, which is what a part of the ranks needs, names a
 group by how many groups a process is in at that moment. Members that are in different numbers of others never meet,
-and a group that is made when another was destroyed gets the name of that one, and its addresses.
-So a group of a part of the ranks is made here, on a part of the default store that no other group has; it is reached by
-its methods ``send`` and ``recv`` alone, and ends when nothing refers to it any more.
+and a group that is made when another was destroyed gets the name of that one, and its addresses. Of groups of all
+ranks the same holds once one attempt to make such a group has failed on some.
+So a group is made here, on a part of the default store that no other group has; it is reached by its methods ``send``
+and ``recv`` alone, and ends when nothing refers to it any more.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dgcl.meeting import meet
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 T = TypeVar("T")
 
 
-def next_store(ranks: Sequence[int], rank: int) -> Store | None:
+def next_store(
+    ranks: Sequence[int], rank: int, purpose: str, timeout: float, given_up: threading.Event
+) -> Store | None:
     """What the next group of these ranks has of the default store for itself; None where torch does not show it.
-
-    Every rank counts in the store how many it has made, so members agree, who make the same groups in the same order.
+    Collective: it is the number of a meeting of theirs (:mod:`dgcl.meeting`).
 
     Args:
         ranks: Global ranks of the members.
         rank: This process's place among them.
+        purpose, timeout, given_up: As for :func:`dgcl.meeting.meet`, which says what is raised.
     """
     import torch.distributed as dist
 
@@ -38,7 +43,8 @@ def next_store(ranks: Sequence[int], rank: int) -> Store | None:
         return None
     members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
     store = dist.PrefixStore(f"dgcl/{members}", default_store())
-    return dist.PrefixStore(str(store.add(f"made by {rank}", 1)), store)
+    number = meet(store, rank, len(ranks), purpose, timeout, given_up)
+    return dist.PrefixStore(f"meeting {number}", store)
 
 
 def make_group(
@@ -50,7 +56,7 @@ def make_group(
         ranks, rank: As for :func:`next_store`.
         store: What that gave.
         timeout: Seconds that operations may take.
-        is_part: Whether ranks of the default group may be missing.
+        is_part: Whether ranks of the default group may be missing, where torch must make the group.
 
     Raises:
         RuntimeError: A rank has died, or has not come within the timeout.
@@ -58,7 +64,7 @@ def make_group(
     import torch.distributed as dist
 
     limit = timedelta(seconds=timeout)
-    if is_part and store is not None:
+    if store is not None:
         connecting = dist.PrefixStore("connecting", store)
         made: Any = dist.ProcessGroupGloo(connecting, rank, len(ranks), limit)
         return made  # type: ignore[no-any-return]
