@@ -128,11 +128,26 @@ def on_rank(
     channel: str = "auto",
 ) -> Run:
     """The run of one rank; logits and the input's gradient are collected from all."""
-    kind, case, exact = ARCHITECTURES[architecture], CASE_BY_NAME[case_name], PRECISIONS[precision]
+    case = CASE_BY_NAME[case_name]
     topology = TOPOLOGIES[shape](world_size) if isinstance(shape, str) else shape
     comm = dgcl.build_comm_info(case.graph, topology, part=case.part(world_size), channel=channel)
-    layers = build_layers(kind.layer, exact.dtype)
-    x, labels, train = (dgcl.dispatch_features(each) for each in inputs(case, exact.dtype))
+    run = train(
+        comm,
+        architecture,
+        case,
+        build_layers(ARCHITECTURES[architecture].layer, PRECISIONS[precision].dtype),
+        precision,
+    )
+    comm.close()
+    return run
+
+
+def train(
+    comm: dgcl.Communicator, architecture: str, case: Case, layers: nn.ModuleList, precision: str = "float64"
+) -> Run:
+    """What one rank does in its run, with a communicator of any kind."""
+    kind, exact = ARCHITECTURES[architecture], PRECISIONS[precision]
+    x, labels, mask = (dgcl.dispatch_features(each) for each in inputs(case, exact.dtype))
     x.requires_grad_()
     optimizer = exact.optimizer(layers.parameters())
     steps = []
@@ -140,14 +155,13 @@ def on_rank(
         optimizer.zero_grad()
         x.grad = None
         logits = kind.local(layers, comm, x)
-        loss = dgcl.nn.cross_entropy(logits, labels, train)
+        loss = dgcl.nn.cross_entropy(logits, labels, mask)
         loss.backward()
         dgcl.nn.sync_gradients(layers)
         steps.append(Step(loss.detach(), dgcl.collect(logits, None), _gradients(layers)))
         optimizer.step()
-    run = Run(steps, [p.detach() for p in layers.parameters()], dgcl.collect(x.grad, None))
-    comm.close()
-    return run
+    x_gradient = dgcl.collect(dgcl.nn.sum_copies(x.grad), None)  # which are replicas, where there are some
+    return Run(steps, [p.detach() for p in layers.parameters()], x_gradient)
 
 
 def _gradients(layers: nn.ModuleList) -> list[Tensor | None]:

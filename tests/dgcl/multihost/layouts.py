@@ -6,7 +6,6 @@ the one that receives them, as where each GPU has a NIC behind its own switch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -23,8 +22,7 @@ from dgcl.partition import partition_graph
 from dgcl.planner.cost import predicted_seconds
 from dgcl.topology.host import CopyRates
 from tests.dgcl.multihost.host_pool import HostPool
-from tests.dgcl.multihost.hosts import read_counter
-from tests.dgcl.multihost.rank_main import limited_topology
+from tests.dgcl.multihost.rank_main import limited_topology, timed_exchanges
 
 LAYOUTS = {
     "one card": [0, 0, 0, 0],
@@ -148,23 +146,8 @@ def exchange_on_rank(
     rows = torch.randn(comm.num_owned, row_bytes // 4)
     comm.expand(rows)
     control.barrier()
-    sent, counter = comm.bytes_sent["expand"].clone(), read_counter()
-    control.barrier()
-    begin = time.perf_counter()
-    for _ in range(calls):
-        comm.expand(rows)
-    control.barrier()
-    seconds = (time.perf_counter() - begin) / calls
-    counted = read_counter() - counter
-    control.barrier()
-    moved = (comm.bytes_sent["expand"] - sent).tolist()
+    timed = timed_exchanges(comm, rows, hosts, calls)
     predicted = predicted_seconds(comm.plan.trees, made.arrays(), row_bytes)
     owned = comm.owned_ids.numpy()
     comm.close()
-    return {
-        "owned": owned,
-        "predicted": predicted,
-        "seconds": seconds,
-        "crossing": sum(count for peer, count in enumerate(moved) if hosts[peer] != hosts[control.rank]),
-        "counted": counted,
-    }
+    return {"owned": owned, "predicted": predicted, **timed}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,7 @@ def equivalence() -> Any:
 def traffic(megabytes: str) -> Any:
     """Seconds and bytes of planned and of direct exchanges over the limited links."""
     edges, part = everybody_needs_everything(dist.get_world_size())
-    control, hosts = context.require_control(), machines()
-    found = {}
+    hosts, found = machines(), {}
     for method in ("direct", "auto"):
         comm = dgcl.build_comm_info(
             torch.from_numpy(edges),
@@ -96,26 +95,32 @@ def traffic(megabytes: str) -> Any:
         )
         rows = torch.randn(comm.num_owned, WIDTH)
         comm.fold(comm.expand(rows))
-        control.barrier()
-        sent, counter = comm.bytes_sent["expand"].clone(), read_counter()
-        control.barrier()
-        begin = time.perf_counter()
-        for _ in range(CALLS):
-            comm.expand(rows)
-        control.barrier()
-        seconds = (time.perf_counter() - begin) / CALLS
-        counted = read_counter() - counter
-        control.barrier()
-        moved = (comm.bytes_sent["expand"] - sent).tolist()
-        crossing = sum(bytes_ for peer, bytes_ in enumerate(moved) if hosts[peer] != hosts[comm.rank])
+        comm.control.barrier()
         found[method] = {
             "predicted": comm.plan.predicted_seconds,
-            "seconds": seconds,
-            "crossing": crossing,
-            "counted": counted,
+            **timed_exchanges(comm, rows, hosts, CALLS),
         }
         comm.close()
     return {"hosts": hosts, "megabytes": float(megabytes), **found}
+
+
+def timed_exchanges(
+    comm: dgcl.Communicator, rows: torch.Tensor, hosts: Sequence[int], calls: int
+) -> dict[str, Any]:
+    """Of ``calls`` exchanges that all ranks begin together: seconds of one, bytes that this rank sent to other hosts in
+    all, and what its card counted."""
+    sent, counter = comm.bytes_sent["expand"].clone(), read_counter()
+    comm.control.barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        comm.expand(rows)
+    comm.control.barrier()
+    seconds = (time.perf_counter() - begin) / calls
+    counted = read_counter() - counter
+    comm.control.barrier()
+    moved = (comm.bytes_sent["expand"] - sent).tolist()
+    crossing = sum(count for peer, count in enumerate(moved) if hosts[peer] != hosts[comm.rank])
+    return {"seconds": seconds, "crossing": crossing, "counted": counted}
 
 
 def until_it_fails(timeout: str) -> Any:

@@ -9,19 +9,9 @@ import torch
 from torch import Tensor
 
 import dgcl
-import dgcl.nn
 from dgcl.replication import METHOD
 from dgcl.topology import Topology
-from tests.dgcl.equivalence import (
-    ARCHITECTURES,
-    CASE_BY_NAME,
-    STEPS,
-    WIDTHS,
-    Run,
-    Step,
-    build_layers,
-    inputs,
-)
+from tests.dgcl.equivalence import ARCHITECTURES, CASE_BY_NAME, WIDTHS, Run, build_layers, train
 
 LAYERS = len(WIDTHS) - 1
 
@@ -39,30 +29,16 @@ def on_rank(
     ``poison``: what replaces the outputs of the first layer on the last ring, in the forward pass; of plain torch's
     layers.
     """
-    kind, case = ARCHITECTURES[architecture], CASE_BY_NAME[case_name]
+    case = CASE_BY_NAME[case_name]
     comm = dgcl.build_comm_info(
         case.graph, topology, part=case.part(world_size), method=METHOD, hops=hops, timeout=60.0
     )
-    layers = build_layers(kind.layer, torch.float64)
+    layers = build_layers(ARCHITECTURES[architecture].layer, torch.float64)
     if poison is not None:
         layers[0].own.register_forward_hook(Poison(comm, poison))
-    x, labels, train = (dgcl.dispatch_features(each) for each in inputs(case, torch.float64))
-    x.requires_grad_()
-    optimizer = torch.optim.Adam(layers.parameters())
-    steps = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        x.grad = None
-        logits = kind.local(layers, comm, x)
-        loss = dgcl.nn.cross_entropy(logits, labels, train)
-        loss.backward()
-        dgcl.nn.sync_gradients(layers)
-        gradients = [None if p.grad is None else p.grad.clone() for p in layers.parameters()]
-        steps.append(Step(loss.detach(), dgcl.collect(logits, None), gradients))
-        optimizer.step()
-    x_gradient = dgcl.collect(dgcl.nn.sum_copies(x.grad), None)
+    run = train(comm, architecture, case, layers)
     comm.close()
-    return Run(steps, [p.detach() for p in layers.parameters()], x_gradient)
+    return run
 
 
 class Poison:
