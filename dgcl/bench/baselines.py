@@ -122,6 +122,25 @@ class GlooHaloExchange(GlooKeptExchange):
         return rows[:num_owned].index_add_(0, self._index, arrived)
 
 
+class GlooHaloPlainExchange(GlooExchange):
+    """:class:`GlooExchange` without owned rows: new memory for packed and received rows in each call."""
+
+    halo_only = True
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Pack, send, receive halo rows."""
+        halo = rows.new_empty(self._comm.num_halo, *rows.shape[1:])
+        self._send(rows.index_select(0, self._index), halo)
+        return halo
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Send halo rows to their owners, who add them to their own in place."""
+        num_owned = self._comm.num_owned
+        arrived = rows.new_empty(len(self._index), *rows.shape[1:])
+        self._send_back(rows[num_owned:], arrived)
+        return rows[:num_owned].index_add_(0, self._index, arrived)
+
+
 class SwapExchange:
     """The paper's Swap: after each layer all rows go to host memory and come back from there.
 

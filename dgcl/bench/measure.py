@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dgcl.bench.baselines import GlooHaloExchange, GlooKeptExchange
+from dgcl.bench.baselines import GlooHaloExchange, GlooHaloPlainExchange, GlooKeptExchange
 from dgcl.bench.exchange import Exchange, ExecutorExchange, HaloExchange, OperatorExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, ReplicationLane
@@ -49,6 +49,7 @@ CALLS: Mapping[str, tuple[str, Callable[[Communicator], Exchange | ExecutorExcha
         "operator": ("auto", OperatorExchange),
         "halo": ("auto", HaloExchange),
         "gloo-halo": ("direct", GlooHaloExchange),
+        "gloo-halo-plain": ("direct", GlooHaloPlainExchange),
         "gloo-kept": ("direct", GlooKeptExchange),
     }
 )
@@ -169,9 +170,8 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         comm = build(mover, fold)
         replicated = "replication" in comm.plan.meta
         plain = plain if replicated else plain or comm
-        planned = (
-            comm.plan if (mover in PLANNERS or mover == METHOD) and call is not GlooHaloExchange else None
-        )
+        is_plan = (mover in PLANNERS or mover == METHOD) and not method.startswith("gloo")
+        planned = comm.plan if is_plan else None
         note = "" if fold == "sum" else f"fold {fold}"
         note = ", ".join(filter(None, [note, _replicas(comm, settings.layers) if replicated else ""]))
         exchange = call(comm)

@@ -111,6 +111,7 @@ def graph_targets(lines: list[Line], profiles: dict[str, Any]) -> list[Target]:
     for name, title in GRAPHS.items():
         for ours, theirs, what, goal in (
             ("halo", "gloo-halo", "halo rows, {}: faster than gloo", ">= 3x"),
+            ("halo", "gloo-halo-plain", "halo rows, {}: faster than gloo in plain torch", ">= 3x"),
             ("auto", "gloo", "[owned, halo] in one tensor, {}: faster than gloo", ">= 3x"),
             (
                 "auto",

@@ -9,7 +9,7 @@ from dgcl.bench.records import Line, Timing
 
 WIDTH = 128
 GRAPHS = {"web_google_scc": "web-Google core", "ogbn_arxiv": "ogbn-arxiv"}
-COMPARED, OTHERS = ("halo", "gloo-halo", "auto", "gloo", "gloo-kept"), ("swap", "padded")
+COMPARED, OTHERS = ("halo", "gloo-halo", "gloo-halo-plain", "auto", "gloo", "gloo-kept"), ("swap", "padded")
 SIZES = (1, 4, 16, 64)  # MB that a rank receives
 FRACTIONS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 VERBS = ("forward", "backward")

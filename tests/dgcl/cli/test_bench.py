@@ -154,11 +154,24 @@ def test_a_trace(run: Run, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_are_processes(folder: Path) -> None:
-    argv = ["-m", "dgcl", "bench", "--ranks", "2", "-n", "3", "-w", "1", "-b", "4K", "--method", "auto,gloo"]
+    methods = ["auto", "gloo", "gloo-kept", "gloo-halo", "gloo-halo-plain"]
+    argv = [
+        "-m",
+        "dgcl",
+        "bench",
+        "--ranks",
+        "2",
+        "-n",
+        "3",
+        "-w",
+        "1",
+        "-b",
+        "4K",
+        "--method",
+        ",".join(methods),
+    ]
     outcome = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True)
     assert outcome.stdout.splitlines()[-3] == "# Out of bounds values : 0 OK"
-    assert [line.split()[4] for line in outcome.stdout.splitlines() if not line.startswith("#")] == [
-        "auto",
-        "gloo",
-    ]
+    rows = [line for line in outcome.stdout.splitlines() if not line.startswith("#")]
+    assert [line.split()[4] for line in rows] == methods
     assert outcome.stderr == ""
