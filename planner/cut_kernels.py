@@ -1,4 +1,4 @@
-"""The two loops of the cut bounds, compiled: rows that must enter a set of ranks, and the capacity into it.
+"""Loops over all classes and links, compiled: rows that must enter ranks and sets of them, and the capacity into these.
 
 Imported on first use, because numba takes longer to import than a small plan takes to make.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from dgcl.planner.bits import lowest_bit
+from dgcl.planner.compiled import compiled
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) -> Any:
     """Return, for each set of ranks, the rows that must enter it at least once, (S,) float64.
 
@@ -20,19 +22,51 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
         member: (S, P) bool, the sets.
         masks: (S, W) uint64, the same sets as bit masks.
     """
-    rows = np.zeros(masks.shape[0])
+    num_sets, world = member.shape
+    rows, into = np.zeros(num_sets), np.zeros(world)  # what enters each rank is added up for all sets of one
+    alone = np.full(num_sets, -1, np.int64)
+    for s in range(num_sets):
+        size = 0
+        for rank in range(world):
+            if member[s, rank]:
+                alone[s] = rank
+                size += 1
+        if size != 1:
+            alone[s] = -1
+    larger = np.flatnonzero(alone < 0)
     for c in range(source.shape[0]):
-        for s in range(masks.shape[0]):
+        for w in range(masks.shape[1]):
+            bits = dests[c, w]
+            while bits:
+                into[64 * w + lowest_bit(bits)] += count[c]
+                bits &= bits - np.uint64(1)
+        for s in larger:
             if member[s, source[c]]:
                 continue
             for w in range(masks.shape[1]):
                 if dests[c, w] & masks[s, w]:
                     rows[s] += count[c]
                     break
+    for s in range(num_sets):
+        if alone[s] >= 0:
+            rows[s] = into[alone[s]]
     return rows
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
+def pair_rows(source: Any, dests: Any, count: Any, world: int) -> Any:
+    """Return how many rows rank s owns that rank d needs, (P, P) int64."""
+    need = np.zeros((world, world), np.int64)
+    for c in range(source.shape[0]):
+        for w in range(dests.shape[1]):
+            bits = dests[c, w]
+            while bits:
+                need[source[c], 64 * w + lowest_bit(bits)] += count[c]
+                bits &= bits - np.uint64(1)
+    return need
+
+
+@compiled
 def covers(
     label: Any, link_of: Any, link_ptr: Any, link_directions: Any, link_latency: Any, bandwidth: Any
 ) -> Any:
@@ -87,7 +121,7 @@ def covers(
     return cover, latency
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _users(links: Any, link_ptr: Any, link_directions: Any, num_directions: int) -> Any:
     """Return pointers by direction into the positions in `links` of those that use it, and these."""
     ptr = np.zeros(num_directions + 1, np.int64)
@@ -104,7 +138,7 @@ def _users(links: Any, link_ptr: Any, link_directions: Any, num_directions: int)
     return ptr, user
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
     """Return the directions that fill up as all `links` carry more alike, in that order."""
     through = np.diff(user_ptr)  # links still rising, per direction
@@ -134,7 +168,7 @@ def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_
     return order[:num]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _needed(order: Any, num_links: int, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
     """Return (num_directions,) bool: those of `order` that still hit every link, after dropping wide ones
     first.

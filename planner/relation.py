@@ -24,6 +24,7 @@ from dgcl.planner.arrays import (
 )
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 
+_MANY_CLASSES = 50_000  # from which loading compiled code pays
 MAX_WORLD_SIZE = 1 << 20  # far above any job; keeps sizes formed from a file's world_size in bounds
 
 _FILE = {
@@ -187,6 +188,12 @@ class Relation:
     @cached_property
     def _pair_rows(self) -> Int64Array:
         world = self.world_size
+        if self.num_classes > _MANY_CLASSES:
+            from dgcl.planner.cut_kernels import pair_rows
+
+            need = pair_rows(self.source, self.dests, self.count, world)
+            need.flags.writeable = False
+            return need
         need = np.zeros(world * world, np.int64)
         small = float(self.count.sum(dtype=np.float64)) < 2.0**53  # bincount adds in float64
         chunk = max(1, (1 << 18) // max(64, world))  # keeps what is unpacked in a cache

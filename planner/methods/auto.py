@@ -28,6 +28,11 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.
     """
+    return searched(relation, topology, options).trees()
+
+
+def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
+    """Return what `plan` finds, to be improved further."""
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
@@ -35,4 +40,4 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
             from dgcl.planner.methods import spst
 
             found.offer(spst.plan(relation, topology, options), "spst")
-    return found.trees()
+    return found

@@ -10,6 +10,7 @@ from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 from dgcl.planner.prices.dealing import ALL, Journeys, Settled
+from dgcl.planner.prices.edges import cleaned, same_tree, sort_by_stage
 from dgcl.planner.prices.subsets import SubsetFamily
 from dgcl.planner.prices.tree_program import WAIT, Moves
 
@@ -67,49 +68,6 @@ def _by_class(journeys: Journeys, num_classes: int) -> tuple[Int64Array, Int32Ar
 
 
 @compiled
-def cleaned(
-    link: Int32Array,
-    stage: Int32Array,
-    num: int,
-    source: int,
-    wanted: MaskArray,
-    link_src: Int32Array,
-    link_dst: Int32Array,
-    entered: Int32Array,
-    needed: Int32Array,
-) -> int:
-    """Drop second entries and useless relays from edges sorted by stage, in place; return how many stay.
-
-    Args:
-        link, stage: the edges, ``[:num]`` of them.
-        source, wanted: owner, and the destinations as mask words.
-        link_src, link_dst: ends of every link.
-        entered, needed: (P,) scratch.
-    """
-    entered[:] = 0
-    needed[:] = 0
-    entered[source] = 1
-    kept = 0
-    for e in range(num):
-        d = link_dst[link[e]]
-        if entered[d]:
-            continue
-        entered[d] = 1
-        link[kept], stage[kept] = link[e], stage[e]
-        kept += 1
-    first = kept
-    for e in range(kept - 1, -1, -1):  # children first: what sends a kept edge is needed
-        d = link_dst[link[e]]
-        if needed[d] or (wanted[d >> 6] >> np.uint64(d & 63)) & np.uint64(1):
-            needed[link_src[link[e]]] = 1
-            first -= 1
-            link[first], stage[first] = link[e], stage[e]
-    for e in range(first, kept):
-        link[e - first], stage[e - first] = link[e], stage[e]
-    return kept - first
-
-
-@compiled
 def _marks(piece: Int32Array, begin: Int64Array, end: Int64Array, count: int) -> Int64Array:
     """Return where the journeys of a class begin and end, each once, ascending."""
     cut = False
@@ -125,15 +83,6 @@ def _marks(piece: Int32Array, begin: Int64Array, end: Int64Array, count: int) ->
             marks[num], marks[num + 1] = begin[piece[e]], end[piece[e]]
             num += 2
     return np.unique(marks[:num])
-
-
-@compiled
-def same_edges(edge: Int32Array, a: int, b: int, num: int) -> bool:
-    """Tell whether `num` entries from `a` and from `b` on are equal."""
-    for e in range(num):
-        if edge[a + e] != edge[b + e]:
-            return False
-    return True
 
 
 @compiled
@@ -225,18 +174,6 @@ def _spell_out_all(
 
 
 @compiled
-def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
-    """Sort ``[:num]`` by (stage, link), in place (insertion sort: short and nearly sorted)."""
-    for e in range(1, num):
-        a, b = stage[e], link[e]
-        at = e
-        while at > 0 and (stage[at - 1] > a or (stage[at - 1] == a and link[at - 1] > b)):
-            stage[at], link[at] = stage[at - 1], link[at - 1]
-            at -= 1
-        stage[at], link[at] = a, b
-
-
-@compiled
 def _trees(
     family: SubsetFamily,
     moves: Moves,
@@ -302,12 +239,7 @@ def _trees(
             sort_by_stage(link, stage, num)
             num = cleaned(link, stage, num, source[c], dests[c], link_src, link_dst, entered, needed)
             size = marks[part + 1] - marks[part]
-            same = -1
-            for t in range(first_tree, trees):
-                if edge_ptr[t + 1] - edge_ptr[t] == num and same_edges(out_link, edge_ptr[t], edges, num):
-                    if same_edges(out_stage, edge_ptr[t], edges, num):
-                        same = t
-                        break
+            same = same_tree(edge_ptr, out_link, out_stage, first_tree, trees, num)
             if same >= 0:
                 tree_count[same] += size
                 continue

@@ -21,8 +21,8 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
-from dgcl.planner.prices.assembly import cleaned, sort_by_stage
 from dgcl.planner.prices.clock import start_clock
+from dgcl.planner.prices.edges import cleaned, sort_by_stage
 from dgcl.planner.prices.forest import Forest, compact, plant
 from dgcl.planner.prices.loop import add_busy_times, link_prices
 from dgcl.planner.prices.polish import exchange, trace

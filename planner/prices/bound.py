@@ -110,15 +110,23 @@ def price_bound(
     best_weight = np.full(num_directions, 1.0 / num_directions)
     every = rounds // SAMPLES // 2 * 2 + 1  # odd: answers often alternate between two
     kept = np.empty((rounds // every, nodes, num_directions))
-    best = play_free_rounds(
-        quotient.family, quotient.links, quotient.routes, quotient.start, np.zeros(num_directions), 0, rounds,
-        STEP / aim, every, kept, best_weight,
-    )  # fmt: skip
+    score, best, first, num_kept = np.zeros(num_directions), 0.0, 0, 0
+    turn = rounds if deadline == np.inf else every
+    while first < rounds and (first == 0 or time.perf_counter() < deadline):
+        last = min(rounds, first + turn)
+        weight = np.empty(num_directions)
+        value = play_free_rounds(
+            quotient.family, quotient.links, quotient.routes, quotient.start, score, first, last, STEP / aim, every,
+            kept[num_kept:], weight,
+        )  # fmt: skip
+        if value > best:
+            best, best_weight = value, weight
+        first, num_kept = last, num_kept + (last - first) // every
     if (
         best == 0.0
     ):  # no prices make it finite: some destination is out of reach over links with finite factors
         return PriceBound(np.inf, best_weight)
-    columns = _columns(kept)
+    columns = _columns(kept[:num_kept])
     for _ in range(steps):
         if best >= enough or time.perf_counter() > deadline:
             break

@@ -16,7 +16,7 @@ import numpy as np
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
-from dgcl.planner.prices.assembly import cleaned, same_edges, sort_by_stage
+from dgcl.planner.prices.edges import cleaned, same_tree
 from dgcl.planner.prices.forest import Forest
 from dgcl.planner.relation import mask_words
 
@@ -106,11 +106,17 @@ def _hand_out(
     """Go through the classes; `head` is the tree at which each bundle is, `left` what it can still take."""
     num_classes = source.shape[0]
     # each tree is the end of a class or of a bundle's tree
-    room_trees, room_edges = num_classes + forest.used[0], 8 * num_classes + 2 * longest
+    rows_sent = rows_moved = 0.0
+    for t in range(forest.used[0]):
+        rows_sent += forest.count[t]
+        rows_moved += forest.count[t] * forest.size[t]
+    room_trees = num_classes + forest.used[0]
+    room_edges = int(1.1 * rows_moved / max(1.0, rows_sent) * item_set.shape[0]) + 2 * longest
     tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
     edge_ptr = np.zeros(room_trees + 1, np.int64)
     out_link, out_stage = np.empty(room_edges, np.int32), np.empty(room_edges, np.int32)
     entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
+    sorted_ = np.empty(longest, np.int64)  # the edges of one tree by (stage, link)
     left = np.zeros(head.shape[0], np.int64)
     for b in range(head.shape[0]):
         left[b] = forest.count[head[b]]
@@ -137,17 +143,17 @@ def _hand_out(
                 left[b] -= size
                 t = head[b]
                 for e in range(forest.first[t], forest.first[t] + forest.size[t]):
-                    link[num], stage[num] = forest.link[e], forest.stage[e]
+                    key, at = np.int64(forest.stage[e]) << 32 | forest.link[e], num
+                    while at > 0 and sorted_[at - 1] > key:
+                        sorted_[at] = sorted_[at - 1]
+                        at -= 1
+                    sorted_[at] = key
                     num += 1
-            sort_by_stage(link, stage, num)
+            for e in range(num):
+                link[e], stage[e] = sorted_[e] & 0xFFFFFFFF, sorted_[e] >> 32
             num = cleaned(link, stage, num, source[c], dests[c], link_src, link_dst, entered, needed)
             rows -= size
-            same = -1
-            for t in range(first_tree, trees):
-                if edge_ptr[t + 1] - edge_ptr[t] == num and same_edges(out_link, edge_ptr[t], edges, num):
-                    if same_edges(out_stage, edge_ptr[t], edges, num):
-                        same = t
-                        break
+            same = same_tree(edge_ptr, out_link, out_stage, first_tree, trees, num)
             if same >= 0:
                 tree_count[same] += size
                 continue

@@ -199,12 +199,37 @@ def best_portion(
 ) -> int:
     """Return how many rows best make a move: of `most`, half of that, and so on, the one with the greatest
     gain; 0 if none gains. Each row costs `hops` besides; the other arguments are those of `shift`.
+
+    Without latencies the smooth time is convex in the rows that move: none gain where it does not fall at first,
+    and once fewer rows gain less, still fewer gain less still.
     """
-    best_gain, best = -1e-12 * clock.top.sum(), np.int64(0)
+    least = -1e-12 * clock.top.sum()
+    convex = not clock.late[0]
+    if convex and _slope(clock, routes, link, stage, sign, num) + hops >= 0.0:
+        return 0
+    best_gain, best = least, np.int64(0)
     rows = np.int64(most)
     while rows > 0:
         gain = hops * rows + shift(clock, routes, link, stage, sign, num, rows, beta, False, touched, delta)
         if gain < best_gain:
             best_gain, best = gain, rows
+        elif convex and best > 0:
+            break
         rows //= 2
     return int(best)
+
+
+@compiled
+def _slope(
+    clock: Clock, routes: Routes, link: Int32Array, stage: Int32Array, sign: Int64Array, num: int
+) -> float:
+    """Return by how much the smooth time changes for each row of a move, at first."""
+    slope = 0.0
+    for e in range(num):
+        k = stage[e]
+        along = 0.0
+        for i in range(routes.ptr[link[e]], routes.ptr[link[e] + 1]):
+            c = routes.direction[i]
+            along += clock.power[k, c] * routes.cost[c]
+        slope += sign[e] * along / clock.total[k]
+    return slope

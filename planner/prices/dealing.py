@@ -16,11 +16,10 @@ import numpy as np
 from dgcl.planner.arrays import Int32Array, Int64Array
 from dgcl.planner.compiled import compiled
 from dgcl.planner.prices.flows import Flows
+from dgcl.planner.prices.portions import ALL, Portions, append, cut, empty_portions
 from dgcl.planner.prices.rounding import WholeFlows
 from dgcl.planner.prices.subsets import SubsetFamily
 from dgcl.planner.prices.tree_program import WAIT, Moves
-
-ALL = -1  # in place of a piece: all vertices of the class
 
 
 class Journeys(NamedTuple):
@@ -101,87 +100,9 @@ def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) 
     return Settled(pair, move)
 
 
-class _Lists(NamedTuple):
-    """Linked lists of portions, with room for all that can ever exist at once.
-
-    Attributes:
-        entry: (n, 3) int32, class, piece and next entry (of a free entry: the next free one).
-        size: (n,) int64, number of vertices.
-        begin, end: intervals.
-        counter: the first free entry, and the number of intervals in use.
-    """
-
-    entry: Int32Array
-    size: Int64Array
-    begin: Int64Array
-    end: Int64Array
-    counter: Int64Array
-
-
-def _empty_lists(space_family: SubsetFamily, item_set: Int32Array, whole: WholeFlows) -> _Lists:
-    """Allocate lists that never need to grow.
-
-    The entries of one portion at one time stand for disjoint sets of destinations, so an item has at most as
-    many as it has destinations; each boundary between options makes one portion more, of two intervals.
-    """
-    served = np.bitwise_count(space_family.set_mask)[item_set].sum(dtype=np.int64)
-    cuts = sum(int(np.count_nonzero(part)) for part in whole)
-    room = int(served) + cuts * space_family.minus.shape[1] + 1
-    assert room < 1 << 31, "more portions than can be numbered"
-    return _Lists(
-        np.empty((room, 3), np.int32),
-        np.empty(room, np.int64),
-        np.empty(2 * cuts + 1, np.int64),
-        np.empty(2 * cuts + 1, np.int64),
-        np.zeros(2, np.int64),
-    )
-
-
-@compiled
-def _take(lists: _Lists, class_: int, piece: int, size: int) -> int:
-    """Return a fresh entry."""
-    taken = lists.counter[0]
-    lists.counter[0] = lists.entry[taken, 2]
-    lists.entry[taken, 0], lists.entry[taken, 1] = class_, piece
-    lists.size[taken] = size
-    return taken
-
-
-@compiled
-def _new_piece(lists: _Lists, begin: int, end: int) -> int:
-    """Return the number of a new interval."""
-    piece = lists.counter[1]
-    lists.counter[1] += 1
-    lists.begin[piece], lists.end[piece] = begin, end
-    return piece
-
-
-@compiled
-def _cut(lists: _Lists, at: int, length: int) -> None:
-    """Leave `length` vertices in entry `at` and put the others into an entry right behind it."""
-    piece = lists.entry[at, 1]
-    begin = lists.begin[piece] if piece != ALL else np.int64(0)
-    end = begin + lists.size[at]
-    behind = _take(lists, lists.entry[at, 0], _new_piece(lists, begin + length, end), lists.size[at] - length)
-    lists.entry[behind, 2] = lists.entry[at, 2]
-    lists.entry[at, 1], lists.entry[at, 2] = _new_piece(lists, begin, begin + length), behind
-    lists.size[at] = length
-
-
-@compiled
-def _append(entry: Int32Array, at: int, head: Int32Array, tail: Int32Array, number: int) -> None:
-    """Put entry `at` at the end of list `number`."""
-    entry[at, 2] = -1
-    if head[number] < 0:
-        head[number] = at
-    else:
-        entry[tail[number], 2] = at
-    tail[number] = at
-
-
 @compiled
 def _fill(
-    lists: _Lists,
+    lists: Portions,
     item_ptr: Int64Array,
     item_set: Int32Array,
     source: Int32Array,
@@ -209,7 +130,7 @@ def _fill(
             at[number] += 1
     for number in range(head.shape[0]):
         for e in range(at[number] - start[number + 1], at[number]):
-            _append(lists.entry, e, head, tail, number)
+            append(lists.entry, e, head, tail, number)
     for e in range(num_entries, lists.size.shape[0]):
         lists.entry[e, 2] = e + 1
     lists.counter[0] = num_entries
@@ -239,7 +160,7 @@ def deal(
         settled: as found by `settle`.
     """
     started = settled.pair[0, np.repeat(source, np.diff(item_ptr)), item_set] >= 0
-    lists = _empty_lists(family, item_set[~started], whole)
+    lists = empty_portions(family, item_set[~started], whole)
     hops = _deal(
         family, moves, flows, whole, item_ptr, item_set, source, count, num_links, settled.pair, lists
     )
@@ -259,7 +180,7 @@ def _deal(
     count: Int64Array,
     num_links: int,
     settled: Int32Array,
-    lists: _Lists,
+    lists: Portions,
 ) -> Int32Array:
     """Return the journeys as (n, 3): class, piece, hop."""
     num_stages, world, num_sets = whole.wait.shape
@@ -304,7 +225,7 @@ def _deal(
                             q += 1
                             left = whole.pair[k, flows.pair_base[at] + q]
                         if size[e] > left:
-                            _cut(lists, e, left)
+                            cut(lists, e, left)
                         following = entry[e, 2]
                         left -= size[e]
                         rest = family.pair_rest[q]
@@ -312,8 +233,8 @@ def _deal(
                             copy = counter[0]
                             counter[0] = entry[copy, 2]
                             entry[copy, 0], entry[copy, 1], size[copy] = entry[e, 0], entry[e, 1], size[e]
-                            _append(entry, copy, head, tail, v * num_sets + rest)
-                        _append(entry, e, leave_head, leave_tail, family.pair_first[q])
+                            append(entry, copy, head, tail, v * num_sets + rest)
+                        append(entry, e, leave_head, leave_tail, family.pair_first[q])
                         e = following
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
@@ -329,11 +250,11 @@ def _deal(
                             j += 1
                             left = whole.move[k, base + j]
                         if size[e] > left:
-                            _cut(lists, e, left)
+                            cut(lists, e, left)
                         following = entry[e, 2]
                         left -= size[e]
                         if j == WAIT:
-                            _append(entry, e, later_head, later_tail, v * num_sets + f)
+                            append(entry, e, later_head, later_tail, v * num_sets + f)
                             e = following
                             continue
                         if written == out.shape[0]:
@@ -346,7 +267,7 @@ def _deal(
                         if family.group_of[w] == g:
                             then = np.int64(family.minus[f, family.bit_of[w]])
                         if then != low:
-                            _append(entry, e, later_head, later_tail, w * num_sets + then)
+                            append(entry, e, later_head, later_tail, w * num_sets + then)
                         else:
                             entry[e, 2] = counter[0]
                             counter[0] = e

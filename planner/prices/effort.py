@@ -10,20 +10,21 @@ class Effort:
     """How hard to try.
 
     Attributes:
-        tolerance: relative distance between plan and bound at which the search ends. rounds, samples: of
-        multiplicative weights, and answers kept of them. steps: largest number of linear programs for each
-        number of stages. progress: share of what is above the bound that a step must take off while a
-        larger number of stages is
+        tolerance: relative distance from the bound to which fractional plans are solved and whole ones polished.
+        enough: relative distance between plan and bound at which the search ends; None: `tolerance`.
+        rounds, samples: of multiplicative weights, and answers kept of them.
+        steps: largest number of linear programs for each number of stages.
+        progress: share of what is above the bound that a step must take off while a larger number of stages is
             still to be tried.
         usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
-        above
-            `fair`.
+            above `fair`.
         fair: see `usual_stages`.
         thorough: whether to polish as long as that helps, and to make whole plans of coarser mixtures too
             (which of several mixtures rounds best is chance).
     """
 
     tolerance: float
+    enough: float | None = None
     rounds: int = 200
     samples: int = 24
     steps: int = 12
@@ -31,6 +32,11 @@ class Effort:
     usual_stages: int = 4
     fair: float = 0.01
     thorough: bool = False
+
+    @property
+    def good(self) -> float:
+        """Relative distance between plan and bound at which the search ends."""
+        return self.tolerance if self.enough is None else self.enough
 
     @property
     def tolerances(self) -> tuple[float, ...]:

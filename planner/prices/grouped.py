@@ -42,6 +42,7 @@ def balanced(
     latency_unit: float,
     thorough: bool = False,
     deadline: float = np.inf,
+    needed: bool = True,
 ) -> Balance | None:
     """Return the best balance found; None if in no number of stages every row can arrive.
 
@@ -57,6 +58,7 @@ def balanced(
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         thorough: sweep more often, whatever the work.
         deadline: on the clock of time.perf_counter; the first sweep that it interrupts is the last.
+        needed: whether a balance is wanted even if none can be had before the deadline.
     """
     kind = kinds_of(arrays)
     most = problem.space.world_size - 1
@@ -65,10 +67,12 @@ def balanced(
     work = 0  # (bundle, stage) pairs looked at
     for num_stages in numbers:
         last = num_stages == numbers[-1]
+        if (best is not None or not needed) and time.perf_counter() > deadline:
+            break
         draft = outline(problem, kind, num_stages, aim, deadline)
         if draft is None or (not last and draft.busy.max(axis=1).sum() > (1.0 + FAR) * floor):
             continue
-        if best is not None and time.perf_counter() > deadline:
+        if (best is not None or not needed) and time.perf_counter() > deadline:
             break
         run = Balance(problem, bundles, arrays, draft, latency_unit, deadline)
         before = np.inf

@@ -110,18 +110,20 @@ def allowed_links(arrays: TopologyArrays, groups: list[IntArray]) -> list[IntArr
     group_of = np.zeros(world, np.int64)
     for g, group in enumerate(groups):
         group_of[group] = g
+    num_groups, to = len(groups), group_of[arrays.link_dst]
+    pair = arrays.link_src.astype(np.int64) * num_groups + to  # (device, group) to which each link leads
     hops = np.diff(arrays.link_ptr)
-    begin = np.searchsorted(arrays.link_src, np.arange(world + 1))
-    allowed: list[IntArray] = []
-    for v in range(world):
-        links = np.arange(begin[v], begin[v + 1])
-        to = group_of[arrays.link_dst[links]]
-        for g in range(len(groups)):
-            into = links[to == g]
-            if group_of[v] != g:
-                into = into[hops[into] == hops[into].min(initial=1 << 30)]
-                into = np.sort(np.concatenate([links[to == group_of[v]], into]))
-            allowed.append(into)
+    fewest = np.full(world * num_groups, 1 << 30)
+    np.minimum.at(fewest, pair, hops)
+    inside = np.flatnonzero(group_of[arrays.link_src] == to)
+    into = np.flatnonzero((group_of[arrays.link_src] != to) & (hops == fewest[pair]))
+    # links inside a group are on the way to all groups
+    of_all = (arrays.link_src[inside].astype(np.int64) * num_groups)[:, None] + np.arange(num_groups)
+    pairs = np.concatenate([pair[into], of_all.reshape(-1)])
+    links = np.concatenate([into, np.repeat(inside, num_groups)])
+    order = np.lexsort((links, pairs))
+    ends = np.searchsorted(pairs[order], np.arange(1, world * num_groups))
+    allowed: list[IntArray] = np.split(links[order], ends)
     return allowed if _all_served(arrays, groups, allowed) else None
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.bounds import best_bound
-from dgcl.planner.cost import direct_seconds, predicted_seconds
+from dgcl.planner.cost import direct_seconds
 from dgcl.planner.methods import direct
 from dgcl.planner.plan import Bound, PlanOptions, Trees
 from dgcl.planner.prices.effort import Effort
+from dgcl.planner.prices.seconds import trees_seconds
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
@@ -39,7 +40,7 @@ class Incumbent:
 
     def offer(self, trees: Trees, made_by: str) -> bool:
         """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
-        seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
+        seconds = trees_seconds(trees, self.topology.arrays(), self.options.row_bytes)
         more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
         if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
             return False
@@ -56,8 +57,8 @@ class Incumbent:
         return self.seconds / self.bound.seconds - 1.0 if self.bound.seconds > 0 else 0.0
 
     def is_good(self) -> bool:
-        """Tell whether the gap is within the tolerance."""
-        return self.gap() <= self.effort.tolerance
+        """Tell whether the gap is one at which the search ends."""
+        return self.gap() <= self.effort.good
 
     def is_late(self) -> bool:
         """Tell whether the time limit is over while there is a plan to show."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
-from dgcl.planner.prices.assembly import cleaned, sort_by_stage
 from dgcl.planner.prices.clock import Clock, best_portion, shift, weigh, wind
+from dgcl.planner.prices.edges import cleaned, sort_by_stage
 from dgcl.planner.prices.forest import Forest
 from dgcl.planner.prices.loop import Routes, link_prices
 from dgcl.planner.prices.subsets import SubsetFamily

@@ -19,8 +19,8 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
-from dgcl.planner.prices.assembly import cleaned, sort_by_stage
 from dgcl.planner.prices.clock import Clock, best_portion, shift, start_clock, weigh, wind
+from dgcl.planner.prices.edges import cleaned, sort_by_stage
 from dgcl.planner.prices.forest import Forest, plant
 from dgcl.planner.prices.loop import Routes, link_prices
 from dgcl.planner.prices.polish import EVERY_TREE, exchange

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.cost import GIGA, predicted_seconds
+from dgcl.planner.cost import GIGA
 from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.prices.bound import STEPS, PriceBound
 from dgcl.planner.prices.bundles import bundle, hand_out
@@ -33,6 +33,7 @@ from dgcl.planner.prices.improve import FEW_TREES, improve
 from dgcl.planner.prices.incumbent import SAME, Incumbent
 from dgcl.planner.prices.loop import Routes, latency_factor
 from dgcl.planner.prices.rehang import rehang
+from dgcl.planner.prices.seconds import trees_seconds
 from dgcl.planner.prices.whole import whole_trees
 
 if TYPE_CHECKING:
@@ -265,7 +266,8 @@ class StageSearch:
         """
         found = self.found
         self._offer_balanced(problem, least)
-        if found.gap() > ROUGH_GAP and not found.is_late():  # perhaps it is the bound that is not good
+        wanted = self.effort.good if self.effort.thorough else ROUGH_GAP
+        if found.gap() > wanted and not found.is_late():  # perhaps it is the bound that is not good
             self.free = max(self.free, self._bound(factor, STEPS), key=lambda bound: bound.value)
             self._raise_bound()
             self._look_inside(factor)
@@ -278,11 +280,13 @@ class StageSearch:
     def _offer_balanced(self, problem: Problem, least: int) -> None:
         """Offer the best plan of groups over the links of `problem`, if every row can arrive over them."""
         found, slack = self.found, self.effort.tolerance
+        if found.is_late():
+            return
         bundles, floor = bundle(problem.space), max(self._floor(), self.apart)
         best = balanced(
             problem, bundles, self.arrays, least, floor=floor, aim=max(self._aim(), self.apart),
             enough=(1.0 + slack) * floor, latency_unit=1.0 / self.unit, thorough=self.effort.thorough,
-            deadline=found.deadline,
+            deadline=found.deadline, needed=found.seconds == np.inf,
         )  # fmt: skip
         if best is not None:
             trees = hand_out(best.forest(), bundles, problem.space, self.relation, self.arrays)
@@ -295,7 +299,7 @@ class StageSearch:
         found, relation = self.found, self.relation
         found.offer(trees, "prices")
         small = trees.num_trees <= POLISH_TREES and not found.is_late()
-        if small and predicted_seconds(trees, self.arrays, found.options.row_bytes) > enough * self.unit:
+        if small and trees_seconds(trees, self.arrays, found.options.row_bytes) > enough * self.unit:
             polished = improve(
                 trees, problem, relation, self.arrays, num_stages,
                 enough=enough, latency_unit=1.0 / self.unit,
@@ -310,7 +314,7 @@ class StageSearch:
         """Offer the trees with rows handed on from group to group, which groups alone do not think of."""
         found = self.found
         near, wanted = (1.0 + HAND_ON_FROM) * found.bound.seconds, self.hands_on and not found.is_late()
-        if not wanted or predicted_seconds(trees, self.arrays, found.options.row_bytes) < near:
+        if not wanted or trees_seconds(trees, self.arrays, found.options.row_bytes) < near:
             return
         handed = rehang(
             trees, problem, self.relation, self.arrays, min(trees.num_stages + 1, self.relation.world_size - 1),

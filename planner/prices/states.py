@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
+from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray, MaskArray
+from dgcl.planner.bits import lowest_bit
 from dgcl.planner.compiled import compiled
 from dgcl.planner.prices.subsets import SubsetFamily, build_family
 from dgcl.planner.prices.tree_program import Moves
@@ -91,10 +92,10 @@ def build_states(
         group_of[group], bit_of[group] = g, np.arange(group.shape[0])
     ptr, item_group, mask = _divide(relation.source, relation.dests, group_of, bit_of, num_groups)
     items = Items(ptr, item_group, mask)
-    family = build_family(
-        groups, [_present(mask[item_group == g], groups[g].shape[0]) for g in range(num_groups)]
-    )
-    index = np.zeros((num_groups, 1 << max(len(g) for g in groups)), np.int32)
+    widest = max(len(group) for group in groups)
+    present = _present(item_group, mask, num_groups, 1 << widest)
+    family = build_family(groups, [np.flatnonzero(seen) for seen in present])
+    index = np.zeros((num_groups, 1 << widest), np.int32)
     for g in range(num_groups):
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         index[g, family.set_mask[low:high]] = np.arange(low, high)
@@ -143,11 +144,13 @@ def _carried(
     return np.cumsum(np.concatenate(counts)), np.concatenate(sets)
 
 
-def _present(mask: Int64Array, size: int) -> IntArray:
-    """Return the distinct masks, ascending."""
-    seen = np.zeros(1 << size, np.bool_)
-    seen[mask] = True
-    return np.flatnonzero(seen)
+@compiled
+def _present(group: Int32Array, mask: Int64Array, num_groups: int, num_masks: int) -> BoolArray:
+    """Tell which masks occur in each group, (G, masks)."""
+    seen = np.zeros((num_groups, num_masks), np.bool_)
+    for i in range(group.shape[0]):
+        seen[group[i], mask[i]] = True
+    return seen
 
 
 @compiled
@@ -167,12 +170,10 @@ def _divide(
             local[:] = 0
             for word in range(words):
                 bits = dests[c, word]
-                rank = 64 * word
                 while bits:
-                    if bits & np.uint64(1):
-                        local[group_of[rank]] |= np.int64(1) << bit_of[rank]
-                    bits >>= np.uint64(1)
-                    rank += 1
+                    rank = 64 * word + lowest_bit(bits)
+                    local[group_of[rank]] |= np.int64(1) << bit_of[rank]
+                    bits &= bits - np.uint64(1)
             at = ptr[c]
             for g in range(num_groups):
                 if local[g]:

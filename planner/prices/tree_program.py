@@ -87,6 +87,20 @@ def rarely_carried(family: SubsetFamily, moves: Moves) -> BoolArray:
 
 
 @compiled
+def _singles(family: SubsetFamily, world: int) -> Int64Array:
+    """Return the set that holds a device and no other, (P,); -1: nothing asks for that."""
+    single = np.full(world, -1, np.int64)
+    for w in range(world):
+        g = family.group_of[w]
+        low, high = family.set_ptr[g], family.set_ptr[g + 1]
+        wanted = np.int64(1) << family.bit_of[w]
+        at = low + np.searchsorted(family.set_mask[low:high], wanted)
+        if at < high and family.set_mask[at] == wanted:
+            single[w] = at
+    return single
+
+
+@compiled
 def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
     """Fill `out` for the link prices `price` (K, L), all >= 0."""
     num_stages, world, num_sets = out.split.shape
@@ -94,6 +108,7 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
     ahead = np.empty((world, num_sets))  # value of handing a set to a device, which then has its own row
     leave = np.empty(num_sets)
     rare = rarely_carried(family, moves)
+    single = _singles(family, world)
     out.value[num_stages] = np.inf
     for g in range(num_groups):
         out.value[num_stages, :, family.set_ptr[g]] = 0.0
@@ -137,6 +152,13 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                 via[low:high] = WAIT
                 for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
                     cost, w = price[k, moves.link[j]], moves.dst[j]
+                    if k == num_stages - 1:  # whoever has no row by now can only be served itself
+                        if family.group_of[w] == g:
+                            alone = single[w]
+                            if alone >= 0 and cost < leave[alone]:
+                                leave[alone] = cost
+                                via[alone] = j
+                        continue
                     for f in range(low, high):
                         candidate = cost + ahead[w, f]
                         if candidate < leave[f]:
@@ -152,6 +174,9 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                     best, choice = leave[f], first
                     if family.set_mask[f] & own:
                         best = np.inf  # a holder never has to be served; nothing asks for this state
+                    elif splits and k == num_stages - 1:  # only what is one link away can still be served
+                        choice = np.int64(family.pair_ptr[f + 1] - 1)  # the lowest device, and the rest
+                        best = leave[family.pair_first[choice]] + now[v, family.pair_rest[choice]]
                     elif splits:
                         for q in range(first + 1, family.pair_ptr[f + 1]):
                             candidate = leave[family.pair_first[q]] + now[v, family.pair_rest[q]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,3 +157,15 @@ def test_factors_follow_from_what_a_stage_has_left() -> None:
     assert ladder(free, {2: 2.0}, 3.5, np.inf, topology, 3, GB).seconds == 3.5  # peer-to-peer may be better
     assert ladder(free, {2: 2.0}, None, 3.0, topology, 3, GB).seconds == 3.0  # there is a plan of 3 s
     assert GIGA == GB
+
+
+def test_a_deadline_cuts_the_rounds_short_and_changes_nothing_else() -> None:
+    relation = Relation.from_classes(4, [(0, {1, 2, 3}, 9), (1, {0, 3}, 5), (2, {0}, 7)])
+    arrays = small_topology(4, [(0, 1, 2.0), (1, 2, 1.0), (2, 3, 3.0), (3, 0, 1.0)]).arrays()
+
+    def bound(deadline: float) -> float:
+        factor = np.ones(arrays.num_links)
+        return price_bound(relation, arrays, np.arange(4), factor=factor, aim=10.0, deadline=deadline).value
+
+    assert 0.0 < bound(0.0) <= bound(np.inf)
+    assert bound(time.perf_counter() + 600.0) == bound(np.inf)

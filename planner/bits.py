@@ -1,0 +1,19 @@
+"""Set bits of 64-bit words, one after the other, in compiled code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.planner.compiled import compiled
+
+_SEQUENCE = np.uint64(0x03F79D71B4CB0A89)  # every six bits of a de Bruijn sequence occur once
+_PLACE = np.zeros(64, np.int64)
+for _bit in range(64):
+    _PLACE[(int(_SEQUENCE) << _bit & (1 << 64) - 1) >> 58] = _bit
+
+
+@compiled
+def lowest_bit(word: np.uint64) -> int:
+    """Return the number of the lowest set bit of a uint64 other than 0 (Leiserson, Prokop and Randall, 1998)."""
+    alone = word & (~word + np.uint64(1))
+    return _PLACE[np.int64((alone * _SEQUENCE) >> np.uint64(58))]  # type: ignore[no-any-return]

@@ -1,0 +1,54 @@
+"""`optimal` goes on where `auto` ends: never slower, and never with a weaker bound."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.methods import make_plan
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.topology import Connection, Device, Topology, resolve_topology
+from tests.planner.strategies import instances
+
+ROUNDING = 1.0 + 1e-9
+
+
+def require_order(relation: Relation, topology: Topology, options: PlanOptions) -> None:
+    auto = make_plan(relation, topology, "auto", options)
+    best = make_plan(relation, topology, "optimal", options)
+    assert best.predicted_seconds <= auto.predicted_seconds * ROUNDING
+    assert auto.lower_bound_seconds <= best.lower_bound_seconds * ROUNDING
+    if auto.direct_seconds is not None:
+        assert auto.predicted_seconds <= auto.direct_seconds * ROUNDING
+
+
+@settings(max_examples=40, deadline=None)
+@given(instances(), st.sampled_from([4, 512, 1 << 20]))
+def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int) -> None:
+    relation, topology = instance
+    require_order(relation, topology, PlanOptions(row_bytes=row_bytes))
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05], ids=["closest", "rough"])
+@pytest.mark.parametrize(
+    ("machine", "shape", "scale"),
+    [("dgx1", "web-google", 0.002), ("pcie8", "reddit", 0.001), ("dgx1x2", "wiki-talk", 0.001)],
+)
+def test_on_machines_of_the_table(machine: str, shape: str, scale: float, gap: float) -> None:
+    topology = resolve_topology(machine)
+    relation = synthetic_relation(shape, topology.num_devices, scale=scale)
+    require_order(relation, topology, PlanOptions(gap=gap))
+
+
+def test_where_the_greedy_is_asked() -> None:
+    """Latencies leave the bound far below, so `auto` asks SPST, and `optimal` may not do without."""
+    devices = tuple(Device(f"d{r}") for r in range(5))
+    wires = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
+    connections = tuple(
+        Connection(f"c{i}", "NV", f"d{a}", f"d{b}", 10.0, 1e-5 * (1 + i % 3), "full")
+        for i, (a, b) in enumerate(wires)
+    )
+    relation = Relation.from_classes(5, [(0, {1, 2, 3, 4}, 40), (2, {0, 4}, 90), (3, {0, 1}, 15)])
+    require_order(relation, Topology("ring", devices, connections), PlanOptions(row_bytes=256))
