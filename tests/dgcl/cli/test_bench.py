@@ -171,7 +171,7 @@ def test_ranks_that_are_processes(folder: Path) -> None:
         ",".join(methods),
     ]
     outcome = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True)
-    assert outcome.stdout.splitlines()[-3] == "# Out of bounds values : 0 OK"
+    assert "# Out of bounds values : 0 OK" in outcome.stdout.splitlines()
     rows = [line for line in outcome.stdout.splitlines() if not line.startswith("#")]
     assert [line.split()[4] for line in rows] == methods
     assert outcome.stderr == ""
