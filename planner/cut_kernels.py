@@ -40,7 +40,8 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
             while bits:
                 into[64 * w + lowest_bit(bits)] += count[c]
                 bits &= bits - np.uint64(1)
-        for s in larger:
+        for i in range(larger.shape[0]):
+            s = larger[i]
             if member[s, source[c]]:
                 continue
             for w in range(masks.shape[1]):

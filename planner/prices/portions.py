@@ -61,7 +61,7 @@ def take(lists: Portions, class_: int, piece: int, size: int) -> int:
 
 
 @compiled
-def _new_piece(lists: Portions, begin: int, end: int) -> int:
+def _new_piece(lists: Portions, begin: int | np.int64, end: int | np.int64) -> int:
     """Return the number of a new interval."""
     piece = lists.counter[1]
     lists.counter[1] += 1

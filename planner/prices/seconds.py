@@ -37,7 +37,7 @@ def _add_rows(
     src: Int32Array,
     dst: Int32Array,
     stage: Int32Array,
-    link_of: Int64Array,
+    link_of: Int32Array,
     rows: FloatArray,
 ) -> None:
     """Add what each tree's edges carry to `rows` (K, L), exactly below 2**53."""
