@@ -203,7 +203,7 @@ def _process_main(
             "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
         )
         context.control = GroupControl(None, timeout)
-        function, args = pickle.loads(task)
+        function, args = _unpacked(task)
         answer = _packed(_run_rank(function, args))
     except BaseException as error:  # carried to the parent
         answer = pickle.dumps((False, _portable(error)))
@@ -212,6 +212,16 @@ def _process_main(
             dist.destroy_process_group()
     sender.send_bytes(answer)
     sender.close()
+
+
+def _unpacked(task: bytes) -> Any:
+    try:
+        return pickle.loads(task)
+    except AttributeError as error:  # of a notebook, or of python -c, which new processes do not have
+        raise TypeError(
+            f'function and args must be importable for ranks="processes" ({error}); put what they need in a module, or'
+            ' use ranks="threads"'
+        ) from error
 
 
 def _end_with_parent() -> None:

@@ -66,7 +66,9 @@ class BatchNorm(torch.nn.BatchNorm1d):
         Returns:
             ``model``, or what replaces it if it is a ``BatchNorm1d`` itself.
         """
-        made = {norm: cls._like(norm, comm) for norm in model.modules() if type(norm) is torch.nn.BatchNorm1d}
+        made: dict[torch.nn.Module, torch.nn.Module] = {
+            norm: cls._like(norm, comm) for norm in model.modules() if type(norm) is torch.nn.BatchNorm1d
+        }
         for parent in list(model.modules()):
             for name, child in parent._modules.items():
                 if child in made:

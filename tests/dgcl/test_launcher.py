@@ -301,3 +301,10 @@ def test_listing_1_without_any_launcher(tmp_path: Path) -> None:
         [sys.executable, str(script)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
     )
     assert run.returncode == 0
+
+
+def test_what_a_notebook_defines_is_not_known_to_processes() -> None:
+    code = "import dgcl\ndef work(): pass\ndgcl.launch(work, 2, ranks='processes')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert 'put what they need in a module, or use ranks="threads"' in done.stderr
