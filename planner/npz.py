@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 _MAX_HEADER = 10_000  # bytes; ours take 128
+_LONGEST_REASON = 120  # characters
 _UNREADABLE = (ValueError, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError, OSError)
 
 
@@ -70,7 +71,9 @@ def read_open_npz(
             _check_members(members, specs, exact)
             return {key: _read_member(archive, key, spec) for key, spec in specs.items()}
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{name}: not a {what} file: not an npz archive ({error})") from None
+        reason = str(error)  # may quote all that the file holds
+        reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
+        raise ValueError(f"{name}: not a {what} file: not an npz archive ({reason})") from None
     except _UNREADABLE as error:
         raise ValueError(f"{name}: not a valid {what} file: {error or type(error).__name__}") from None
 

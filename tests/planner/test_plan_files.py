@@ -170,6 +170,18 @@ def test_a_topology_with_a_fault_is_refused_with_the_place(plan: Plan, tmp_path:
         Plan.load(broken(plan, tmp_path / "plan.npz", {}, {"topology": topology}))
 
 
+def test_what_a_broken_file_holds_is_not_in_the_message(plan: Plan, tmp_path: Path) -> None:
+    """The first entry's name is said to be 2048 bytes longer than it is, and zipfile quotes all of it."""
+    path = tmp_path / "plan.npz"
+    plan.save(path)
+    data = bytearray(path.read_bytes())
+    data[27] = 8
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="not an npz archive") as caught:
+        Plan.load(path)
+    assert len(str(caught.value).removeprefix(str(path))) < 250
+
+
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
 def test_a_file_cut_off_is_refused(plan: Plan, tmp_path: Path, keep: float) -> None:
     path = tmp_path / "plan.npz"
