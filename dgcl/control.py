@@ -217,6 +217,11 @@ class GroupControl:
         farewells = None if store is None else Farewells(dist.PrefixStore("farewells", store))
         self._messages = GroupMessages(made, self.rank, farewells)
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that ranks wait for each other in set-up."""
+        return self._timeout
+
     def new_group(self) -> ProcessGroup:
         """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
 

@@ -8,6 +8,7 @@ pattern into each peer by the copy engine, and a word by a kernel, and the peers
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ from dgcl.runtime.segments import Segment
 _log = logging.getLogger("dgcl")
 
 _ENTERED_WORDS = 7
+_ENDING = 5.0  # seconds
+_ENDING_POLL = 0.002
 #: The words' place in a directory; the pool's allocations count from 0.
 _WORDS_BASE = -1
 
@@ -89,7 +92,19 @@ class Connections:
         return ""
 
     def close(self) -> None:
-        """Give this rank's own memory back; nobody may use it any more."""
+        """Give this rank's own memory back; nobody may use it any more.
+
+        A last look or stop may be on its way still: that is waited for, and where the device does none of it the memory
+        stays.
+        """
+        driver, event = self.device.driver, self.tables.event
+        driver.record_event(event, self.device.side)
+        end = time.monotonic() + _ENDING
+        while not driver.has_happened(event):
+            if time.monotonic() > end:
+                _log.debug("rank %d: the device does not end, its memory is not given back", self.rank)
+                return
+            time.sleep(_ENDING_POLL)
         self.tables.free()
         self.device.driver.free(self.words.address)
         self.page.close()

@@ -10,13 +10,16 @@ whose bytes are compared, under a deadline, and where it does not on one rank, a
 
 What NCCL and torch do beside that, and what it means for a program: two communicators of one device should not be
 waited for in different orders on different ranks; a kernel that waits for a message takes multiprocessors from others;
-and where a connection breaks, torch's own watchdog ends the *process*, unless the environment variable
-``TORCH_NCCL_ASYNC_ERROR_HANDLING`` is 0. The library sets none, docs/gpu.md asks users to.
+and where a connection breaks, torch's own watchdog ends the *process*, after a minute for its records, unless
+``TORCH_NCCL_ASYNC_ERROR_HANDLING`` is 0; and even then the monitor of the process's first NCCL group does, on all
+ranks, some minutes later, unless ``TORCH_NCCL_ENABLE_MONITORING`` is 0. A group reads both from the environment when it
+is made; there is no option for them. The library sets none: docs/gpu.md asks users to, and so does a line at INFO.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from dgcl.control import Control, GroupControl, can_use_network
-from dgcl.device.gpu import CudaError, Device
+from dgcl.device.gpu import Device
 from dgcl.device.wire import Message, Wire
 from dgcl.errors import CommError
 from dgcl.subgroups import in_time
@@ -44,6 +47,8 @@ _CONNECTING: Final = 120.0
 _POLL: Final = 0.005
 _PROOF: Final = 4096
 _MOST_PLACES: Final = 4096
+#: What torch reads, and does, unless it is 0.
+_ENDS_PROCESSES: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
 
 
 class NcclWire:
@@ -70,10 +75,16 @@ class NcclWire:
         try:
             with self._device.tensors.on(stream):
                 group._start_coalescing()
-                for peer, address, num_bytes in sends:
-                    group.send([self._place(address, num_bytes)], peer, 0)
-                for peer, address, num_bytes in receives:
-                    group.recv([self._place(address, num_bytes)], peer, 0)
+                try:
+                    for peer, address, num_bytes in sends:
+                        group.send([self._place(address, num_bytes)], peer, 0)
+                    for peer, address, num_bytes in receives:
+                        group.recv([self._place(address, num_bytes)], peer, 0)
+                except BaseException:
+                    # A group is the thread's: left open, it would take in all that others give NCCL here, for ever.
+                    with suppress(RuntimeError):
+                        group._end_coalescing()
+                    raise
                 work = group._end_coalescing()
                 if work is not None:
                     work.wait()
@@ -129,6 +140,8 @@ def open_wire(
         return None, problem
     store = cast(GroupControl, control).next_store()
     wire: NcclWire | None = None
+    # A rank whose NCCL refuses at once waits for those whose NCCL waits in vain, as long as ranks do in set-up.
+    seconds = min(timeout, _CONNECTING, cast(GroupControl, control).timeout / 2)
 
     def connect() -> NcclWire:
         import torch.distributed as dist
@@ -141,21 +154,28 @@ def open_wire(
                 dist.PrefixStore("nccl", store), control.rank, control.world_size, options
             )
             made.append(NcclWire(backend, device))
-            prove(made[0], device, control.rank, control.world_size, partners, min(timeout, _CONNECTING))
+            prove(made[0], device, control.rank, control.world_size, partners, seconds)
         return made[0]
 
     made: list[NcclWire] = []
     try:
         if store is None:
             raise CommError("torch does not show its store")
-        wire = in_time(connect, min(timeout, _CONNECTING) + 1.0)
-    except (RuntimeError, CudaError, OSError) as error:
-        problem = f"rank {control.rank}: {str(error).splitlines()[0]}"
+        wire = in_time(connect, seconds + 1.0)
+    except Exception as error:  # whatever it is: the others wait to hear of it
+        problem = f"rank {control.rank}: {(str(error) or type(error).__name__).splitlines()[0]}"
     problem = next(filter(None, control.exchange(problem)), "")
     if problem:
         for each in made:  # its kernels may be waiting, and what ends them may, too
             threading.Thread(target=each.abort, name="dgcl abort", daemon=True).start()
         return None, f"NCCL does not work between these ranks ({problem})"
+    if unset := [name for name in _ENDS_PROCESSES if os.environ.get(name) != "0"]:
+        _log.info(
+            "rank %d: rows go between machines by NCCL; without %s torch ends this process where a connection "
+            "breaks, whatever the communicator says of it",
+            control.rank,
+            " and ".join(f"{name}=0" for name in unset),
+        )
     return wire, ""
 
 

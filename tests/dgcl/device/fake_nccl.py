@@ -53,11 +53,13 @@ class Hub:
         sizes: Of the messages that were delivered, by (sender, receiver), in their order.
         lose: Pairs whose messages never arrive.
         spoil: Whether what arrives is not what was sent.
+        refuses: A rank whose backend cannot be made.
     """
 
     sizes: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
     lose: set[tuple[int, int]] = field(default_factory=set)
     spoil: bool = False
+    refuses: int = -1
     lock: threading.Lock = field(default_factory=threading.Lock)
     sends: dict[tuple[int, int], deque[Op]] = field(default_factory=lambda: defaultdict(deque))
     receives: dict[tuple[int, int], deque[Op]] = field(default_factory=lambda: defaultdict(deque))
@@ -226,6 +228,8 @@ def machines(numbers: Sequence[int], fakes: Sequence[FakeCuda], hub: Hub) -> Ite
 
         def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
             assert options._timeout > timedelta(days=1)
+            if rank == hub.refuses:
+                raise ValueError("no GPUs found!")
             backends[rank] = Backend(hub, rank, fakes[rank])
             return backends[rank]
 
@@ -235,6 +239,7 @@ def machines(numbers: Sequence[int], fakes: Sequence[FakeCuda], hub: Hub) -> Ite
             patch.object(PeerFile, "__init__", open_file),
             patch.object(ThreadControl, "new_group", new_group, create=True),
             patch.object(ThreadControl, "next_store", lambda self: store_of("nccl", self.rank), create=True),
+            patch.object(ThreadControl, "timeout", 60.0, create=True),
             patch("dgcl.runtime.remote.GroupControl", ThreadControl),
             patch("dgcl.runtime.peers.can_use_network", lambda control: True),
             patch("dgcl.device.nccl.can_use_network", lambda control: True),

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from dgcl.device.exchange import DeviceExchange
+from dgcl.device.nccl import NcclWire
 from dgcl.device.through_host import HostExchange
+from dgcl.device.wire import Message
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.program.memory_report import predict_memory
 from tests.dgcl.device.fake_cuda import FakeCuda
@@ -312,13 +314,14 @@ def test_rows_of_a_stopped_rank_are_not_taken_for_arrived() -> None:
 # What set-up finds out.
 
 
-@pytest.mark.parametrize("trouble", ["lost", "spoiled", "not-built", "one-device", "asked"])
+@pytest.mark.parametrize("trouble", ["lost", "spoiled", "refused", "not-built", "one-device", "asked"])
 def test_where_nccl_does_not_work_rows_go_through_the_hosts(
     trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "dgcl")
     monkeypatch.setattr("dgcl.device.nccl._CONNECTING", 1.0)
     hub = Hub(lose={(0, 1)} if trouble == "lost" else set(), spoil=trouble == "spoiled")
+    hub.refuses = 0 if trouble == "refused" else -1
     if trouble == "not-built":
         monkeypatch.setattr("dgcl.device.nccl._hindrance", lambda control: "this torch is built without NCCL")
 
@@ -336,12 +339,35 @@ def test_where_nccl_does_not_work_rows_go_through_the_hosts(
     why = {
         "lost": "no message has come within 1 s",
         "spoiled": "has not arrived as it was",
+        "refused": "rank 0: no GPUs found!",
         "not-built": "built without NCCL",
         "one-device": "some share one",
         "asked": "asked for",
     }[trouble]
     assert all("through the hosts" in reason and why in reason for reason in results), results
     assert why in caplog.text
+
+
+def test_a_group_that_is_refused_is_closed() -> None:
+    """NCCL counts open groups by thread: all that the user gives it there would wait for the end of one left open."""
+    done: list[str] = []
+
+    class Aborted:
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any) -> None:
+                done.append(name)
+                if name == "recv":
+                    raise RuntimeError("NCCL communicator was aborted")
+
+            return call
+
+    def body(rank: MachineRank) -> None:
+        message = Message(1, rank.device.driver.allocate(8), 8)
+        with pytest.raises(CommError, match="was aborted"):
+            NcclWire(Aborted(), rank.device).group([message], [message], 0)
+
+    on_machines(PAIR, (0, 1), lambda rank: body(rank) if rank.rank == 0 else None)
+    assert done == ["_start_coalescing", "send", "recv", "_end_coalescing"]
 
 
 def test_nccl_that_was_asked_for_is_tried_where_ranks_share_a_device() -> None:

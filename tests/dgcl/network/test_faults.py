@@ -89,6 +89,8 @@ def differ(channel: Connection, shares: list[Any], change: str) -> None:
     comm = join(shares, 20.0)
     comm.expand(torch.ones(comm.num_owned, 4))
     odd = comm.rank == 1
+    if change == "fails":  # that also ends calls in which this rank has done its part
+        comm.control.barrier()
     try:
         if change == "verb" and odd:
             comm.fold(torch.ones(comm.num_local, 4))
