@@ -13,21 +13,24 @@ def take_rows(
     """Fill ``out`` with ``local_of[sources[e]]`` for the in-edges e of ``vertices``, one vertex after the other.
 
     Edges of neighbouring vertices are one stretch: a loop that ends at each vertex would have the processor wait for
-    the reads of one before it begins those of the next.
+    the reads of one before it begins those of the next. Sources, which a graph has checked, are read as unsigned: numba
+    asks of a signed index whether it counts from the end, which takes as long as all the rest.
 
     Returns:
         Whether every source has a local row (``local_of`` is negative where there is none).
     """
-    at, lowest, i = 0, 0, 0
+    at, i = 0, 0
+    bits = local_of.dtype.type(0)  # of all rows together: below zero as soon as one of them is
     while i < vertices.size:
         start = indptr[vertices[i]]
         i += 1
         while i < vertices.size and vertices[i] == vertices[i - 1] + 1:
             i += 1
         num_edges = indptr[vertices[i - 1] + 1] - start
+        stretch, taken = sources[start : start + num_edges], out[at : at + num_edges]
         for k in range(num_edges):
-            row = local_of[sources[start + k]]
-            lowest = min(lowest, row)
-            out[at + k] = row
+            row = local_of[np.uint64(stretch[k])]
+            bits |= row
+            taken[k] = row
         at += num_edges
-    return lowest >= 0
+    return bits >= 0

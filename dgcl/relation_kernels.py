@@ -25,13 +25,22 @@ def mark_readers(
     """Set the bit of part[v] in mask[u] for each v of `readers` and each u that v reads; `mask` is one word,
     (N,).
 
-    The owner's own bit is set as well: to test for it at every edge would cost another random read.
+    The owner's own bit is set as well: to test for it at every edge would cost another random read. Neighbouring
+    readers of one part are one stretch of edges, and sources, which a graph has checked, are read as unsigned: both as
+    in :func:`dgcl.local_graph_kernels.take_rows`.
     """
     one = mask.dtype.type(1)
-    for v in readers:
-        bit = one << mask.dtype.type(part[v] & 63)
-        for k in range(indptr[v], indptr[v + 1]):
-            mask[indices[k]] |= bit
+    i = 0
+    while i < readers.size:
+        v = readers[i]
+        owner, start = part[v], indptr[v]
+        i += 1
+        while i < readers.size and readers[i] == v + 1 and part[v + 1] == owner:
+            v += 1
+            i += 1
+        bit = one << mask.dtype.type(owner & 63)
+        for u in indices[start : indptr[v + 1]]:
+            mask[np.uint64(u)] |= bit
 
 
 @njit(cache=True, nogil=True)
