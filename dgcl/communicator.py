@@ -22,10 +22,11 @@ from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.program import Program
 from dgcl.program.memory_report import MemoryReport, predict_memory
+from dgcl.results import as_tensor
 from dgcl.row_checks import check_rows
 from dgcl.row_exchange import agree, collect_rows, dispatch_rows
 from dgcl.runtime import Runtime
-from dgcl.runtime.dtypes import numpy_dtype, row_type
+from dgcl.runtime.dtypes import row_type
 from dgcl.runtime.pool import Block
 from dgcl.siblings import introduce
 
@@ -386,15 +387,7 @@ class Communicator(Handle):
         return self._as_tensor(block, (self.num_owned, *rows.shape[1:]), rows.dtype)
 
     def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor over a block, which goes back to the pool when the tensor's storage dies."""
-        size = math.prod(shape) * dtype.itemsize
-        twin = numpy_dtype(dtype)
-        if twin is not None:
-            return torch.from_numpy(self._runtime.pool.lend(block, size, twin).reshape(shape))
-        memory = self._runtime.pool.lend(block, size)
-        if size == 0:
-            return torch.empty(shape, dtype=dtype)
-        return torch.from_numpy(memory).view(dtype).view(shape)
+        return as_tensor(self._runtime.pool, block, shape, dtype)
 
     def _check(self, rows: Tensor, expected: int, words: str, any_device: bool = False) -> None:
         check_rows(rows, expected, words, self.rank, self.device, any_device=any_device)
