@@ -212,15 +212,26 @@ class GroupControl:
         self.world_size = dist.get_world_size(group)
         self._timeout = timeout
         self._ranks = ranks if ranks is not None else list(range(self.world_size))
-        self._is_part = group is not None
-        made, store = self._make_group("dgcl.init")
-        farewells = None if store is None else Farewells(dist.PrefixStore("farewells", store))
+        self._is_part = self.world_size < dist.get_world_size()
+        self._group = group
+        self._store: Store | None = None  # what this control plane has of the ranks' store
+        made, self._store = self._make_group("dgcl.init")
+        farewells = None if self._store is None else Farewells(dist.PrefixStore("farewells", self._store))
         self._messages = GroupMessages(made, self.rank, farewells)
 
     @property
     def timeout(self) -> float:
         """Seconds that ranks wait for each other in set-up."""
         return self._timeout
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can carry nothing any more: a rank has left."""
+        return self._messages.is_closed
+
+    def anew(self, timeout: float) -> GroupControl:
+        """A fresh one of the same ranks. Collective."""
+        return GroupControl(self._group, timeout)
 
     def new_group(self) -> ProcessGroup:
         """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
@@ -256,7 +267,9 @@ class GroupControl:
         they = f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other"
         try:
             return in_time(
-                lambda: make(next_store(self._ranks, self.rank, purpose, self._timeout, given_up)),
+                lambda: make(
+                    next_store(self._ranks, self.rank, purpose, self._timeout, given_up, self._store)
+                ),
                 self._timeout + _A_LITTLE,
             )
         except CommError as error:

@@ -59,6 +59,11 @@ class GroupMessages:
         self._rank, self._farewells = rank, farewells
         self._why = ""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._group is None
+
     def swap(self, verb: str, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
         """Send an object to each of these ranks and receive one from each of those; this rank is not among
         them.
@@ -69,8 +74,8 @@ class GroupMessages:
         """
         if self._group is None:
             raise CommError(
-                f"rank {self._rank}: the control group is closed since {self._why}; call dgcl.init() again on"
-                " the ranks that are left"
+                f"rank {self._rank}: the control group is closed since {self._why}; call dgcl.init() again,"
+                " with a group of the ranks that are left if one has died"
             )
         handled = sys.exc_info()[1]  # the caller's, who may be in a handler
         try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 _SETUP_TIMEOUT = 1800.0
+_BEGUN = "begun"  # what a process says first
 
 
 def launch(
@@ -144,6 +145,7 @@ def _launch_processes(
         store = str(Path(folder) / "store")
         pipes: dict[Connection, int] = {}
         processes = []
+        begun: set[int] = set()
         try:
             for rank in range(num_ranks):
                 receiver, sender = spawn.Pipe(duplex=False)
@@ -160,15 +162,17 @@ def _launch_processes(
             while pipes:
                 for pipe in wait(list(pipes)):
                     assert isinstance(pipe, Connection)
-                    rank = pipes.pop(pipe)
+                    rank = pipes[pipe]
                     try:
-                        good, value = pickle.loads(pipe.recv_bytes())
+                        message = pickle.loads(pipe.recv_bytes())
                     except EOFError:
                         processes[rank].join()
-                        good, value = (
-                            False,
-                            CommError(f"rank {rank} died (exit code {processes[rank].exitcode})"),
-                        )
+                        message = False, _death(rank, processes[rank].exitcode, rank in begun)
+                    if message == _BEGUN:
+                        begun.add(rank)
+                        continue
+                    del pipes[pipe]
+                    good, value = message
                     if good:
                         results[rank] = value
                     else:
@@ -184,6 +188,17 @@ def _launch_processes(
     return results
 
 
+def _death(rank: int, exit_code: int | None, begun: bool) -> CommError:
+    """The error for a process that ended without an answer."""
+    died = f"rank {rank} died (exit code {exit_code})"
+    if begun or exit_code is None or exit_code < 0:
+        return CommError(died)
+    return CommError(
+        f"{died} before it began: each process imports the script first, which must not launch again or fail there;"
+        ' put the call of dgcl.launch under `if __name__ == "__main__":` (what the process printed says more)'
+    )
+
+
 def _process_main(
     task: bytes,
     rank: int,
@@ -196,6 +211,7 @@ def _process_main(
     import torch
     import torch.distributed as dist
 
+    sender.send_bytes(pickle.dumps(_BEGUN))
     threading.Thread(target=_end_with_parent, name="dgcl parent watch", daemon=True).start()
     torch.set_num_threads(num_threads)
     try:

@@ -26,7 +26,12 @@ T = TypeVar("T")
 
 
 def next_store(
-    ranks: Sequence[int], rank: int, purpose: str, timeout: float, given_up: threading.Event
+    ranks: Sequence[int],
+    rank: int,
+    purpose: str,
+    timeout: float,
+    given_up: threading.Event,
+    within: Store | None = None,
 ) -> Store | None:
     """What the next group of these ranks has of the default store for itself; None where torch does not show it.
     Collective: it is the number of a meeting of theirs (:mod:`dgcl.meeting`).
@@ -34,6 +39,8 @@ def next_store(
     Args:
         ranks: Global ranks of the members.
         rank: This process's place among them.
+        within: What an earlier group of theirs has; who has another of the same ranks is not met. None: where all
+            groups of these ranks meet first.
         purpose, timeout, given_up: As for :func:`dgcl.meeting.meet`, which says what is raised.
     """
     import torch.distributed as dist
@@ -42,9 +49,22 @@ def next_store(
     if default_store is None:
         return None
     members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
-    store = dist.PrefixStore(f"dgcl/{members}", default_store())
+    store = dist.PrefixStore(
+        f"dgcl/{members}", _own_connection(default_store()) if within is None else within
+    )
     number = meet(store, rank, len(ranks), purpose, timeout, given_up)
     return dist.PrefixStore(f"meeting {number}", store)
+
+
+def _own_connection(store: Store) -> Store:
+    """The same store, over a connection that other threads do not use. A TCPStore takes one question at a time, and
+    who waits for a key, as Gloo does while it connects, keeps out a thread that would write what its peer waits for."""
+    import torch.distributed as dist
+
+    inner = store
+    while isinstance(inner, dist.PrefixStore):
+        inner = inner.underlying_store
+    return store.clone() if isinstance(inner, dist.TCPStore) else store
 
 
 def make_group(

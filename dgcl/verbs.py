@@ -29,7 +29,7 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
     our own is made for control messages. Without one, and under torchrun (``RANK`` and ``WORLD_SIZE`` are
     set), a Gloo default group is made and destroyed at exit. Otherwise this process is a single rank and
     needs no group. A rank of :func:`dgcl.launch` is initialised already, and a second call without a group
-    changes nothing.
+    changes nothing, unless set-up has failed since: then the same ranks meet again.
 
     Args:
         group: The ranks that share the graph; None for the default group.
@@ -38,6 +38,8 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
     import torch.distributed as dist
 
     if context.control is not None and group is None:
+        if isinstance(context.control, GroupControl) and context.control.is_closed:
+            context.control = context.control.anew(timeout)
         return
     if group is None and not dist.is_initialized():
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:

@@ -308,3 +308,22 @@ def test_what_a_notebook_defines_is_not_known_to_processes() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert 'put what they need in a module, or use ranks="threads"' in done.stderr
+
+
+@pytest.mark.parametrize("line", ["dgcl.launch(work, 2, ranks='processes')", "raise SystemExit(5)"])
+def test_a_script_that_launches_again_when_it_is_imported_is_told(tmp_path: Path, line: str) -> None:
+    """New processes import the script, under another name than ``__main__``."""
+    guarded = "if __name__ == '__main__': dgcl.launch(work, 2, ranks='processes')"
+    script = tmp_path / "script.py"
+    script.write_text(f"import dgcl\ndef work(): pass\n{guarded if 'raise' in line else ''}\n{line}\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode != 0
+    last = next(text for text in reversed(done.stderr.splitlines()) if "Error: rank" in text)
+    assert "before it began" in last
+    assert 'put the call of dgcl.launch under `if __name__ == "__main__":`' in last
