@@ -80,6 +80,7 @@ class StartedExpand:
             self._call = runtime.start(runtime.tasks[EXPAND], kind, places, buffers)
             # Made now, while peers are busy, and not when all wait for the last rank.
             self._halo = comm._as_tensor(block, (program.num_halo, *rows.shape[1:]), rows.dtype)
+            self._call.given = None if wait else self._given
             self._done = runtime.drive(self._call, wait)
 
     def finish(self) -> Tensor:
@@ -121,6 +122,7 @@ class StartedFold:
         self._over = False
         with Commitment(runtime):
             self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
+            self._call.given = None if wait else self._given
             self._done = runtime.drive(self._call, wait)
 
     def __del__(self) -> None:

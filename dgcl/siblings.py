@@ -32,20 +32,21 @@ def introduce(comm: Communicator) -> None:
 
 
 def _others(reference: weakref.ref[Communicator]) -> list[Runtime]:
-    """Of the other communicators that this thread has built, of the same ranks."""
+    """Of the other communicators that this thread has built."""
     comm = reference()
-    return [
-        other._runtime
-        for other in context.opened
-        if comm is not None and other is not comm and other.control is comm.control
-    ]
+    return [other._runtime for other in context.opened if comm is not None and other is not comm]
 
 
 def _siblings(reference: weakref.ref[Communicator]) -> list[Sibling]:
-    """Those that can still make calls.
+    """Those of the same ranks that can still make calls.
 
     One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones."""
-    found = [other.as_sibling() for other in _others(reference)]
+    comm = reference()
+    found = [
+        other._runtime.as_sibling()
+        for other in context.opened
+        if comm is not None and other is not comm and other.control is comm.control
+    ]
     return [sibling for sibling in found if sibling is not None]
 
 

@@ -77,12 +77,12 @@ class Runtime:
         patience: How the engine waits before it lets Python look around (:func:`dgcl.runtime.engine.advance`).
         under_way: A call that was started and is not done yet.
         lookout: Sees why a call does not get on.
-        others: Finds this rank's other communicators' runtimes, if the asking thread built them.
+        others: Finds the runtimes of other communicators that the asking thread built.
     """
 
     def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
         self._program, self._timeout = program, timeout
-        self.rank, self._turn = program.rank, Turn(program.rank)
+        self.rank, self._turn = program.rank, Turn(program.rank, timeout)
         self._process = os.getpid()
         try:
             check_agreement(control, program)
@@ -276,8 +276,7 @@ class Runtime:
         if self._failure is not None:
             raise type(self._failure)(
                 f"rank {self.rank}: this communicator is unusable since an earlier call failed "
-                f"({self._failure}); close it and "
-                f"build a new one"
+                f"({self._failure}); close it and build a new one"
             )
         if self.under_way is not None:
             raise ValueError(
@@ -351,28 +350,31 @@ class Runtime:
                     if so_far > call.progress:
                         call.progress, call.deadline = so_far, now + self._timeout
                     self._look_around(call, now >= call.deadline)
-                    started = [other for other in self.others() if other.under_way is not None]
-                    if started:
-                        patience = among_others(self.patience)
-                    for other in started:
-                        other.lend_hand()
+                    for other in self.others():
+                        if other.lend_hand():
+                            patience = among_others(self.patience)
         finally:
             self._turn.give_back()
 
-    def lend_hand(self) -> None:
-        """Do what can be done at once for a call that was started, on behalf of a thread that waits elsewhere.
-
-        What is wrong is left to who waits for the call."""
-        if self._closed or self._failure is not None or not self._turn.lend_hand():
-            return
+    def lend_hand(self) -> bool:
+        """Do what can be done at once for a call that was started, on behalf of a thread that waits elsewhere, and say
+        whether there is one. What is wrong is left to who waits for it."""
+        if self._started() is None:
+            return False
         try:
-            call = self.under_way
-            while call is not None and self._stepper.carry_on(call, AT_ONCE) == UNMAPPED:
-                self._map_target(call.task)
+            if self._turn.lend_hand():
+                while (call := self._started()) and self._stepper.carry_on(call, AT_ONCE) == UNMAPPED:
+                    self._map_target(call.task)
         except CommError:
-            return
+            pass
         finally:
-            self._turn.give_back()
+            self._turn.withdraw_hand()
+        return True
+
+    def _started(self) -> Call | None:
+        """The call that was started and that others may carry on."""
+        call = None if self._closed or self._failure is not None else self.under_way
+        return call if call is not None and call.given is not None else None
 
     def _map_target(self, task: Task) -> None:
         """Map what the engine has asked for: where the rows of its next send go."""

@@ -131,9 +131,10 @@ class Lookout:
                     continue
                 if board.state != ALIVE and not _found_disagreement(board):
                     continue
-                call, tag = board.current_call()  # before the next line: what it has begun it has begun
+                call, tag = board.current_call()
+                waits = board.stuck_call == call  # read before the next line, or it may have begun in between
                 begun = self._peers.boards[peer].current_call()[0] >= mine.number
-                if call > sibling.call and (not crossed or (board.stuck_call == call and not begun)):
+                if call > sibling.call and (not crossed or (waits and not begun)):
                     return (
                         f"rank {peer} has begun call {call} of {sibling.name}, {unpack_tag(tag)}, where rank"
                         f" {self._rank} has begun {sibling.call or 'none'}"

@@ -17,6 +17,8 @@ from dgcl.runtime.peers import Peers
 from dgcl.runtime.row_types import RowType
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dgcl.network.job import Job
 
 _SMALL: Final = 64 << 10
@@ -119,6 +121,8 @@ class Call:
         progress: Transfers that were done when somebody last looked.
         deadline: When to give up if none has been done since.
         job: What the network channel does of it.
+        given: The rows of an exchange that was started, for whoever waits elsewhere to carry on: they stay until it is
+            over, even if it is dropped meanwhile. None for one that its own thread alone carries on.
     """
 
     task: Task
@@ -130,6 +134,7 @@ class Call:
     progress: int = -1
     deadline: float = 0.0
     job: Job | None = None
+    given: Tensor | None = None
 
     def unsent(self) -> np.ndarray:
         """``(S,)`` bool: the sends that are not done."""

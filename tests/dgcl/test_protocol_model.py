@@ -1,5 +1,5 @@
-"""The Promela models of the protocol and of its bells, checked by SPIN: they hold, and each way of breaking them is
-found."""
+"""The Promela models of the protocol, of its bells and of started exchanges, checked by SPIN: they hold, and each way
+of breaking them is found."""
 
 from __future__ import annotations
 
@@ -69,3 +69,21 @@ def test_a_broken_bell_is_found(mutant: int, tmp_path: Path) -> None:
     errors, _, said = check(tmp_path, "bell.pml", R=2, CALLS=2, MUTANT=mutant)
     assert errors > 0, said
     assert "invalid end state" in said
+
+
+def test_started_exchanges_end_or_cross(tmp_path: Path) -> None:
+    errors, visited, said = check(tmp_path, "started.pml", N=2)
+    assert errors == 0, said
+    assert visited == 34927
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("mutant", "violation"),
+    [(1, "invalid end state"), (2, "assertion violated .*first"), (3, "assertion violated .*first")],
+    ids=["others are not carried on", "begun is not waiting", "begun is read first"],
+)
+def test_broken_started_exchanges_are_found(mutant: int, violation: str, ranks: int, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, "started.pml", N=ranks, MUTANT=mutant)
+    assert errors > 0, said
+    assert re.search(violation + r".*at depth", said), said

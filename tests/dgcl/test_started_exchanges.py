@@ -9,7 +9,9 @@ import pytest
 
 import dgcl
 from dgcl.communicator import Communicator
+from dgcl.context import context
 from dgcl.errors import DisagreementError
+from dgcl.runtime.board import Board
 from tests.dgcl.support_plans import Tree, World, make_world
 from tests.dgcl.support_ranks import join, local_ids
 from tests.dgcl.test_crossed_calls import PAIR, both, count_looks, expand
@@ -84,6 +86,36 @@ def test_a_call_that_was_only_started_is_no_proof_of_another_order() -> None:
         looked.wait(50)
         return expand(one) and finish()
 
+    assert all(dgcl.launch(run, 2))
+
+
+def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 1 starts both and waits for the second. Rank 0, in the first, sees the second begun; it is held up there
+    until rank 1 has begun the first and waits."""
+    began, looked = threading.Event(), threading.Event()
+    stuck_call = Board.stuck_call.fget
+    assert stuck_call is not None
+
+    def held_up(board: Board) -> int:
+        if context.require_control().rank == 0:
+            began.set()
+            assert looked.wait(50)
+        return int(stuck_call(board))
+
+    def run() -> bool:
+        one, two = both(60.0)
+        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        if one.rank == 0:
+            return expand(one) and expand(two)
+        finish_two = start(two)
+        assert began.wait(50)
+        finish_one = start(one)
+        count_looks(two, 1, looked)
+        return finish_two() and finish_one()
+
+    monkeypatch.setattr(Board, "stuck_call", property(held_up))
     assert all(dgcl.launch(run, 2))
 
 

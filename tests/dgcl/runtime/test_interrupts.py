@@ -13,12 +13,13 @@ import torch
 import dgcl
 from dgcl import halo
 from dgcl.communicator import Communicator
-from dgcl.runtime import commitment, executor, stepper
+from dgcl.runtime import commitment, executor, stepper, turn
+from dgcl.runtime.engine import WAITING
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
-_FILES = {module.__file__ for module in (executor, halo, commitment, stepper)}
+_FILES = {module.__file__ for module in (executor, halo, commitment, stepper, turn)}
 
 
 class _Interrupts:
@@ -38,6 +39,18 @@ class _Interrupts:
                 self.struck = True
                 raise KeyboardInterrupt
         return self
+
+
+def wait_in_vain(comm: Communicator, times: int) -> None:
+    """Have the next ``times`` looks of the engine find nothing to do."""
+    stepper = comm._runtime._stepper
+    carry_on, left = stepper.carry_on, [times]
+
+    def look(*given: Any) -> int:
+        left[0] -= 1
+        return WAITING if left[0] >= 0 else carry_on(*given)
+
+    stepper.carry_on = look  # type: ignore[method-assign]
 
 
 def expand(comm: Communicator) -> None:
@@ -90,6 +103,36 @@ def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
     (said,) = dgcl.launch(run, 1)
     assert len(said) > 100, "not every step was tried"
     assert sum("KeyboardInterrupt()" in text for text in said) > 50
+
+
+def test_an_interrupt_while_a_hand_is_lent_leaves_what_was_started_as_it_was() -> None:
+    shares = ALONE.shares()
+
+    def run() -> int:
+        step = 0
+        while True:
+            step += 1
+            comm, started = join(shares), join(shares, 5.0)
+            rows = torch.full((started.num_owned, 2), float(step))
+            wait_in_vain(started, 1)
+            pending = started.expand_async(rows)
+            wait_in_vain(comm, 2)
+            interrupts = _Interrupts(step)
+            sys.settrace(interrupts)
+            try:
+                expand(comm)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            assert pending.wait().shape == (0, 2), f"step {step}"
+            started.close()
+            comm.close()
+            if not interrupts.struck:
+                return step
+
+    (steps,) = dgcl.launch(run, 1)
+    assert steps > 200, "not every step was tried"
 
 
 @pytest.mark.parametrize("calls_before", [0, 2])
