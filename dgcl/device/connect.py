@@ -97,10 +97,8 @@ class Connections:
         A last look or stop may be on its way still: that is waited for, and where the device does none of it the memory
         stays.
         """
-        driver, event = self.device.driver, self.tables.event
-        driver.record_event(event, self.device.side)
         end = time.monotonic() + _ENDING
-        while not driver.has_happened(event):
+        while not self.page.is_quiet:
             if time.monotonic() > end:
                 _log.debug("rank %d: the device does not end, its memory is not given back", self.rank)
                 return

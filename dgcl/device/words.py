@@ -158,13 +158,18 @@ class HostPage:
         """
         self.stop_kernels()
         address, num_bytes = words.lines
-        self._device.driver.copy_to_device(
-            address, self._segment.address + _STOP, num_bytes, self._device.side
-        )
+        driver, side = self._device.driver, self._device.side
+        driver.copy_to_device(address, self._segment.address + _STOP, num_bytes, side)
+        driver.record_event(self._event, side)
 
     def stop_kernels(self) -> None:
         """Let the waits of kernels end, without a word to the driver."""
         write_word(self._segment.address, 1)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last stop and the last look are done."""
+        return self._device.driver.has_happened(self._event)
 
     def start_look(self, words: DeviceWords) -> None:
         """Begin to copy the words; :meth:`look` tells when they are here."""
