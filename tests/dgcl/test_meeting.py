@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dgcl
+from dgcl.context import context
 from dgcl.control import GroupControl
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 from dgcl.group_messages import GroupMessages
 from dgcl.meeting import Attempt, meet
-from dgcl.subgroups import make_group, next_store
+from dgcl.subgroups import in_time, make_group, next_store
 from tests.dgcl.rank_pool import RankPool
 
 
@@ -59,6 +64,68 @@ def test_a_meeting_that_nobody_waits_for_is_left() -> None:
     with pytest.raises(CommError, match="nobody waits"):
         meet(store, 0, 2, "init", 60.0, given_up)
     assert "rank 0 has given up waiting" in str(come(store, 1, 2, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("dead", "places", "clause"),
+    [
+        (2, (0, 1), "rank 2 had come, but has died or given up since, and has not joined"),
+        (0, (1, 2), "rank 0 had come, but did not call the others"),
+    ],
+    ids=["called", "caller"],
+)
+def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, int], clause: str) -> None:
+    store = dist.HashStore()
+    Attempt(store, dead, 3, "init")
+    begin = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(lambda place: come(store, place, 3, 0.5), places))
+    assert time.monotonic() - begin < 10.0
+    assert [type(error) for error in errors] == [CommTimeoutError] * 2
+    assert all(clause in str(error) for error in errors), errors
+    with ThreadPoolExecutor(3) as pool:
+        assert len(set(pool.map(lambda place: come(store, place, 3, 60.0), (0, 1, 2)))) == 1
+
+
+def test_a_rank_that_meets_twice_at_once_is_told() -> None:
+    store = dist.HashStore()
+    first = Attempt(store, 1, 2, "init")
+    assert first.step() is None
+    second = Attempt(store, 1, 2, "init")
+    with pytest.raises(CommError, match=r"rank 1 meets these ranks twice at once, in two threads"):
+        first.step()
+    first.give_up()
+    number = Attempt(store, 0, 2, "init").step()
+    assert number is not None
+    assert second.step() == number
+
+
+def test_a_ticket_that_an_older_attempt_covers_late_is_laid_again() -> None:
+    store = dist.HashStore()
+    older, newer = (Attempt(store, 1, 2, "init") for _ in range(2))
+    store.set("ticket of 1", older._laid_out)
+    assert newer.step() is None
+    number = Attempt(store, 0, 2, "init").step()
+    assert number is not None
+    assert newer.step() == number
+
+
+def test_a_thread_that_waits_at_the_store_keeps_no_meeting_out() -> None:
+    """A TCPStore's connection takes one question at a time."""
+    store = dist.PrefixStore("default", dist.TCPStore("127.0.0.1", 0, 1, True))
+    waiter = threading.Thread(target=come_never, args=(store,))
+    waiter.start()
+    time.sleep(0.2)
+    begin = time.monotonic()
+    with patch.object(dist.distributed_c10d, "_get_default_store", lambda: store):
+        in_time(lambda: next_store([0], 0, "a test", 60.0, threading.Event()), 60.0)
+    assert waiter.is_alive(), f"it took {time.monotonic() - begin:g} s"
+    waiter.join()
+
+
+def come_never(store: dist.Store) -> None:
+    with pytest.raises(dist.DistStoreError):
+        store.wait(["never"], timedelta(seconds=4))
 
 
 def retry(members: list[int]) -> None:
@@ -108,6 +175,86 @@ def crossed() -> None:
 
 def test_groups_of_other_ranks_do_not_mix(rank_pool: Callable[[int], RankPool]) -> None:
     rank_pool(3).run(crossed)
+
+
+def in_other_orders() -> None:
+    """Rank 0 comes to all first, rank 1 to the pair; both are told, and all meet afterwards."""
+    me = dist.get_rank()
+    missing = {0: "rank 1 has not come|were not within", 1: "rank 0 has not come", 2: "rank 1 has not come"}
+
+    def come_to_mine() -> None:
+        if me == 1:
+            next_store([0, 1], 1, "dgcl.init", 1.0, threading.Event())
+        else:
+            GroupControl(None, 1.0)
+
+    with pytest.raises(CommTimeoutError, match=missing[me]):
+        come_to_mine()
+    assert GroupControl(None, 60.0).exchange(me) == [0, 1, 2]
+
+
+def after_a_failure() -> None:
+    """What the error says helps: dgcl.init() once more."""
+    control = context.require_control()
+    me = control.rank
+    if me == 1:
+        control.leave("was stopped by a test")
+    with pytest.raises(CommError, match=r"rank 1 was stopped by a test"):
+        control.barrier()
+    with pytest.raises(CommError, match=r"call dgcl\.init\(\) again"):
+        control.barrier()
+    dgcl.init()
+    fresh = context.require_control()
+    assert fresh.exchange(me) == [0, 1, 2]
+    dgcl.init()
+    assert context.control is fresh, "nothing has failed"
+
+
+def in_threads() -> None:
+    """Two threads of each rank, with a control plane each, make groups at once, not in step."""
+    me = dist.get_rank()
+    controls = [GroupControl(None, 60.0) for _ in range(2)]
+
+    def make(which: int) -> None:
+        time.sleep(0.02 * ((me + which) % 3))
+        for _ in range(5):
+            messages = GroupMessages(controls[which].new_group(), me)
+            others = [other for other in range(3) if other != me]
+            got = messages.swap("a test", dict.fromkeys(others, (me, which)), others)
+            assert got == {other: (other, which) for other in others}
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(make, range(2)))
+
+
+def where_the_store_is_hidden() -> None:
+    """torch makes the groups then; ranks are in different numbers of others, which its names of parts depend on."""
+    me = dist.get_rank()
+    if me < 2:
+        dist.new_group([me], use_local_synchronization=True)
+    with patch("dgcl.subgroups.next_store", lambda *_: None):
+        for group in (None, dist.group.WORLD):
+            control = GroupControl(group, 60.0)
+            assert control.exchange(me) == [0, 1, 2]
+            control.leave("is done")
+
+
+def many_times() -> None:
+    """What a control plane holds ends with it."""
+    held = []
+    for count in range(40):
+        control = GroupControl(None, 60.0)
+        control.barrier()
+        if count in (9, 39):
+            held.append([len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")])
+    assert held[0] == held[1]
+
+
+@pytest.mark.parametrize(
+    "scenario", [in_other_orders, after_a_failure, in_threads, where_the_store_is_hidden, many_times]
+)
+def test_processes_meet(rank_pool: Callable[[int], RankPool], scenario: Callable[[], None]) -> None:
+    rank_pool(3).run(scenario)
 
 
 @settings(max_examples=200, deadline=None)
