@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import threading
 from collections.abc import Callable
 
@@ -10,7 +12,7 @@ import pytest
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.context import context
-from dgcl.errors import DisagreementError
+from dgcl.errors import CommError, DisagreementError
 from dgcl.runtime.board import Board
 from tests.dgcl.support_plans import Tree, World, make_world
 from tests.dgcl.support_ranks import join, local_ids
@@ -173,3 +175,44 @@ def test_a_thread_may_take_up_what_another_one_carries_on() -> None:
         return results == [True] * 40 and bool((expand(one), local_ids(two).numel()))
 
     assert all(dgcl.launch(run, 2))
+
+
+def test_one_of_another_control_plane_is_carried_on_too() -> None:
+    """As where each communicator has a process group of its own."""
+    waits = threading.Event()
+
+    def run() -> bool:
+        one = join(PAIR.shares(), 60.0)
+        context.control = copy.copy(context.require_control())
+        two = join(PAIR.shares(), 60.0)
+        if one.rank == 0:
+            count_looks(two, 3, waits)
+            finish = start(one)
+            return expand(two) and finish()
+        waits.wait(50)
+        return expand(one) and expand(two)
+
+    assert all(dgcl.launch(run, 2))
+
+
+def test_rows_of_a_dropped_exchange_stay_while_it_may_be_carried_on() -> None:
+    def run() -> tuple[bool, bool, str]:
+        comm = join(PAIR.shares(), 60.0)
+        if comm.rank == 1:
+            comm.control.exchange(None)
+            with pytest.raises(CommError) as caught:
+                expand(comm)
+            return True, True, str(caught.value)
+        rows = comm.owned_ids
+        pending = comm.expand_async(rows)
+        call = comm._runtime.under_way
+        assert call is not None
+        assert call.given is not None
+        kept = call.given.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+        del rows, pending
+        gc.collect()
+        lent = comm._runtime.lend_hand()
+        comm.control.exchange(None)
+        return kept, not lent, "dropped"
+
+    assert all(kept and idle and "dropped" in said for kept, idle, said in dgcl.launch(run, 2))
