@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
-GREEDY_DEVICES = 8  # beyond, it takes too long
+GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
+GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     """Return a plan within `options.gap` of the proven bound where the search finds one, else the best found.
 
     It is never slower than peer-to-peer where every needed pair has a link. With a time limit the best plan
-    so far is returned with its own gap. SPST is asked too, on at most `GREEDY_DEVICES` devices, while the
-    gap is above `GREEDY_ABOVE`.
+    so far is returned with its own gap. SPST is asked too while the gap is above `GREEDY_ABOVE`, on at most
+    `GREEDY_DEVICES` devices, or where it takes at most `GREEDY_STEPS`: then a few rows travel, and rounding
+    fractions of them may be worse than a greedy.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.
@@ -36,7 +38,9 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
-        if found.gap() > GREEDY_ABOVE and relation.world_size <= GREEDY_DEVICES and not found.is_late():
+        quick = relation.deliveries * relation.world_size**3 <= GREEDY_STEPS
+        asked = quick or relation.world_size <= GREEDY_DEVICES
+        if found.gap() > GREEDY_ABOVE and asked and not found.is_late():
             from dgcl.planner.methods import spst
 
             found.offer(spst.plan(relation, topology, options), "spst")

@@ -200,12 +200,12 @@ def best_portion(
     """Return how many rows best make a move: of `most`, half of that, and so on, the one with the greatest
     gain; 0 if none gains. Each row costs `hops` besides; the other arguments are those of `shift`.
 
-    Without latencies the smooth time is convex in the rows that move: none gain where it does not fall at first,
+    Where the smooth time is convex in the rows that move (see `_outset`), none gain if it does not fall at first,
     and once fewer rows gain less, still fewer gain less still.
     """
     least = -1e-12 * clock.top.sum()
-    convex = not clock.late[0]
-    if convex and _slope(clock, routes, link, stage, sign, num) + hops >= 0.0:
+    slope, convex = _outset(clock, routes, link, stage, sign, num, touched, delta)
+    if convex and slope + hops >= 0.0:
         return 0
     best_gain, best = least, np.int64(0)
     rows = np.int64(most)
@@ -220,16 +220,47 @@ def best_portion(
 
 
 @compiled
-def _slope(
-    clock: Clock, routes: Routes, link: Int32Array, stage: Int32Array, sign: Int64Array, num: int
-) -> float:
-    """Return by how much the smooth time changes for each row of a move, at first."""
-    slope = 0.0
+def _outset(
+    clock: Clock,
+    routes: Routes,
+    link: Int32Array,
+    stage: Int32Array,
+    sign: Int64Array,
+    num: int,
+    touched: Int64Array,
+    delta: FloatArray,
+) -> tuple[float, bool]:
+    """Return by how much the smooth time changes for each row of a move, at first, and whether it is convex.
+
+    The logarithm of a sum of exponentials of linear functions and of a constant >= 0 is convex. What directions that
+    the move leaves as they are add up to, less one for each idle direction, must not be negative, therefore; it is
+    where hardly anything else runs in the stage. Latencies make jumps.
+    """
+    if clock.late[0]:
+        return 0.0, False
+    num_directions = clock.busy.shape[1]
+    many = 0
     for e in range(num):
         k = stage[e]
-        along = 0.0
         for i in range(routes.ptr[link[e]], routes.ptr[link[e] + 1]):
             c = routes.direction[i]
-            along += clock.power[k, c] * routes.cost[c]
-        slope += sign[e] * along / clock.total[k]
-    return slope
+            if delta[k, c] == 0.0:
+                touched[many] = k * num_directions + c
+                many += 1
+            delta[k, c] += sign[e] * routes.cost[c]
+            if delta[k, c] == 0.0:
+                delta[k, c] = 1e-300  # keeps it listed once
+    slope, convex = 0.0, True
+    for k in range(clock.top.shape[0]):
+        rest, along = clock.total[k], 0.0
+        for i in range(many):
+            if touched[i] // num_directions == k:
+                c = touched[i] % num_directions
+                along += clock.power[k, c] * delta[k, c]
+                if abs(delta[k, c]) > 1e-200:
+                    rest -= clock.power[k, c]
+        slope += along / clock.total[k]
+        convex = convex and rest >= -1e-12 * clock.total[k]
+    for i in range(many):
+        delta[touched[i] // num_directions, touched[i] % num_directions] = 0.0
+    return slope, convex

@@ -8,6 +8,7 @@ a hundred stage-labelled trees per class then, so HiGHS can be given all of them
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,12 @@ def is_small(relation: Relation, arrays: TopologyArrays) -> bool:
 
 
 def best_whole_plan(
-    relation: Relation, arrays: TopologyArrays, num_stages: int, latency_unit: float, scale: float
+    relation: Relation,
+    arrays: TopologyArrays,
+    num_stages: int,
+    latency_unit: float,
+    scale: float,
+    deadline: float = np.inf,
 ) -> Trees | None:
     """Return the fastest plan of at most `num_stages` stages that the solver finds; None if it finds none.
 
@@ -48,6 +54,7 @@ def best_whole_plan(
         num_stages: stages that may be used.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         scale: about how long the plan takes, in rows per GB/s; the solver's tolerances are absolute.
+        deadline: on the clock of time.perf_counter; then the solver stops with the best that it has.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
@@ -92,12 +99,15 @@ def best_whole_plan(
     served = coo_array(
         (np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)
     ).tocsc()
+    limit: dict[str, float] = {"node_limit": NODE_LIMIT, "mip_rel_gap": 1e-6}
+    if deadline < np.inf:
+        limit["time_limit"] = max(0.0, deadline - time.perf_counter())
     solution = milp(
         np.concatenate([np.zeros(num), np.ones(num_stages), np.zeros(len(switch))]),
         integrality=np.concatenate([np.full(num, whole), np.zeros(num_stages), np.ones(len(switch))]),
         bounds=Bounds(0.0, np.concatenate([total[owner], np.full(num_stages, np.inf), np.ones(len(switch))])),
         constraints=[LinearConstraint(limits, -np.inf, 0.0), LinearConstraint(served, total, total)],
-        options={"node_limit": NODE_LIMIT, "mip_rel_gap": 1e-6},
+        options=limit,
     )
     if solution.x is None:
         return None

@@ -91,7 +91,7 @@ class StageSearch:
                 break
         if is_small(self.relation, self.arrays) and not (found.is_good() or found.is_late()):
             scale = found.seconds / self.unit
-            trees = best_whole_plan(self.relation, self.arrays, most, 1.0 / self.unit, scale)
+            trees = best_whole_plan(self.relation, self.arrays, most, 1.0 / self.unit, scale, found.deadline)
             if trees is not None:
                 found.offer(trees, "prices")
 
