@@ -61,10 +61,13 @@ def _own_connection(store: Store) -> Store:
     who waits for a key, as Gloo does while it connects, keeps out a thread that would write what its peer waits for."""
     import torch.distributed as dist
 
-    inner = store
+    inner: Any = store
     while isinstance(inner, dist.PrefixStore):
         inner = inner.underlying_store
-    return store.clone() if isinstance(inner, dist.TCPStore) else store
+    if not isinstance(inner, dist.TCPStore):
+        return store
+    own: Any = store
+    return own.clone()  # type: ignore[no-any-return]
 
 
 def make_group(
