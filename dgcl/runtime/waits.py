@@ -67,11 +67,12 @@ def arrived_meanwhile(call: Call, peer: int, boards: Sequence[Board], num_stages
     done = read_word(int(task.lines[1][peer]))
     if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
         return False
+    # Before what is unsent is looked up: a sender that has ended by then has marked what is through.
+    stopped = call.job is not None and call.job.sender_done.is_set()
     unsent = call.unsent() & (schedule.send_peer == peer)
     if unsent.any() and read_word(int(task.lines[0][peer])) < call.number:
         return False
     # What is posted to a partner may be through before the sender has noticed, but not after it has ended.
-    stopped = call.job is not None and call.job.sender_done.is_set()
     went_on = boards[peer].current_call()[0] > call.number
     return went_on or not (stopped and (unsent & task.remote).any())
 

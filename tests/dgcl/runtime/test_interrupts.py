@@ -50,7 +50,7 @@ def wait_in_vain(comm: Communicator, times: int) -> None:
         left[0] -= 1
         return WAITING if left[0] >= 0 else carry_on(*given)
 
-    stepper.carry_on = look  # type: ignore[method-assign]
+    stepper.carry_on = look  # type: ignore[method-assign, assignment]
 
 
 def expand(comm: Communicator) -> None:
