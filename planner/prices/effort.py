@@ -28,7 +28,7 @@ class Effort:
     rounds: int = 200
     samples: int = 24
     steps: int = 12
-    progress: float = 0.3
+    progress: float = 0.1
     usual_stages: int = 4
     fair: float = 0.01
     thorough: bool = False
