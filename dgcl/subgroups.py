@@ -49,25 +49,9 @@ def next_store(
     if default_store is None:
         return None
     members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
-    store = dist.PrefixStore(
-        f"dgcl/{members}", _own_connection(default_store()) if within is None else within
-    )
+    store = dist.PrefixStore(f"dgcl/{members}", default_store() if within is None else within)
     number = meet(store, rank, len(ranks), purpose, timeout, given_up)
     return dist.PrefixStore(f"meeting {number}", store)
-
-
-def _own_connection(store: Store) -> Store:
-    """The same store, over a connection that other threads do not use. A TCPStore takes one question at a time, and
-    who waits for a key, as Gloo does while it connects, keeps out a thread that would write what its peer waits for."""
-    import torch.distributed as dist
-
-    inner: Any = store
-    while isinstance(inner, dist.PrefixStore):
-        inner = inner.underlying_store
-    if not isinstance(inner, dist.TCPStore):
-        return store
-    own: Any = store
-    return own.clone()  # type: ignore[no-any-return]
 
 
 def make_group(

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
@@ -21,7 +20,7 @@ from dgcl.control import GroupControl
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 from dgcl.group_messages import GroupMessages
 from dgcl.meeting import Attempt, meet
-from dgcl.subgroups import in_time, make_group, next_store
+from dgcl.subgroups import make_group, next_store
 from tests.dgcl.rank_pool import RankPool
 
 
@@ -108,24 +107,6 @@ def test_a_ticket_that_an_older_attempt_covers_late_is_laid_again() -> None:
     number = Attempt(store, 0, 2, "init").step()
     assert number is not None
     assert newer.step() == number
-
-
-def test_a_thread_that_waits_at_the_store_keeps_no_meeting_out() -> None:
-    """A TCPStore's connection takes one question at a time."""
-    store = dist.PrefixStore("default", dist.TCPStore("127.0.0.1", 0, 1, True))
-    waiter = threading.Thread(target=come_never, args=(store,))
-    waiter.start()
-    time.sleep(0.2)
-    begin = time.monotonic()
-    with patch.object(dist.distributed_c10d, "_get_default_store", lambda: store):
-        in_time(lambda: next_store([0], 0, "a test", 60.0, threading.Event()), 60.0)
-    assert waiter.is_alive(), f"it took {time.monotonic() - begin:g} s"
-    waiter.join()
-
-
-def come_never(store: dist.Store) -> None:
-    with pytest.raises(dist.DistStoreError):
-        store.wait(["never"], timedelta(seconds=4))
 
 
 def retry(members: list[int]) -> None:
