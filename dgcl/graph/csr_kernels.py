@@ -68,8 +68,8 @@ def count_sources(ids: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
         low[v] = count
         if count == 0:
             counts[v] += 256
-    for v in range(num_nodes):
-        counts[v] += low[v]
+    for u in range(num_nodes):
+        counts[u] += low[u]
     return counts
 
 
