@@ -71,7 +71,11 @@ class Communicator(Handle):
         self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
         self._program = program
         self._runtime = Runtime(program, control, timeout, channel)
-        self._on_device = connect_device(program, control, timeout, device, self._runtime, channel)
+        try:
+            self._on_device = connect_device(program, control, timeout, device, self._runtime, channel)
+        except BaseException:
+            self._runtime.close()  # whoever keeps the error keeps this object, and with it threads and connections
+            raise
         self.device = torch.device("cpu") if device is None else device.tensors.device
         self._exchange: Exchange | None = self._on_device
         self.choice = ""

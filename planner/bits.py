@@ -1,6 +1,8 @@
-"""Set bits of 64-bit words, one after the other, in compiled code."""
+"""Sets of ranks as bits of 64-bit words, in compiled code: the members of a set, and who needs whose rows."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -17,3 +19,16 @@ def lowest_bit(word: np.uint64) -> int:
     """Return the number of the lowest set bit of a uint64 other than 0 (Leiserson, Prokop and Randall, 1998)."""
     alone = word & (~word + np.uint64(1))
     return _PLACE[np.int64((alone * _SEQUENCE) >> np.uint64(58))]  # type: ignore[no-any-return]
+
+
+@compiled
+def pair_rows(source: Any, dests: Any, count: Any, world: int) -> Any:
+    """Return how many rows rank s owns that rank d needs, (P, P) int64."""
+    need = np.zeros((world, world), np.int64)
+    for c in range(source.shape[0]):
+        for w in range(dests.shape[1]):
+            bits = dests[c, w]
+            while bits:
+                need[source[c], 64 * w + lowest_bit(bits)] += count[c]
+                bits &= bits - np.uint64(1)
+    return need

@@ -55,19 +55,6 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
 
 
 @compiled
-def pair_rows(source: Any, dests: Any, count: Any, world: int) -> Any:
-    """Return how many rows rank s owns that rank d needs, (P, P) int64."""
-    need = np.zeros((world, world), np.int64)
-    for c in range(source.shape[0]):
-        for w in range(dests.shape[1]):
-            bits = dests[c, w]
-            while bits:
-                need[source[c], 64 * w + lowest_bit(bits)] += count[c]
-                bits &= bits - np.uint64(1)
-    return need
-
-
-@compiled
 def covers(
     label: Any, link_of: Any, link_ptr: Any, link_directions: Any, link_latency: Any, bandwidth: Any
 ) -> Any:

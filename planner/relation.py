@@ -189,7 +189,7 @@ class Relation:
     def _pair_rows(self) -> Int64Array:
         world = self.world_size
         if self.num_classes > _MANY_CLASSES:
-            from dgcl.planner.cut_kernels import pair_rows
+            from dgcl.planner.bits import pair_rows
 
             need = pair_rows(self.source, self.dests, self.count, world)
             need.flags.writeable = False

@@ -16,6 +16,7 @@ from dgcl.context import context
 from dgcl.control import SingleControl
 from dgcl.graph import Graph
 from dgcl.planner.methods import METHODS
+from dgcl.runtime import Runtime
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
@@ -277,3 +278,24 @@ def test_ctrl_c_while_rank_0_plans_is_not_waited_for() -> None:
     finally:
         context.control = None
     assert left == ["was stopped by KeyboardInterrupt"]
+
+
+def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Errors keep frames alive, and these the communicator that was being made, with its threads and connections."""
+    runtimes: list[Runtime] = []
+
+    def refuse(program: Any, control: Any, timeout: Any, device: Any, runtime: Runtime, channel: Any) -> None:
+        runtimes.append(runtime)
+        raise dgcl.CommError("there is no way to the other devices")
+
+    def attempt() -> BaseException:
+        with pytest.raises(dgcl.CommError, match="no way to the other devices") as raised:
+            build(part=PARTS)
+        return raised.value
+
+    monkeypatch.setattr("dgcl.communicator.connect_device", refuse)
+    errors = dgcl.launch(attempt, 3)
+    assert len(errors) == len(runtimes) == 3
+    assert all(runtime.closed for runtime in runtimes)

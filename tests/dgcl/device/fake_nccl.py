@@ -186,9 +186,13 @@ class MachineRank(Rank):
         self.device = open_fake(fake)
         self.stream = _contexts.stream
         self.runtime = Runtime(self.program, control, timeout, channel)
-        self.exchange: Any = connect_device(
-            self.program, control, timeout, self.device, self.runtime, channel
-        )
+        try:
+            self.exchange: Any = connect_device(
+                self.program, control, timeout, self.device, self.runtime, channel
+            )
+        except BaseException:
+            self.runtime.close()
+            raise
 
     def close(self) -> None:
         self.exchange.close()
