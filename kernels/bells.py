@@ -12,9 +12,11 @@ Of the two fences one comes first: either the sleeper's second look sees the fla
 the kernel looks at the bell once more before it lets anybody sleep. So no ring is lost; a ringer that dies between
 its flag and its ring costs the sleeper the rest of its nap, for naps end by themselves.
 
-Why not yield the core instead: since Linux 6.18 who calls ``sched_yield`` gives up a whole time slice (about 3 ms)
-to whatever else wants to run on that core, and on any kernel it stays in everybody's way. Ranks that outnumber
-cores have cores for their work this way, and nothing else.
+Why not yield the core instead, again and again: since Linux 6.18 who calls ``sched_yield`` gives up a whole time slice
+(about 3 ms) to whatever else wants to run on that core, and on any kernel it stays in everybody's way. Ranks that
+outnumber cores have cores for their work this way, and nothing else. Where all that wants to run there is about to wait
+itself, though, yielding is several times cheaper than to sleep and to be woken. So who waits may yield first, as long
+as that costs little (:mod:`dgcl.runtime.patience`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Final
 
 from numba import njit, types
 
-from dgcl.kernels.memory import load_acquire, store_release, write_fence
+from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release, write_fence
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
 COMPILED_FROM: Final = "c2313bc7fc52e2d0"
@@ -34,6 +36,7 @@ SILENT, ASLEEP, LOOK_UP = 0, 1, 2
 
 # futex(2), which libc has no function for; between processes, so without FUTEX_PRIVATE_FLAG.
 _system_call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
 _FUTEX: Final = {"x86_64": 202, "ppc64le": 221}.get(platform.machine(), 98)
 _FUTEX_WAIT: Final = 0
 _FUTEX_WAKE: Final = 1
@@ -75,3 +78,11 @@ def sleep(bell: int, nanoseconds: int, scratch: int) -> int:
     word = load_acquire(bell)
     store_release(bell, SILENT)
     return word
+
+
+@njit(nogil=True, cache=True)
+def yield_core(scratch: int) -> int:
+    """Let others run on this core, and return how many nanoseconds that took; ``scratch`` as for :func:`sleep`."""
+    begin = monotonic_nanoseconds(scratch)
+    _sched_yield()
+    return monotonic_nanoseconds(scratch) - begin

@@ -3,9 +3,9 @@
 It is one compiled function over plain arrays. It keeps passing over what is still to be received and to be
 sent; a send runs as soon as the rows it reads have arrived and its receiver is ready, in whatever order that
 happens, so one slow peer delays nobody else. Sends to one peer keep their order, because the peer reads them
-off one counter (:mod:`dgcl.runtime.board`). When nothing can be done it looks again for a moment, then sleeps until a
-peer that has raised a flag rings (:mod:`dgcl.kernels.bells`); ranks may well outnumber cores. It returns when all is
-done, or to let Python look after signals, deadlines and peers.
+off one counter (:mod:`dgcl.runtime.board`). When nothing can be done it looks again for a moment, lets others run, then
+sleeps until a peer that has raised a flag rings (:mod:`dgcl.kernels.bells`); ranks may well outnumber cores. It
+returns when all is done, or to let Python look after signals, deadlines and peers.
 
 No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call,
 so the waiting graph of a call has no cycle.
@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from dgcl.kernels.bells import ASLEEP, LOOK_UP, SILENT, mute, ring, set_bell, sleep
+from dgcl.kernels.bells import ASLEEP, LOOK_UP, SILENT, mute, ring, set_bell, sleep, yield_core
 from dgcl.kernels.memory import load_acquire, load_word, monotonic_nanoseconds, store_release
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "0f33cb0bae480bce"
+COMPILED_FROM: Final = "01ab4445ed40e7b5"
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call; a send can run now (with LOOK); the chosen send is done.
@@ -34,6 +34,11 @@ ALL, LOOK = -1, -2
 
 EXPAND: Final = 0
 FOLD: Final = 1
+
+#: After a dear yield, waits without any.
+FEWEST, MOST = 16, 1024
+#: Whether to yield in a wait is decided when it has lasted a moment.
+UNDECIDED: Final = -1
 
 
 @njit(nogil=True, cache=True)
@@ -119,7 +124,8 @@ def advance(
     moved: np.ndarray,
     where: np.ndarray,
     times: np.ndarray,
-    patience: tuple[int, int, int],
+    patience: tuple[int, int, int, int, int],
+    yields: np.ndarray,
     chosen: int,
 ) -> int:
     """Carry the call on.
@@ -147,8 +153,9 @@ def advance(
             rest is scratch.
         times: ``(S + R, 2)`` int64, out: when each send began and ended, and when each receive was seen (in
             the first column); ``(0, 2)`` where nobody wants to know.
-        patience: What to do before WAITING is returned: nanoseconds in which to look in vain, then how many naps to
-            take, and nanoseconds of a nap. All zero for what can be done at once.
+        patience: What to do before WAITING is returned (:data:`dgcl.runtime.patience.Patience`); all zero for what can
+            be done at once.
+        yields: ``(2,)`` int64: in how many waits to come not to yield, and how many they were when they began; updated.
         chosen: Which sends to carry out: ALL, LOOK, or the number of one.
     """
     send_peer, send_stage, send_count, send_from, send_to, dep_ptr, deps, first_arrival = sends
@@ -161,7 +168,8 @@ def advance(
     scratch = where.ctypes.data + 16
     blocked = np.zeros(len(peer_ready), np.uint8)
     targets = np.zeros(2, np.int64)
-    spin, naps, nap = patience
+    look, share, dear, naps, nap = patience
+    sharing = UNDECIDED  # nanoseconds to go on yielding, once it has looked for long enough
     since = -1  # when it began to look in vain
     listening = False
     while True:
@@ -265,7 +273,9 @@ def advance(
             pending -= 1
             progressed = True
         if pending == 0 or progressed:
-            since = -1
+            if sharing > 0:
+                yields[1] //= 2
+            since, sharing = -1, UNDECIDED
             if listening:
                 mute(own_bell)
                 listening = False
@@ -279,10 +289,18 @@ def advance(
             if word == LOOK_UP or (word == ASLEEP and naps <= 0):
                 return WAITING
             continue
-        if spin > 0:
+        if look > 0:
             now = monotonic_nanoseconds(scratch)
             since = now if since < 0 else since
-            if now - since < spin:
+            if now - since < look:
+                continue
+            if sharing == UNDECIDED:
+                sharing = share if yields[0] == 0 else 0
+                yields[0] = max(yields[0] - 1, 0)
+            if now - since < look + sharing:
+                if yield_core(scratch) > dear:
+                    sharing = 0
+                    yields[:] = min(max(2 * yields[1], FEWEST), MOST)
                 continue
         if naps <= 0:
             return WAITING

@@ -57,6 +57,7 @@ class Stepper:
             task.where,
             task.times,
             patience,
+            task.yields,
             chosen,
         )
         return status

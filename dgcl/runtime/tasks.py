@@ -89,6 +89,7 @@ class Task:
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)
         self.where = np.zeros(4, np.int64)
+        self.yields = np.zeros(2, np.int64)
         self.times = np.zeros((0, 2), np.int64)
         self.span = (0, 0)
         self.copied = 0

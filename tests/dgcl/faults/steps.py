@@ -22,6 +22,7 @@ from dgcl.context import context
 from dgcl.runtime import executor
 from dgcl.runtime.board import LINE
 from dgcl.runtime.engine import read_word, write_word
+from dgcl.runtime.patience import AT_ONCE
 
 #: Where faults strike while a call runs, in the order of a call.
 IN_CALLS = (
@@ -94,7 +95,7 @@ class Steps:
             point("call: all told, nothing done")
             return call
 
-        runtime.patience = (0, 0, 0)  # the engine looks once and comes back
+        runtime.patience = AT_ONCE  # the engine looks once and comes back
 
         def driven(call: Any, wait: bool = True) -> bool:
             self.pull(point)
