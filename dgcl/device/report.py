@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from dgcl.device.words import Look
 from dgcl.errors import DisagreementError
 from dgcl.kernels.cuda_tables import CALL
 from dgcl.program.model import Program
-from dgcl.runtime.waits import VERBS, unpack_tag
+from dgcl.runtime.waits import VERBS, count_rows, unpack_tag
 
 _MOST_WAITS = 5  # in a message
 
@@ -40,12 +38,14 @@ def awaited(program: Program, look: Look, tag: int) -> list[Wait]:
         schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
     ):
         if look.done(peer) < call * program.num_stages + stage + 1:
-            waits.append((stage, peer, f"stage {stage}: {_rows(count)} missing from rank {peer}"))
+            waits.append((stage, peer, f"stage {stage}: {count_rows(count)} missing from rank {peer}"))
     for peer, stage, count in zip(
         schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
     ):
         if look.ready(peer)[0] < call:
-            waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {_rows(count)}"))
+            waits.append(
+                (stage, peer, f"stage {stage}: rank {peer} is not ready to receive {count_rows(count)}")
+            )
     return sorted(waits)
 
 
@@ -84,7 +84,3 @@ def disagreement(program: Program, call: int, tag: int, others: str) -> Disagree
         f"ranks make different calls: rank {program.rank} is in call {call}: {unpack_tag(tag)}; {others}. "
         "Every rank must make the same calls with the same row shape and dtype, in the same order"
     )
-
-
-def _rows(count: int | np.integer) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"

@@ -23,12 +23,12 @@ def awaited(call: Call) -> list[tuple[int, str]]:
     task, schedule = call.task, call.task.schedule
     waits: list[tuple[int, int, str]] = []
     for i in np.flatnonzero(task.received == 0):
-        rows, stage = _rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
+        rows, stage = count_rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
         peer = int(schedule.recv_peer[i])
         waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
     for i in np.flatnonzero(call.unsent()):
         peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
-        rows = _rows(schedule.send_count[i].sum())
+        rows = count_rows(schedule.send_count[i].sum())
         if read_word(int(task.lines[0][peer])) < call.number:
             waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
         elif task.remote[i]:
@@ -92,5 +92,6 @@ def unpack_tag(tag: int) -> str:
     return f"{VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width})"
 
 
-def _rows(count: int) -> str:
+def count_rows(count: int | np.integer) -> str:
+    """So many rows, in words."""
     return f"{count} row" if count == 1 else f"{count} rows"
