@@ -87,11 +87,10 @@ def covers(
             if label[n, v] < 0:
                 continue
             for u in range(world):
-                link = link_of[u, v]
-                if link >= 0 and label[n, u] != label[n, v]:
-                    links[num] = link
+                if label[n, u] != label[n, v] and link_of[u, v] >= 0:  # most pairs are on one side
+                    links[num] = link_of[u, v]
                     num += 1
-                    latency[n] = min(latency[n], link_latency[link])
+                    latency[n] = min(latency[n], link_latency[links[num - 1]])
         crossing = links[:num]
         user_ptr, user = _users(crossing, link_ptr, link_directions, num_directions)
         narrowest = np.inf
