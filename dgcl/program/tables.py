@@ -2,12 +2,14 @@
 
 Walking in ascending id makes every transfer's rows ascend by id without a sort; a tree's edges are listed
 parents first, so a vertex's local row at a sender is known when an edge that leaves it is reached.
+
+Places are unsigned where there are many of them: a signed one might count from the end, which is looked at every time.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, uint64
 
 
 @njit(nogil=True, cache=True)
@@ -97,12 +99,13 @@ def fill_tables(
     slot_of_send = np.empty(num_sent, np.int32)
 
     for vertex in range(len(part)):
-        tree = tree_of_vertex[vertex]
-        if tree < 0:
+        if tree_of_vertex[vertex] < 0:
             continue
-        row_at[part[vertex]] = owned_index[vertex]
-        for edge in range(edge_ptr[tree], edge_ptr[tree + 1]):
-            transfer = edge_transfer[edge]
+        tree = uint64(tree_of_vertex[vertex])
+        row_at[uint64(part[vertex])] = owned_index[vertex]
+        for each in range(edge_ptr[tree], edge_ptr[tree + uint64(1)]):
+            edge = uint64(each)
+            transfer = uint64(edge_transfer[edge])
             if edge_relay[edge]:
                 i = relay_next[transfer]
                 relay_next[transfer] = i + 1
@@ -112,32 +115,35 @@ def fill_tables(
                 i = halo_next[transfer]
                 halo_next[transfer] = i + 1
                 row = transfer_halo_row[transfer] + i
-                halo_ids[transfer_halo_id[transfer] + i] = vertex
-            sender = edge_src[edge]
-            send_rows[transfer_send[transfer] + i] = row_at[sender]
-            slot_of_send[transfer_send[transfer] + i] = transfer_slot[transfer] + i
-            arrivals_of_row[row_base[sender] + row_at[sender]] += 1
-            row_at[edge_dst[edge]] = row
+                halo_ids[uint64(transfer_halo_id[transfer] + i)] = vertex
+            sender = uint64(edge_src[edge])
+            send = uint64(transfer_send[transfer] + i)
+            send_rows[send] = row_at[sender]
+            slot_of_send[send] = transfer_slot[transfer] + i
+            arrivals_of_row[uint64(row_base[sender] + row_at[sender])] += 1
+            row_at[uint64(edge_dst[edge])] = row
 
     arrival_rows = np.full(num_sent, -1, np.int32)
     arrival_slots = np.empty(num_sent, np.int32)
     for rank in range(world_size):
-        start = np.empty(row_base[rank + 1] - row_base[rank], np.int64)
-        position = sent_base[rank]
-        for row in range(len(start)):
-            start[row] = position
-            position += arrivals_of_row[row_base[rank] + row]
-        for i in range(sent_base[rank], sent_base[rank + 1]):
-            row, slot = send_rows[i], slot_of_send[i]
-            place = start[row]
-            start[row] = place + 1
+        first_row, first = row_base[rank], sent_base[rank]
+        start = np.empty(row_base[rank + 1] - first_row, np.int64)
+        position = first
+        for local in range(len(start)):
+            start[local] = position
+            position += arrivals_of_row[uint64(first_row + local)]
+        for each in range(first, sent_base[rank + 1]):
+            row, slot = send_rows[uint64(each)], slot_of_send[uint64(each)]
+            place = start[uint64(row)]
+            start[uint64(row)] = place + 1
             # Few arrivals per row: insert in order of slots.
-            while (
-                place > sent_base[rank] and arrival_rows[place - 1] == row and arrival_slots[place - 1] > slot
-            ):
-                arrival_rows[place] = arrival_rows[place - 1]
-                arrival_slots[place] = arrival_slots[place - 1]
+            while place > first:
+                before = uint64(place - 1)
+                if arrival_rows[before] != row or arrival_slots[before] <= slot:
+                    break
+                arrival_rows[uint64(place)] = row
+                arrival_slots[uint64(place)] = arrival_slots[before]
                 place -= 1
-            arrival_rows[place] = row
-            arrival_slots[place] = slot
+            arrival_rows[uint64(place)] = row
+            arrival_slots[uint64(place)] = slot
     return send_rows, halo_ids, arrival_rows, arrival_slots
