@@ -68,7 +68,11 @@ def connect_device(
     network, why = join_network(program, control, device, runtime, timeout, channel)
     if network is None:
         return HostExchange(program, control, device, runtime, why)
-    return DeviceExchange(program, control, timeout, device, network)
+    try:
+        return DeviceExchange(program, control, timeout, device, network)
+    except BaseException:
+        network.abort()  # nobody else knows of its wire yet
+        raise
 
 
 def open_devices(control: Control, device: str | torch.device) -> Device | None:

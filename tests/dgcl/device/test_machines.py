@@ -389,3 +389,17 @@ def test_nccl_that_was_asked_for_must_work(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("dgcl.device.nccl._hindrance", lambda control: "this torch is built without NCCL")
     with pytest.raises(CommError, match='channel="nccl" cannot be had: this torch is built without NCCL'):
         on_machines(PAIR, (0, 1), lambda rank: None, channel="nccl")
+
+
+def test_where_the_rest_of_set_up_fails_the_wire_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires: list[Any] = []
+
+    def refuse(self: Any, program: Any, control: Any, timeout: float, device: Any, network: Any) -> None:
+        wires.append(network.wire)
+        raise MemoryError("no room on the device")
+
+    monkeypatch.setattr(DeviceExchange, "__init__", refuse)
+    with pytest.raises(MemoryError, match="no room on the device"):
+        on_machines(PAIR, (0, 1), lambda rank: None)
+    assert len(wires) == 2
+    assert all(wire._group.aborted for wire in wires)
