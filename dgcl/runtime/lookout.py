@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from dgcl.errors import CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.program.model import Program
 from dgcl.runtime.board import ALIVE, FAILED, Board
 from dgcl.runtime.engine import read_word
@@ -58,27 +58,18 @@ class Lookout:
     def look(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
         waits = awaited(under_way)
-        alone = bool(waits) and self.alone()
-        if alone:
+        trouble = self._trouble(under_way, waits)  # before the next: who leaves over a crossing has shown it by then
+        if waits and self.alone():
             self._peers.boards[self._rank].post_stuck(under_way.number)
-        crossed = self._elsewhere(under_way, crossed=True) if alone else ""
-        if crossed:  # before all else: the peer may have found out first, and left
-            raise DisagreementError(
-                f"ranks make the calls of different communicators in different orders: {self.place(under_way)}"
-                f" is in {VERBS[under_way.task.verb]} of {self.name}; {crossed}. Every rank must make the same calls"
-                " in the same order, over all communicators"
-            )
-        for peer, needed in waits:
-            call, theirs = self._peers.boards[peer].current_call()
-            differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
-            why = self._peers.gone(peer) or self._cut_off(peer)
-            # It may have done its part just before it went on: only what is still missing now is lost.
-            if (differs or why is not None) and not arrived_meanwhile(
-                under_way, peer, self._peers.boards, self._program.num_stages
-            ):
-                if differs:
-                    raise self.disagreement(under_way, peer, call, theirs)
-                raise PeerLostError(f"{self.place(under_way)}: rank {peer} {why}, and {needed}")
+            crossed = self._elsewhere(under_way, crossed=True)
+            if crossed:
+                raise DisagreementError(
+                    "ranks make the calls of different communicators in different orders:"
+                    f" {self.place(under_way)} is in {VERBS[under_way.task.verb]} of {self.name}; {crossed}. Every"
+                    " rank must make the same calls in the same order, over all communicators"
+                )
+        if trouble is not None:
+            raise trouble
         waits = awaited(under_way) if late else []
         if waits:
             stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
@@ -89,6 +80,21 @@ class Lookout:
                 f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
                 " be that late, give build_comm_info a longer timeout"
             )
+
+    def _trouble(self, under_way: Call, waits: list[tuple[int, str]]) -> CommError | None:
+        """The error for a peer that is gone or makes another call, if one of those that are waited for is or does."""
+        for peer, needed in waits:
+            call, theirs = self._peers.boards[peer].current_call()
+            differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
+            why = self._peers.gone(peer) or self._cut_off(peer)
+            # It may have done its part just before it went on: only what is still missing now is lost.
+            if (differs or why is not None) and not arrived_meanwhile(
+                under_way, peer, self._peers.boards, self._program.num_stages
+            ):
+                if differs:
+                    return self.disagreement(under_way, peer, call, theirs)
+                return PeerLostError(f"{self.place(under_way)}: rank {peer} {why}, and {needed}")
+        return None
 
     def place(self, call: Call) -> str:
         """Who speaks, and in which call."""

@@ -62,6 +62,35 @@ def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool
     assert f"where rank 1 has begun {'1' if used else 'none'}" in one
 
 
+def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order() -> None:
+    """Rank 1 sees no crossing yet; before it looks on, rank 0 has found it, and has closed both communicators."""
+    left = threading.Event()
+
+    def run() -> str:
+        one, two = both(600.0)
+        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        first = (one, two)[one.rank]
+        if one.rank == 1:
+            lookout = two._runtime.lookout
+            look_elsewhere = lookout._elsewhere
+
+            def too_early(*rest: object, **more: object) -> str:
+                lookout._elsewhere = look_elsewhere  # type: ignore[method-assign]
+                left.wait(50)
+                return ""
+
+            lookout._elsewhere = too_early  # type: ignore[method-assign, assignment]
+        with pytest.raises(DisagreementError, match="communicators in different orders") as caught:
+            expand(first)
+        if one.rank == 0:
+            one.close()
+            two.close()
+            left.set()
+        return str(caught.value)
+
+    dgcl.launch(run, 2)
+
+
 @pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
 def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -> None:
     def run() -> str:

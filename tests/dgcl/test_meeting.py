@@ -158,6 +158,13 @@ def test_groups_of_other_ranks_do_not_mix(rank_pool: Callable[[int], RankPool]) 
     rank_pool(3).run(crossed)
 
 
+def wait_for_all(step: str) -> None:
+    """Until every rank has come to this step, by the store alone."""
+    store = dist.PrefixStore(f"step {step}", dist.distributed_c10d._get_default_store())
+    store.set(str(dist.get_rank()), "")
+    store.wait([str(rank) for rank in range(dist.get_world_size())])
+
+
 def in_other_orders() -> None:
     """Rank 0 comes to all first, rank 1 to the pair; both are told, and all meet afterwards."""
     me = dist.get_rank()
@@ -169,8 +176,10 @@ def in_other_orders() -> None:
         else:
             GroupControl(None, 1.0)
 
+    wait_for_all("begin")
     with pytest.raises(CommTimeoutError, match=missing[me]):
         come_to_mine()
+    wait_for_all("gave up")  # who still waited here would meet those who have come again
     assert GroupControl(None, 60.0).exchange(me) == [0, 1, 2]
 
 
