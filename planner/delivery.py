@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import Int64Array
 from dgcl.planner.errors import PlanError
 from dgcl.planner.plan import Trees
 from dgcl.planner.relation import Relation
@@ -27,26 +26,27 @@ from dgcl.planner.relation import Relation
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-_CELLS = 1 << 18  # table cells per chunk of trees: 2 MB, which stay in a cache
-
 
 def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
     """Prove that `trees` deliver `relation` over the links of `topology` (see the module's text).
 
-    O(edges) time; memory is bounded by working through the trees in chunks.
+    One pass over the edges; no memory besides.
 
     Raises:
         PlanError: naming the tree, its class and the edge that break the proof.
     """
+    from dgcl.planner.delivery_kernels import FINE, first_fault
+
     world = relation.world_size
     if topology.num_devices != world:
         raise PlanError(f"the topology has {topology.num_devices} devices but the relation has {world} ranks")
     _check_counts(relation, trees)
-    _check_edges(trees, topology, world)
-    step = max(1, _CELLS // world)
-    num_dests = relation.num_dests()
-    for first in range(0, trees.num_trees, step):
-        _check_delivery(relation, num_dests, trees, first, min(trees.num_trees, first + step))
+    fault, tree, edge = first_fault(
+        relation.source, relation.dests, relation.num_dests(), trees.tree_class, trees.edge_ptr, trees.edge_src,
+        trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1),
+    )  # fmt: skip
+    if fault != FINE:
+        raise PlanError(_what_is_wrong(fault, tree, edge, relation, trees, topology))
 
 
 def _check_counts(relation: Relation, trees: Trees) -> None:
@@ -68,79 +68,35 @@ def _check_counts(relation: Relation, trees: Trees) -> None:
         raise PlanError(f"class {c} has {relation.count[c]} vertices but its trees take {total}")
 
 
-def _check_edges(trees: Trees, topology: Topology, world: int) -> None:
-    for name, ranks in (("sender", trees.edge_src), ("receiver", trees.edge_dst)):
-        bad = np.flatnonzero((ranks < 0) | (ranks >= world))
-        if bad.size:
-            raise PlanError(f"{_edge(trees, int(bad[0]))}: the {name} is no rank (world size {world})")
-    bad = np.flatnonzero(topology.arrays().link_of[trees.edge_src, trees.edge_dst] < 0)
-    if bad.size:
-        raise PlanError(f"{_edge(trees, int(bad[0]))}: topology {topology.name!r} has no such link")
-    limit = max(1, world - 1)
-    bad = np.flatnonzero(trees.edge_stage >= limit)
-    if bad.size:
-        raise PlanError(f"{_edge(trees, int(bad[0]))}: stages must be < {limit} at world size {world}")
+def _what_is_wrong(fault: int, t: int, e: int, relation: Relation, trees: Trees, topology: Topology) -> str:
+    """Say what `first_fault` found."""
+    from dgcl.planner import delivery_kernels as kernels
 
-
-def _check_delivery(relation: Relation, num_dests: Int64Array, trees: Trees, first: int, last: int) -> None:
-    """Check points 2 to 4 for the trees ``first:last`` on a table of which edge enters which rank of which
-    tree.
-    """
+    c = int(trees.tree_class[t])
+    begin, end = int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1])
+    entered = trees.edge_dst[begin:end].tolist()
+    if fault == kernels.LEFT_OUT:
+        left = [d for d in relation.dest_ranks(c) if d not in entered]
+        return f"tree {t} of class {c} never delivers to rank {left[0]} ({len(left)} left out)"
+    sender, receiver, stage = int(trees.edge_src[e]), int(trees.edge_dst[e]), int(trees.edge_stage[e])
     world = relation.world_size
-    begin, end = int(trees.edge_ptr[first]), int(trees.edge_ptr[last])
-    sizes = np.diff(trees.edge_ptr[first : last + 1])
-    tree = np.repeat(np.arange(last - first), sizes)
-    src, dst = trees.edge_src[begin:end], trees.edge_dst[begin:end]
-    stage = trees.edge_stage[begin:end]
-    edge = np.arange(end - begin)
-    root = relation.source[trees.tree_class[first:last]]
-
-    bad = np.flatnonzero(dst == root[tree])
-    if bad.size:
-        raise PlanError(
-            f"{_edge(trees, begin + int(bad[0]))}: enters the owner of the class, which has the row"
-        )
-    entered = np.full((last - first) * world, -1, np.int64)
-    entered[tree * world + dst] = edge
-    bad = np.flatnonzero(entered[tree * world + dst] != edge)
-    if bad.size:
-        e = begin + int(bad[0])
-        raise PlanError(f"{_edge(trees, e)}: rank {trees.edge_dst[e]} is entered twice in this tree")
-
-    inner = np.flatnonzero(src != root[tree])
-    parent = entered[tree[inner] * world + src[inner]]
-    bad = np.flatnonzero(parent < 0)
-    if bad.size:
-        e = begin + int(inner[bad[0]])
-        raise PlanError(f"{_edge(trees, e)}: rank {trees.edge_src[e]} sends a row that it never receives")
-    bad = np.flatnonzero(parent >= inner)
-    if bad.size:
-        raise PlanError(f"{_edge(trees, begin + int(inner[bad[0]]))}: edges must be listed parents first")
-    bad = np.flatnonzero(stage[parent] >= stage[inner])
-    if bad.size:
-        e, p = begin + int(inner[bad[0]]), begin + int(parent[bad[0]])
-        raise PlanError(
-            f"{_edge(trees, e)}: its sender gets the row in stage {trees.edge_stage[p]}, not earlier"
-        )
-
-    classes = trees.tree_class[first:last]
-    words = relation.dests[classes[tree], dst >> 6]
-    wanted = ((words >> (dst & 63).astype(np.uint64)) & np.uint64(1)).astype(np.int64)
-    served = np.bincount(tree, weights=wanted, minlength=last - first).astype(np.int64)
-    bad = np.flatnonzero(served != num_dests[classes])
-    if bad.size:
-        t = int(bad[0])
-        got = set(dst[tree == t].tolist())
-        c = int(classes[t])
-        left = [d for d in relation.dest_ranks(c) if d not in got]
-        raise PlanError(
-            f"tree {first + t} of class {c} never delivers to rank {left[0]} ({len(left)} left out)"
-        )
-
-
-def _edge(trees: Trees, e: int) -> str:
-    t = int(np.searchsorted(trees.edge_ptr, e, side="right")) - 1
-    return (
-        f"tree {t} of class {trees.tree_class[t]}, edge {e} (rank {trees.edge_src[e]} -> rank"
-        f" {trees.edge_dst[e]}, stage {trees.edge_stage[e]})"
-    )
+    if fault == kernels.NO_SENDER:
+        what = f"the sender is no rank (world size {world})"
+    elif fault == kernels.NO_RECEIVER:
+        what = f"the receiver is no rank (world size {world})"
+    elif fault == kernels.NO_LINK:
+        what = f"topology {topology.name!r} has no such link"
+    elif fault == kernels.LATE:
+        what = f"stages must be < {max(1, world - 1)} at world size {world}"
+    elif fault == kernels.OWNER:
+        what = "enters the owner of the class, which has the row"
+    elif fault == kernels.TWICE:
+        what = f"rank {receiver} is entered twice in this tree"
+    elif fault == kernels.TOO_SOON:
+        fed = int(trees.edge_stage[begin + entered.index(sender)])
+        what = f"its sender gets the row in stage {fed}, not earlier"
+    elif sender in entered:
+        what = "edges must be listed parents first"
+    else:
+        what = f"rank {sender} sends a row that it never receives"
+    return f"tree {t} of class {c}, edge {e} (rank {sender} -> rank {receiver}, stage {stage}): {what}"

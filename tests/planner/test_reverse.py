@@ -154,7 +154,7 @@ def changed(trees: Trees, **arrays: list[int]) -> Trees:
     [
         pytest.param({"edge_stage": [0, 0]}, "not earlier", id="sums before all have come"),
         pytest.param({"edge_stage": [1, 0]}, "not earlier", id="stages the wrong way"),
-        pytest.param({"edge_dst": [0, 2]}, "no such link|never receives|entered twice", id="to another rank"),
+        pytest.param({"edge_dst": [0, 2]}, "no such link|never receives|parents first", id="to another rank"),
         pytest.param({"tree_count": [3]}, "trees take 3", id="a row left out"),
     ],
 )

@@ -1,0 +1,76 @@
+"""One pass over all trees that finds the first edge or tree for which the proof of delivery fails; compiled.
+
+Imported on first use, like all compiled code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
+from dgcl.planner.compiled import compiled
+
+FINE: Final = 0
+NO_SENDER, NO_RECEIVER, NO_LINK, LATE, OWNER, TWICE, UNFED, TOO_SOON, LEFT_OUT = range(1, 10)
+
+
+@compiled
+def first_fault(
+    root: Int32Array,
+    dests: MaskArray,
+    num_dests: Int64Array,
+    tree_class: Int32Array,
+    edge_ptr: Int64Array,
+    edge_src: Int32Array,
+    edge_dst: Int32Array,
+    edge_stage: Int32Array,
+    link_of: Int32Array,
+    stage_limit: int,
+) -> tuple[int, int, int]:
+    """Return what is wrong first, in which tree and at which edge; ``(FINE, 0, 0)`` if nothing is.
+
+    Args:
+        root, dests, num_dests: owner (C,), destinations (C, words) and their number (C,) of each class.
+        tree_class, edge_ptr, edge_src, edge_dst, edge_stage: the trees; classes are in range.
+        link_of: (P, P), negative where there is no link.
+        stage_limit: stages must be below.
+
+    Of an edge it is said that its sender or receiver is no rank, that there is no such link, that the stage is too
+    LATE, that it enters the OWNER or a rank for the second time (TWICE), that its sender is UNFED, entered by no edge
+    before, or that it comes TOO_SOON, not after that edge's stage. Of a tree that it has LEFT_OUT destinations; its
+    edge is then the one behind its last.
+    """
+    world = link_of.shape[0]
+    fed_in = np.full(world, -1, np.int64)  # the last tree that entered a rank, and in which stage
+    fed_at = np.empty(world, np.int32)
+    for t in range(tree_class.shape[0]):
+        c = tree_class[t]
+        owner = root[c]
+        served = 0
+        for e in range(edge_ptr[t], edge_ptr[t + 1]):
+            src, dst, stage = edge_src[e], edge_dst[e], edge_stage[e]
+            if src < 0 or src >= world:
+                return NO_SENDER, t, e
+            if dst < 0 or dst >= world:
+                return NO_RECEIVER, t, e
+            if link_of[src, dst] < 0:
+                return NO_LINK, t, e
+            if stage >= stage_limit:
+                return LATE, t, e
+            if dst == owner:
+                return OWNER, t, e
+            if fed_in[dst] == t:
+                return TWICE, t, e
+            if src != owner:
+                if fed_in[src] != t:
+                    return UNFED, t, e
+                if fed_at[src] >= stage:
+                    return TOO_SOON, t, e
+            fed_in[dst] = t
+            fed_at[dst] = stage
+            served += (dests[c, dst >> 6] >> np.uint64(dst & 63)) & np.uint64(1) != np.uint64(0)
+        if served != num_dests[c]:
+            return LEFT_OUT, t, edge_ptr[t + 1]
+    return FINE, 0, 0
