@@ -34,20 +34,26 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
         if size != 1:
             alone[s] = -1
     larger = np.flatnonzero(alone < 0)
+    words = masks[larger].T.copy()  # (W, L) and (P, L): the loops over sets below take several at a time
+    inside = member[larger].T.copy()
+    entered = np.zeros(larger.shape[0])
+    met = np.empty(larger.shape[0], np.uint64)
     for c in range(source.shape[0]):
-        for w in range(masks.shape[1]):
+        met[:] = 0
+        for w in range(words.shape[0]):
             bits = dests[c, w]
+            if bits == np.uint64(0):
+                continue
+            for i in range(met.shape[0]):
+                met[i] |= words[w, i] & bits
             while bits:
                 into[64 * w + lowest_bit(bits)] += count[c]
                 bits &= bits - np.uint64(1)
-        for i in range(larger.shape[0]):
-            s = larger[i]
-            if member[s, source[c]]:
-                continue
-            for w in range(masks.shape[1]):
-                if dests[c, w] & masks[s, w]:
-                    rows[s] += count[c]
-                    break
+        home, leaving = inside[source[c]], float(count[c])
+        for i in range(met.shape[0]):
+            entered[i] += 0.0 if home[i] or met[i] == np.uint64(0) else leaving
+    for i in range(larger.shape[0]):
+        rows[larger[i]] = entered[i]
     for s in range(num_sets):
         if alone[s] >= 0:
             rows[s] = into[alone[s]]

@@ -89,6 +89,13 @@ def hand_out(
 
 
 @compiled
+def _next_tree(forest: Forest, t: int, out: Int64Array) -> None:
+    """Set `out` to the rows of tree t, t, and where its edges begin and end."""
+    out[0], out[1] = forest.count[t], t
+    out[2], out[3] = forest.first[t], forest.first[t] + forest.size[t]
+
+
+@compiled
 def _hand_out(
     forest: Forest,
     head: Int64Array,
@@ -103,7 +110,7 @@ def _hand_out(
     longest: int,
     world: int,
 ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, Int32Array]:
-    """Go through the classes; `head` is the tree at which each bundle is, `left` what it can still take."""
+    """Go through the classes; `head` is the first tree of each bundle."""
     num_classes = source.shape[0]
     # each tree is the end of a class or of a bundle's tree
     rows_sent = rows_moved = 0.0
@@ -117,9 +124,12 @@ def _hand_out(
     out_link, out_stage = np.empty(room_edges, np.int32), np.empty(room_edges, np.int32)
     entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
     sorted_ = np.empty(longest, np.int64)  # the edges of one tree by (stage, link)
-    left = np.zeros(head.shape[0], np.int64)
+    keys = np.empty(forest.used[1], np.int64)
+    for e in range(keys.shape[0]):
+        keys[e] = np.int64(forest.stage[e]) << 32 | forest.link[e]
+    now = np.empty((head.shape[0], 4), np.int64)  # of each bundle: rows left in its tree, the tree, its edges
     for b in range(head.shape[0]):
-        left[b] = forest.count[head[b]]
+        _next_tree(forest, head[b], now[b])
     trees = edges = 0
     for c in range(num_classes):
         rows = count[c]
@@ -128,10 +138,9 @@ def _hand_out(
             size = rows
             for i in range(item_ptr[c], item_ptr[c + 1]):
                 b = number[source[c], item_set[i]]
-                if left[b] == 0:
-                    head[b] += 1
-                    left[b] = forest.count[head[b]]
-                size = min(size, left[b])
+                if now[b, 0] == 0:
+                    _next_tree(forest, now[b, 1] + 1, now[b])
+                size = min(size, now[b, 0])
             if edges + longest > room_edges:
                 room_edges = 2 * room_edges
                 out_link = np.concatenate((out_link, np.empty(room_edges - out_link.shape[0], np.int32)))
@@ -140,10 +149,9 @@ def _hand_out(
             num = 0
             for i in range(item_ptr[c], item_ptr[c + 1]):
                 b = number[source[c], item_set[i]]
-                left[b] -= size
-                t = head[b]
-                for e in range(forest.first[t], forest.first[t] + forest.size[t]):
-                    key, at = np.int64(forest.stage[e]) << 32 | forest.link[e], num
+                now[b, 0] -= size
+                for e in range(now[b, 2], now[b, 3]):
+                    key, at = keys[e], num
                     while at > 0 and sorted_[at - 1] > key:
                         sorted_[at] = sorted_[at - 1]
                         at -= 1
