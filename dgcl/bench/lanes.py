@@ -8,8 +8,7 @@ that are done sleep until all are, for where ranks outnumber cores their checks 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,35 +18,10 @@ from dgcl.bench import patterns
 from dgcl.bench.copies import Copies
 from dgcl.bench.exchange import Exchange, ExecutorExchange
 from dgcl.bench.flags import Flags
+from dgcl.bench.turns import EXPAND, FOLD, Lap
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-
-EXPAND, FOLD = 0, 1
-
-
-@dataclass(frozen=True)
-class Lap:
-    """One rank's share of some calls in a row.
-
-    Attributes:
-        begin, end: Readings of the host's monotonic clock, in nanoseconds, comparable between processes.
-        wrong: Elements that were not what they must be, over all the calls.
-    """
-
-    begin: int
-    end: int
-    wrong: int
-
-
-class Lane(Protocol):
-    """Runs laps. Every method is collective."""
-
-    def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
-        """Make room for laps of ``calls`` calls with rows of ``width`` elements."""
-
-    def run(self, verb: int, first: int, calls: int) -> Lap:
-        """A lap of the iterations ``first`` to ``first + calls``."""
 
 
 class ExchangeLane:

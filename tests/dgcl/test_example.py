@@ -147,7 +147,7 @@ def test_self_loops_are_made_single(program: ModuleType) -> None:
 @pytest.mark.parametrize(
     "ranks",
     [
-        pytest.param([], id="alone"),
+        pytest.param([], id="alone", marks=pytest.mark.slow),
         pytest.param(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"], id="torchrun"),
     ],
 )

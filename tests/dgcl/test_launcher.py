@@ -303,6 +303,7 @@ def test_listing_1_without_any_launcher(tmp_path: Path) -> None:
     assert run.returncode == 0
 
 
+@pytest.mark.slow
 def test_what_a_notebook_defines_is_not_known_to_processes() -> None:
     code = "import dgcl\ndef work(): pass\ndgcl.launch(work, 2, ranks='processes')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -310,6 +311,7 @@ def test_what_a_notebook_defines_is_not_known_to_processes() -> None:
     assert 'put what they need in a module, or use ranks="threads"' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["dgcl.launch(work, 2, ranks='processes')", "raise SystemExit(5)"])
 def test_a_script_that_launches_again_when_it_is_imported_is_told(tmp_path: Path, line: str) -> None:
     """New processes import the script, under another name than ``__main__``."""

@@ -12,7 +12,7 @@ module                                 what
 :mod:`dgcl.bench.on_device.measure`    all of it in turns
 ====================================== =================================================================
 
-Records, report and JSON are those of the CPU (:mod:`dgcl.bench.records`, :mod:`dgcl.bench.report`). What differs: a
+Turns, records, report and JSON are those of the CPU (:mod:`dgcl.bench.turns`, `records`, `report`). What differs: a
 call is timed by events on each rank's stream, after a call that is not timed and brings the ranks into step, and lasts
 as long as on the slowest rank; *copy* is a copy on each device, alone, of as many bytes as its ranks write.
 """

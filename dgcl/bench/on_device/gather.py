@@ -14,8 +14,9 @@ from torch import Tensor
 
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device.clock import Clock
-from dgcl.bench.on_device.lanes import EXPAND, Lap, Rows
+from dgcl.bench.on_device.lanes import Rows
 from dgcl.bench.on_device.peers import Needs
+from dgcl.bench.turns import EXPAND, Lap
 from dgcl.device.directory import Directory, PeerMemory
 from dgcl.device.gpu import CudaError
 from dgcl.errors import CommError
@@ -135,7 +136,8 @@ class GatherLane:
         self._meeting.barrier()
         seconds += self._clock.seconds(move)
         self._meeting.barrier()  # nobody packs anew before all have copied
-        return Lap(seconds, sum(self._rows.wrong(verb, found, first + k) for k, found in enumerate(results)))
+        wrong = sum(self._rows.wrong(verb, found, first + k) for k, found in enumerate(results))
+        return Lap(0, round(1e9 * seconds), wrong)
 
     def _slot(self, rank: int, call: int, first: int, count: int) -> Tensor:
         assert self._shared is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -12,34 +11,10 @@ from torch import Tensor
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device import patterns
 from dgcl.bench.on_device.clock import Clock
+from dgcl.bench.turns import EXPAND, Lap
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-
-EXPAND, FOLD = 0, 1
-
-
-@dataclass(frozen=True)
-class Lap:
-    """One rank's share of some calls in a row.
-
-    Attributes:
-        seconds: Of all of them, on the device.
-        wrong: Elements that were not what they must be.
-    """
-
-    seconds: float
-    wrong: int
-
-
-class Lane(Protocol):
-    """Runs laps. Every method is collective."""
-
-    def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
-        """Make room for laps of ``calls`` calls with rows of ``width`` elements."""
-
-    def run(self, verb: int, first: int, calls: int) -> Lap:
-        """A lap of the calls ``first`` to ``first + calls``."""
 
 
 class Exchange(Protocol):
@@ -122,7 +97,7 @@ class ExchangeLane:
         seconds = self._clock.seconds(timed)
         del warm
         wrong = sum(self._rows.wrong(verb, found, first + k) for k, found in enumerate(results))
-        return Lap(seconds, wrong)
+        return Lap(0, round(1e9 * seconds), wrong)
 
     def host_seconds(self, calls: int) -> list[float]:
         """Host time of single expands while the device is idle."""
@@ -167,4 +142,4 @@ class CopyLane:
         self._target.copy_(self._source)
         seconds = self._clock.seconds(timed) if self._rows else 0.0
         self._meeting.barrier()
-        return Lap(seconds, int((self._target != 1).sum()))
+        return Lap(0, round(1e9 * seconds), int((self._target != 1).sum()))

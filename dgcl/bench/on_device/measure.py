@@ -7,7 +7,6 @@ import socket
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -17,19 +16,18 @@ import dgcl
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device.clock import Clock
 from dgcl.bench.on_device.gather import GatherLane
-from dgcl.bench.on_device.lanes import EXPAND, FOLD, CopyLane, ExchangeLane, Lane, Lap, Rows
+from dgcl.bench.on_device.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.on_device.nccl import try_nccl
 from dgcl.bench.on_device.peers import Needs, gloo_exchange, nccl_exchange
 from dgcl.bench.patterns import DTYPES
-from dgcl.bench.prediction import predict
-from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings, Timing
+from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
+from dgcl.bench.turns import Contender, Lane, World, measure_case
 from dgcl.context import context
 from dgcl.control import Control
 from dgcl.device.through_host import HostExchange
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-    from dgcl.planner import Plan
 
 #: What is measured beside planners, and what it is.
 PEERS: Final = {
@@ -37,31 +35,10 @@ PEERS: Final = {
     "gloo": "torch.distributed all_to_all_single by Gloo, of packed rows",
     "nccl": "the same by NCCL, where it runs between these ranks",
 }
-LAP_BYTES: Final = 1 << 30  # of inputs and results that are alive at once, on each rank
-MAX_LAP: Final = 100  # calls
-MIN_LAPS: Final = 5
+LAP_BYTES: Final = 1 << 30  # of inputs and results, three times the rows, that are alive at once on each rank
 _HOST_CALLS: Final = 20
 
 Emit = Callable[[list[RankInfo] | Line | str], None]
-
-
-@dataclass
-class _Contender:
-    method: str
-    lane: Lane
-    plan: Plan | None = None
-    note: str = ""
-    laps: tuple[list[Lap], list[Lap]] = field(default_factory=lambda: ([], []))
-
-
-@dataclass
-class _World:
-    name: str
-    contenders: list[_Contender]
-    copy: _Contender
-    plain: Communicator
-    halo_rows: int
-    local_rows: int
 
 
 class _Planned:
@@ -98,13 +75,18 @@ def measure_on_device(
     ranks: list[RankInfo] = []
     lines: list[Line] = []
     tell: Emit = emit if control.rank == 0 else lambda record: None
+
+    def remark(contender: Contender) -> tuple[str, float | None]:
+        host = _host_seconds(contender, control)
+        return "" if host is None else f"a call takes the host {1e6 * host:.0f} us", host
+
     try:
         for case in cases:
             with _opened(case, settings, control, meeting, device, tell) as world:
                 if not ranks:
                     ranks = control.exchange(_describe(world.plain))
                     tell(ranks)
-                for line in _measure_case(case, world, settings, control):
+                for line in measure_case(case, world, settings, control, LAP_BYTES // 3, remark):
                     lines.append(line)
                     tell(line)
     finally:
@@ -123,7 +105,7 @@ def _describe(comm: Communicator) -> RankInfo:
 @contextmanager
 def _opened(
     case: Case, settings: Settings, control: Control, meeting: Flags, device: str, tell: Emit
-) -> Iterator[_World]:
+) -> Iterator[World]:
     """A communicator and a lane for each method; all closed at the end."""
     problem = case.problem() if control.rank == 0 else None
     built: dict[str, Communicator] = {}
@@ -144,28 +126,30 @@ def _opened(
 
     plain = build("direct")
     clock = Clock(plain.device, lambda: _finish(built))
-    contenders: list[_Contender] = []
+    contenders: list[Contender] = []
     lane: Lane
     for method in settings.methods:
         if method not in PEERS:
             comm = build(method)
             lane = ExchangeLane(comm, _Planned(comm), Rows(comm), clock, meeting)
-            contenders.append(_Contender(method, lane, comm.plan))
+            contenders.append(Contender(method, lane, comm, comm.plan))
             continue
         try:
             lane, note = _peer(method, plain, clock, meeting)
         except ValueError as error:  # the same on every rank
             tell(f"{method} is left out: {error}")
             continue
-        contenders.append(_Contender(method, lane, note=note))
+        contenders.append(Contender(method, lane, note=note))
     mine, first = _ranks_on_device(plain)
     halo_rows, local_rows = (
         sum(column) for column in zip(*control.exchange((plain.num_halo, plain.num_local)), strict=True)
     )
     share = round(local_rows * mine / control.world_size) if first else 0
-    copy = _Contender("copy", CopyLane(share, plain.device, clock, meeting))
+    copy = Contender("copy", CopyLane(share, plain.device, clock, meeting))
+    for contender in contenders:
+        contender.rows = local_rows
     name = control.broadcast(problem and problem.name)
-    yield _World(name, contenders, copy, plain, halo_rows, local_rows)
+    yield World(name, contenders, plain, halo_rows, local_rows, {local_rows: copy})
     for contender in contenders:
         if isinstance(contender.lane, GatherLane):
             contender.lane.close()
@@ -210,82 +194,8 @@ def _ranks_on_device(comm: Communicator) -> tuple[int, bool]:
     return len(mine), mine[0] == comm.rank
 
 
-def _measure_case(case: Case, world: _World, settings: Settings, control: Control) -> Iterator[Line]:
-    """The lines of one case, on rank 0. Collective."""
-    dtype = DTYPES[settings.dtype]
-    most = max(control.exchange(world.plain.num_local))
-    for width in case.widths:
-        row_bytes = width * dtype.itemsize
-        fit = LAP_BYTES // max(3 * most * row_bytes, 1)
-        calls = max(1, min(fit, -(-settings.iterations // MIN_LAPS), MAX_LAP))
-        _take_turns([*world.contenders, world.copy], settings, width, dtype, calls)
-        for contender in world.contenders:
-            forward, backward = (
-                _timing(control, contender.laps[verb], world.copy.laps[verb], calls)
-                for verb in (EXPAND, FOLD)
-            )
-            host = _host_seconds(contender, control)
-            if control.rank > 0:
-                continue
-            model, bound = predict(contender.plan, row_bytes)
-            notes = [contender.note, "" if host is None else f"a call takes the host {1e6 * host:.0f} us"]
-            yield Line(
-                name=world.name,
-                fraction=case.fraction,
-                method=contender.method,
-                dtype=settings.dtype,
-                width=width,
-                halo_rows=world.halo_rows,
-                local_rows=world.local_rows,
-                size=world.halo_rows * row_bytes / control.world_size,
-                moved=world.local_rows * row_bytes,
-                forward=forward,
-                backward=backward,
-                model_seconds=model,
-                bound_seconds=bound,
-                stages=None if contender.plan is None else contender.plan.num_stages,
-                note="; ".join(filter(None, notes)),
-                host_seconds=host,
-            )
-
-
-def _take_turns(
-    contenders: list[_Contender], settings: Settings, width: int, dtype: torch.dtype, calls: int
-) -> None:
-    """Run all laps; the contenders keep them."""
-    for contender in contenders:
-        contender.lane.prepare(width, dtype, calls)
-        contender.laps = ([], [])
-    number, warmup = 0, -(-settings.warmup // calls)
-    for turn in range(warmup + -(-settings.iterations // calls)):
-        for contender in contenders:
-            for verb in (EXPAND, FOLD):
-                lap = contender.lane.run(verb, number, calls)
-                if turn >= warmup:
-                    contender.laps[verb].append(lap)
-        number += calls
-
-
-def _host_seconds(contender: _Contender, control: Control) -> float | None:
+def _host_seconds(contender: Contender, control: Control) -> float | None:
     """Host time of a call of a plan, the median, on the rank that takes longest. Collective."""
     if contender.plan is None or not isinstance(contender.lane, ExchangeLane):
         return None
     return max(control.exchange(statistics.median(contender.lane.host_seconds(_HOST_CALLS))))
-
-
-def _timing(control: Control, laps: list[Lap], copies: list[Lap], calls: int) -> Timing:
-    """Put the ranks' laps together: each as long as on the slowest rank. Collective."""
-    every, every_copy = control.exchange(laps), control.exchange(copies)
-    seconds, copy_seconds = (
-        [max(lap.seconds for lap in ranks) / calls for ranks in zip(*given, strict=True)]
-        for given in (every, every_copy)
-    )
-    return Timing(
-        seconds=statistics.fmean(seconds),
-        best=min(seconds),
-        median=statistics.median(seconds),
-        copy_seconds=statistics.fmean(copy_seconds),
-        wrong=sum(lap.wrong for given in (every, every_copy) for ranks in given for lap in ranks),
-        laps=seconds,
-        copy_laps=copy_seconds,
-    )

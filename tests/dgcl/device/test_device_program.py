@@ -20,6 +20,7 @@ def outcome() -> dict[str, str]:
     return run_simulated("tests.dgcl.device.device_worlds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", CASES)
 def test_exchange_in_the_simulator(outcome: dict[str, str], name: str, order: str) -> None:

@@ -27,6 +27,7 @@ def block(page: str, word: str) -> str:
     return found
 
 
+@pytest.mark.slow
 def test_the_program_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(block("quickstart.md", "edge_index = "))
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]

@@ -65,16 +65,19 @@ def outcome() -> dict[str, Any]:
     return run_simulated("tests.dgcl.gpu_check.simulated")
 
 
+@pytest.mark.slow
 def test_kernels_measured_in_the_simulator_are_right(outcome: dict[str, Any]) -> None:
     assert len(outcome["right"]) > 30
     assert [name for name, right in outcome["right"].items() if not right] == []
     assert all(line["speed"] > 0 for line in outcome["lines"])
 
 
+@pytest.mark.slow
 def test_damaged_kernels_are_noticed(outcome: dict[str, Any]) -> None:
     assert outcome["damaged"] == {"gather": False, "sum": False}
 
 
+@pytest.mark.slow
 def test_exchanges_measured_in_the_simulator_are_right(outcome: dict[str, Any]) -> None:
     for method, lines in outcome["exchanges"].items():
         assert [line["verb"] for line in lines] == ["expand", "fold"]
@@ -84,5 +87,6 @@ def test_exchanges_measured_in_the_simulator_are_right(outcome: dict[str, Any]) 
         assert (lines[0]["torch"] is not None) == (method == "direct")
 
 
+@pytest.mark.slow
 def test_damaged_exchanges_are_noticed(outcome: dict[str, Any]) -> None:
     assert [line["right"] for line in outcome["damaged exchanges"]] == [True, False]

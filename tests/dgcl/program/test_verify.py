@@ -10,6 +10,7 @@ import pytest
 from dgcl.program import Program, Schedule
 from dgcl.program.verify import ProgramError, verify_programs
 from tests.dgcl.support_plans import TREES, World, make_world, places_saved, random_world, wandering
+from tests.samples import sampled
 
 
 def verify(world: World, programs: list[Program]) -> None:
@@ -96,7 +97,9 @@ def test_what_is_compiled_is_proved(trees: str, world_size: int) -> None:
     verify(world, world.programs)
 
 
-@pytest.mark.parametrize("trees", ["direct", "line", "hub", "random-1", "random-2"])
+@pytest.mark.parametrize(
+    "trees", sampled(["random-1", "direct", "line", "hub", "random-2"], keep=lambda trees: trees < 2)
+)
 def test_every_change_of_a_table_is_rejected(trees: str) -> None:
     """Or makes no difference: then it is accepted."""
     assert_every_change_is_rejected(random_world(3, 4, trees, num_nodes=24, num_edges=60))

@@ -34,7 +34,11 @@ def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int)
 @pytest.mark.parametrize("gap", [0.0, 0.05], ids=["closest", "rough"])
 @pytest.mark.parametrize(
     ("machine", "shape", "scale"),
-    [("dgx1", "web-google", 0.002), ("pcie8", "reddit", 0.001), ("dgx1x2", "wiki-talk", 0.001)],
+    [
+        pytest.param("dgx1", "web-google", 0.002, marks=pytest.mark.slow),
+        ("pcie8", "reddit", 0.001),
+        pytest.param("dgx1x2", "wiki-talk", 0.001, marks=pytest.mark.slow),
+    ],
 )
 def test_on_machines_of_the_table(machine: str, shape: str, scale: float, gap: float) -> None:
     topology = resolve_topology(machine)
