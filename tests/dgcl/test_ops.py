@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -209,6 +210,32 @@ def test_operators_and_the_short_way_are_the_same(world: Any) -> None:
             assert same_bits(short, watched)
 
     on_threads(world, run)
+
+
+@pytest.mark.parametrize("verb", [ops.expand, ops.fold], ids=["expand", "fold"])
+def test_what_is_not_differentiated_has_no_gradient(verb: Callable[[Tensor, int], Tensor]) -> None:
+    def run(comm: Communicator) -> None:
+        rows = torch.randn(comm.num_owned if verb is ops.expand else comm.num_local, 3)
+        plain = verb(rows, comm._number)
+        rows.requires_grad_()
+        assert verb(rows, comm._number).requires_grad
+        with torch.no_grad():
+            unseen = verb(rows, comm._number)
+        assert not plain.requires_grad
+        assert not unseen.requires_grad
+        assert torch.equal(unseen, plain)
+
+    on_threads(LINE, run)
+
+
+@pytest.mark.parametrize("verb", [ops.expand, ops.fold], ids=["expand", "fold"])
+def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, int], Tensor]) -> None:
+    def run(comm: Communicator) -> None:
+        rows = torch.randn(comm.num_owned, 3)
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+            verb(forward_ad.make_dual(rows, torch.ones_like(rows)), comm._number)
+
+    on_threads(random_world(22, 1, "direct", num_nodes=5), run)
 
 
 def test_a_number_of_no_communicator_is_an_error() -> None:
