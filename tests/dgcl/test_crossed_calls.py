@@ -94,7 +94,7 @@ def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order() ->
 @pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
 def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -> None:
     def run() -> str:
-        one, two = join(PAIR.shares(), 5.0), join(OTHER.shares(), 5.0)
+        one, two = join(PAIR.shares(), 2.0), join(OTHER.shares(), 2.0)
         if used:
             assert expand(one)
             assert expand(two)

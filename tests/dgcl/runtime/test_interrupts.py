@@ -105,6 +105,7 @@ def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
     assert sum("KeyboardInterrupt()" in text for text in said) > 50
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_a_hand_is_lent_leaves_what_was_started_as_it_was() -> None:
     shares = ALONE.shares()
 

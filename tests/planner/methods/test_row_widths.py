@@ -33,7 +33,8 @@ def with_latency(topology: Topology, *seconds: float) -> Topology:
     ("topology", "classes", "stages"),
     [
         pytest.param(with_latency(known_answer_topology(), 2e-6), [(0, {2}, 80)], [1, 1, 2], id="triangle"),
-        pytest.param(with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3], id="broadcast"),
+        pytest.param(with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3], id="broadcast",
+                     marks=pytest.mark.slow),
         # Two short hops beat a long one for a single byte already; rows of 30 bytes would crowd them.
         pytest.param(with_latency(TWO_WAYS_ROUND, 1e-6, 3e-6), [(0, {3}, 90), (3, {1, 2}, 20)], [2, 1, 3],
                      id="unlike latencies"),

@@ -147,7 +147,7 @@ def machines_on_rails(num_machines: int, per_machine: int) -> Topology:
         pytest.param(machines_on_rails(8, 8), 0.003, 0.03, id="8 machines of 8 on rails"),
         pytest.param(machines_on_rails(13, 1), 0.01, 0.03, id="13 machines of 1"),
         # 13 hops in at most 13 stages: nothing can be pipelined, which the bound does not know
-        pytest.param(line(14), 0.01, 0.2, id="a line of 14, one machine"),
+        pytest.param(line(14), 0.01, 0.2, id="a line of 14, one machine", marks=pytest.mark.slow),
     ],
 )
 def test_many_devices_are_planned_by_groups(topology: Topology, scale: float, gap: float) -> None:
