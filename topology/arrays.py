@@ -69,17 +69,24 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
 
     num_devices = topology.num_devices
     rank = {device.name: index for index, device in enumerate(topology.devices)}
-    by_name = {connection.name: connection for connection in connections}
+    # Of each connection its ends, the directions from either, and its latency: there may be millions of hops.
+    hop = {
+        c.name: (c.a, c.b, first_direction[c.name], first_direction[c.name] + (c.duplex == "full"), c.latency)
+        for c in connections
+    }
     links = sorted(topology.links, key=lambda link: (rank[link.src], rank[link.dst]))
     link_ptr, link_directions, link_latency = [0], [], []
     for link in links:
         at, latency = link.src, 0.0
         for name in link.route:
-            connection = by_name[name]
-            backwards = connection.duplex == "full" and at != connection.a
-            link_directions.append(first_direction[name] + backwards)
-            latency += connection.latency
-            at = connection.b if at == connection.a else connection.a
+            a, b, forth, back, delay = hop[name]
+            if at == a:
+                link_directions.append(forth)
+                at = b
+            else:
+                link_directions.append(back)
+                at = a
+            latency += delay
         link_ptr.append(len(link_directions))
         link_latency.append(latency)
     link_src = np.array([rank[link.src] for link in links], dtype=np.int32)
