@@ -25,11 +25,14 @@ class Clock(NamedTuple):
     """The loads of a plan and what follows from them, K stages, C directions, L links.
 
     Attributes:
-        rows: (K, L) int64. busy: (K, C), time units that the rows take. height: (K, C), `busy` plus the
-        largest latency of a link in use there; 0 where nothing is sent. power: (K, C), exp(beta(k) * (height -
-        top)). top, total: (K,), the reference height, and the sum of `power` less that of idle directions,
-        plus one idle. latency: (L,) in time units. by_direction_ptr, by_direction: the links that use each
-        direction.
+        rows: (K, L) int64, exactly what the plan sends.
+        busy: (K, C), time units that the rows take.
+        height: (K, C), `busy` plus the largest latency of a link in use there; 0 where nothing is sent.
+        power: (K, C), exp(beta(k) * (height - top)).
+        top, total: (K,), the reference height, and the sum of `power` less that of idle directions, plus one idle.
+        latency: (L,) in time units.
+        late: (1,), whether there is any.
+        by_direction_ptr, by_direction: the links that use each direction.
     """
 
     rows: Int64Array
@@ -44,14 +47,16 @@ class Clock(NamedTuple):
     by_direction: Int32Array
 
 
-def start_clock(problem: Problem, arrays: TopologyArrays, num_stages: int, latency_unit: float) -> Clock:
-    """Return the clock of a plan without trees; latencies in time units, `latency_unit` to the second."""
+def start_clock(
+    problem: Problem, arrays: TopologyArrays, num_stages: int, latency_unit: float, forest: Forest
+) -> Clock:
+    """Return a clock loaded with a forest; latencies in time units, `latency_unit` to the second."""
     num_links, num_directions = arrays.link_src.shape[0], arrays.bandwidth.shape[0]
     link_of_hop = np.repeat(np.arange(num_links), np.diff(arrays.link_ptr)).astype(np.int32)
     order = np.argsort(arrays.link_directions, kind="stable")
     ptr = np.searchsorted(arrays.link_directions[order], np.arange(num_directions + 1)).astype(np.int64)
     shape = (num_stages, num_directions)
-    return Clock(
+    clock = Clock(
         np.zeros((num_stages, num_links), np.int64),
         np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(num_stages), np.zeros(num_stages),
         arrays.link_latency * latency_unit,
@@ -59,6 +64,8 @@ def start_clock(problem: Problem, arrays: TopologyArrays, num_stages: int, laten
         ptr,
         link_of_hop[order],
     )  # fmt: skip
+    load(clock, forest)
+    return clock
 
 
 @compiled
@@ -80,12 +87,17 @@ def _worst_latency(
 
 
 @compiled
-def wind(clock: Clock, forest: Forest, routes: Routes, beta: FloatArray) -> float:
-    """Recompute the clock from the forest; return the plan's true time."""
+def load(clock: Clock, forest: Forest) -> None:
+    """Take the rows that a forest sends; whoever moves rows from then on tells the clock (`shift`)."""
     clock.rows[:] = 0
     for t in range(forest.used[0]):
         for e in range(forest.first[t], forest.first[t] + forest.size[t]):
             clock.rows[forest.stage[e], forest.link[e]] += forest.count[t]
+
+
+@compiled
+def wind(clock: Clock, routes: Routes, beta: FloatArray) -> float:
+    """Recompute all that follows from the clock's rows; return the plan's true time."""
     num_stages, num_directions = clock.busy.shape
     clock.busy[:] = 0.0
     time = 0.0

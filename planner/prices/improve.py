@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.plan import Trees
-from dgcl.planner.prices.clock import start_clock
+from dgcl.planner.prices.clock import load, start_clock
 from dgcl.planner.prices.forest import compact, felled, plant
 from dgcl.planner.prices.polish import EVERY_TREE, exchange
 from dgcl.planner.prices.tree_program import empty_choices
@@ -59,7 +59,7 @@ def improve(
         return trees
     space, routes = problem.space, problem.routes
     forest = plant(trees, arrays)
-    clock = start_clock(problem, arrays, num_stages, latency_unit)
+    clock = start_clock(problem, arrays, num_stages, latency_unit, forest)
     choices = empty_choices(num_stages, space.world_size, space.num_sets)
     unit = float(np.median(routes.cost[arrays.link_directions]))  # time of a row on a usual direction
     fixed = (
@@ -75,6 +75,7 @@ def improve(
     at = since = 0
     while best_time > enough and since < number and (thorough or at < number):
         forest, before = compact(best), best_time
+        load(clock, forest)
         since += 1
         for sharpness in SCHEDULES[(at // 2 if thorough else at) % len(SCHEDULES)]:
             if best_time <= enough or time.perf_counter() > deadline:

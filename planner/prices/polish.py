@@ -95,7 +95,7 @@ def exchange(
     Also ends once the plan's true time is at most `enough`. The trees ``low:high`` are looked at (`EVERY_TREE`: all)
     in order, or `backwards`. `beta` (K,) is how sharp the smooth time is in each stage.
 
-    `forest` is changed in place as long as it has room. Returns the plan's true time.
+    `forest`, with which the clock is loaded, is changed in place as long as it has room. Returns the plan's true time.
     """
     num_stages, num_directions = clock.busy.shape
     num_links = clock.rows.shape[1]
@@ -115,7 +115,7 @@ def exchange(
         longest = max(longest, routes.ptr[link + 1] - routes.ptr[link])
     touched, delta = np.empty(room * longest, np.int64), np.zeros((num_stages, num_directions))
     for _ in range(passes):
-        if wind(clock, forest, routes, beta) <= enough:
+        if wind(clock, routes, beta) <= enough:
             break
         weigh(clock, weight)
         link_prices(weight, routes, price)
@@ -171,7 +171,7 @@ def exchange(
             grown = forest.used[0]
             edges = forest.used[1]
             if grown == forest.class_.shape[0] or edges + num_new > forest.link.shape[0]:
-                return wind(clock, forest, routes, beta)
+                return wind(clock, routes, beta)
             shift(clock, routes, use_link, use_stage, use_sign, num, best_rows, beta, True, touched, delta)
             improved = True
             stale = stale or clock.total.min() < 1e-6  # far below its reference height: roundings would rule
@@ -182,8 +182,8 @@ def exchange(
                 forest.link[edges + e], forest.stage[edges + e] = new_link[e], new_stage[e]
             forest.used[0], forest.used[1] = grown + 1, edges + num_new
             if stale:
-                wind(clock, forest, routes, beta)
+                wind(clock, routes, beta)
                 stale = False
         if not improved:
             break
-    return wind(clock, forest, routes, beta)
+    return wind(clock, routes, beta)

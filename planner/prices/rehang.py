@@ -19,7 +19,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
-from dgcl.planner.prices.clock import Clock, best_portion, shift, start_clock, weigh, wind
+from dgcl.planner.prices.clock import Clock, best_portion, load, shift, start_clock, weigh, wind
 from dgcl.planner.prices.edges import cleaned, sort_by_stage
 from dgcl.planner.prices.forest import Forest, plant
 from dgcl.planner.prices.loop import Routes, link_prices
@@ -61,7 +61,7 @@ def rehang(
         return trees
     space, routes = problem.space, problem.routes
     forest = plant(trees, arrays)
-    clock = start_clock(problem, arrays, num_stages, latency_unit)
+    clock = start_clock(problem, arrays, num_stages, latency_unit, forest)
     choices = empty_choices(num_stages, space.world_size, space.num_sets)
     ends = arrays.link_src, arrays.link_dst
     single = (routes, relation.source, arrays.link_of.astype(np.int32), *ends)
@@ -79,6 +79,7 @@ def rehang(
         reached = _pass_on(*single, forest, clock, np.full(num_stages, sharpness / reached), enough, PASSES)
         if time.perf_counter() < deadline:
             forest = plant(_tidied(forest, relation, arrays), arrays)
+            load(clock, forest)
             reached = exchange(
                 *whole,
                 forest,
@@ -110,7 +111,8 @@ def _pass_on(
 ) -> float:
     """Replace edges, up to `passes` price updates or until nothing is gained; return the plan's true time.
 
-    `forest` is changed in place as long as it has room; the edges of its trees are in no order afterwards.
+    `forest`, with which the clock is loaded, is changed in place as long as it has room; the edges of its trees are
+    in no order afterwards.
     """
     num_stages, num_directions = clock.busy.shape
     num_links, world = clock.rows.shape[1], link_of.shape[0]
@@ -125,7 +127,7 @@ def _pass_on(
     use_link, use_stage = np.empty(4, np.int32), np.empty(4, np.int32)
     use_sign = np.array([1, -1, 1, -1])
     for _ in range(passes):
-        if wind(clock, forest, routes, beta) <= enough:
+        if wind(clock, routes, beta) <= enough:
             break
         weigh(clock, weight)
         link_prices(weight, routes, price)
@@ -220,13 +222,13 @@ def _pass_on(
                     entered[link_dst[forest.link[moved]]] = earlier
                 improved = True
                 if clock.total.min() < 1e-6:  # far below its reference height: roundings would rule
-                    wind(clock, forest, routes, beta)
+                    wind(clock, routes, beta)
             entered[owner] = num_stages
             for e in range(low, high):
                 entered[link_dst[forest.link[e]]] = num_stages
         if not improved:
             break
-    return wind(clock, forest, routes, beta)
+    return wind(clock, routes, beta)
 
 
 def _tidied(forest: Forest, relation: Relation, arrays: TopologyArrays) -> Trees:

@@ -159,15 +159,17 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                                 leave[alone] = cost
                                 via[alone] = j
                         continue
-                    for f in range(low, high):
-                        candidate = cost + ahead[w, f]
-                        if candidate < leave[f]:
-                            leave[f] = candidate
-                            via[f] = j
+                    handed, cheapest, by = ahead[w, low:high], leave[low:high], via[low:high]
+                    for i in range(cheapest.shape[0]):  # from 0 and without branches: several at a time
+                        candidate = cost + handed[i]
+                        better = candidate < cheapest[i]
+                        cheapest[i] = candidate if better else cheapest[i]
+                        by[i] = np.int32(j) if better else by[i]
                 own = np.int64(0)
                 if family.group_of[v] == g:
                     own = np.int64(1) << family.bit_of[v]
                 now[v, low] = 0.0
+                mine = now[v]
                 splits = moves.splits[v * num_groups + g]
                 for f in range(low + 1, high):
                     first = family.pair_ptr[f]
@@ -178,9 +180,14 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                         choice = np.int64(family.pair_ptr[f + 1] - 1)  # the lowest device, and the rest
                         best = leave[family.pair_first[choice]] + now[v, family.pair_rest[choice]]
                     elif splits:
-                        for q in range(first + 1, family.pair_ptr[f + 1]):
-                            candidate = leave[family.pair_first[q]] + now[v, family.pair_rest[q]]
-                            if candidate < best:
-                                best, choice = candidate, q
+                        end = family.pair_ptr[f + 1]
+                        parts, rests = family.pair_first[first:end], family.pair_rest[first:end]
+                        nth = np.int64(0)
+                        for q in range(1, parts.shape[0]):
+                            candidate = leave[np.uint32(parts[q])] + mine[np.uint32(rests[q])]
+                            better = candidate < best
+                            best = candidate if better else best
+                            nth = np.int64(q) if better else nth
+                        choice = first + nth
                     now[v, f] = best
                     out.split[k, v, f] = choice

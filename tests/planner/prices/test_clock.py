@@ -50,9 +50,10 @@ def test_the_best_portion_is_the_best_of_the_halves(topology: Topology, seed: in
         np.arange(4, dtype=np.int32), relation.count, np.arange(5), relation.source,
         np.array([1, 2, 2, 2], np.int32), rng.integers(0, STAGES, 4).astype(np.int32),
     )  # fmt: skip
-    forest, clock = plant(trees, arrays), start_clock(problem, arrays, STAGES, 0.0)
+    forest = plant(trees, arrays)
+    clock = start_clock(problem, arrays, STAGES, 0.0, forest)
     beta = rng.uniform(0.02, 0.3, STAGES)
-    wind(clock, forest, problem.routes, beta)
+    wind(clock, problem.routes, beta)
     rows = clock.rows.copy()
     t = int(rng.integers(0, 4))
     old_link, old_stage = forest.link[forest.first[t]], forest.stage[forest.first[t]]

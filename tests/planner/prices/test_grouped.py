@@ -16,6 +16,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.prices.alike import kinds_of, outline
 from dgcl.planner.prices.balance import Balance, _pieces
 from dgcl.planner.prices.bundles import bundle, hand_out
+from dgcl.planner.prices.clock import load
 from dgcl.planner.prices.flows import empty_flows, push
 from dgcl.planner.prices.fractional import Problem, make_problem
 from dgcl.planner.prices.hierarchy import least_stages, plan_states
@@ -87,6 +88,9 @@ def test_sweeps_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation
         reached.append(balance.seconds)
     assert reached == sorted(reached, reverse=True)
     assert reached[-1] < reached[0]
+    told = balance._clock.rows.copy()
+    load(balance._clock, balance._forest)
+    assert (balance._clock.rows == told).all()
     trees = hand_out(balance.forest(), bundles, problem.space, drawn, arrays)
     verify_trees(drawn, trees, topology)
     # Ways to several groups that share an edge can only be shorter together.
