@@ -2,8 +2,8 @@
 
 The methods of a case take turns, lap by lap, so that whatever else the machine does hits all of them alike, and
 their times may be compared within a run. A lap is a few calls back to back, timed from the first rank's start to
-the last rank's end. The time that is reported is the mean over all laps, the fastest lap and the median stand in
-the JSON twin.
+the last rank's end; on devices, which share no clock, it lasts as long as on the slowest rank. The time that is
+reported is the mean over all laps, the fastest lap and the median stand in the JSON twin.
 """
 
 from __future__ import annotations

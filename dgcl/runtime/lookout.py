@@ -58,9 +58,8 @@ class Lookout:
     def look(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
         waits = awaited(under_way)
-        trouble = self._trouble(
-            under_way, waits
-        )  # before the next: who leaves over a crossing has shown it by then
+        # Found before a crossing is looked for: who leaves over one has shown it by then.
+        trouble = self._trouble(under_way, waits)
         if waits and self.alone():
             self._peers.boards[self._rank].post_stuck(under_way.number)
             crossed = self._elsewhere(under_way, crossed=True)
