@@ -4,7 +4,7 @@
                                       [--json results.json] [--write docs/planner.md]
 
 Prints the table of cells (machine x graph), then the table of targets; `--write` puts both into the page, between
-its markers. About four minutes on one quiet core. Relations are drawn (dgcl.planner.synthetic) at the sizes of the
+its markers. Five to six minutes on a busy host. Relations are drawn (dgcl.planner.synthetic) at the sizes of the
 paper's four graphs. Each plan is made twice, for a relation that nobody has asked anything yet, and timed at the second
 time: then the compiled code that it takes is loaded. Columns of the cells:
 

@@ -69,9 +69,7 @@ class Balance:
         space = problem.space
         self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
         self._forest = self._start(outline, deadline)
-        self._best = compact(
-            self._forest
-        )  # a copy: sweeps change the other in place, also where they gain nothing
+        self._best = compact(self._forest)  # a copy: sweeps change the other in place, and may gain nothing
         self._clock = start_clock(problem, arrays, num_stages, latency_unit, self._forest)
         self.sweeps = 0
         self.seconds = self._exchange(np.ones(num_stages), 0.0, 0, 0)
