@@ -126,11 +126,11 @@ def price_bound(
         best == 0.0
     ):  # no prices make it finite: some destination is out of reach over links with finite factors
         return PriceBound(np.inf, best_weight)
-    columns = _columns(kept[:num_kept])
+    columns, mixture = _columns(kept[:num_kept]), None
     for _ in range(steps):
         if best >= enough or time.perf_counter() > deadline:
             break
-        mixture = best_mixture(columns, nodes, 0.0)
+        mixture = best_mixture(columns, nodes, 0.0, mixture)
         if mixture.seconds <= max(best, known) * (1.0 + tolerance):
             break
         center = best_weight

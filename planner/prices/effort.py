@@ -25,8 +25,8 @@ class Effort:
 
     tolerance: float
     enough: float | None = None
-    rounds: int = 200
-    samples: int = 24
+    rounds: int = 100
+    samples: int = 16
     steps: int = 12
     progress: float = 0.1
     usual_stages: int = 4

@@ -23,7 +23,7 @@ STEP = 3.0  # of the first round, relative to the time aimed at; found by trial 
 BLENDS = (0.3, 0.8)  # shares of the best prices so far, mixed with the program's, that are asked
 TURN, ASK_STEP = 8, 0.3  # rounds from each of these, and their step
 PATIENCE = 8  # turns without a gain after which the mixture is taken for the best
-KEEP_COLUMNS = 320  # beyond, the dearest half is dropped
+KEEP_COLUMNS = 640  # beyond, the dearest half is dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,13 +118,12 @@ class StageProgram:
         """Find the best mixture of the columns so far."""
         assert self._columns is not None
         if self._columns.block.shape[0] > KEEP_COLUMNS and self.mixture is not None:
-            known = self.mixture.share.shape[0]
-            rank = np.where(self.mixture.share > 0, -1.0, self.mixture.reduced_cost)  # what is in use stays
-            kept = np.sort(np.argsort(rank, kind="stable")[: KEEP_COLUMNS // 2])
-            fresh = np.arange(known, self._columns.block.shape[0])
+            kept = self.mixture.cheapest(KEEP_COLUMNS // 2)
+            fresh = np.arange(self.mixture.share.shape[0], self._columns.block.shape[0])
             self._columns = self._columns.taken(np.concatenate([kept, fresh]))
+            self.mixture = self.mixture.of_kept(kept)
         self.mixture = best_mixture(
-            self._columns, self.problem.num_blocks, float(self.problem.routes.base.max())
+            self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()), self.mixture
         )
 
     def ask(self, aim: float) -> None:

@@ -71,7 +71,7 @@ def improve(
     )
     best = compact(forest)
     few = trees.num_trees <= FEW_TREES
-    number = (2 * len(SCHEDULES) if thorough else len(SCHEDULES)) if few else 6 if thorough else 1
+    number = (2 * len(SCHEDULES) if thorough else len(SCHEDULES)) if few else 3 if thorough else 1
     at = since = 0
     while best_time > enough and since < number and (thorough or at < number):
         forest, before = compact(best), best_time

@@ -1,4 +1,4 @@
-"""The best mixture of kept answers: a small linear program, solved by HiGHS.
+"""The best mixture of kept answers: a small linear program (simplex.py), solved again and again as answers come.
 
 Each column says how long one block of owners would keep each (stage, connection-direction) busy if all its
 rows were sent as in one answer. A mixture takes of each block's columns shares that add up to 1; its time
@@ -9,11 +9,12 @@ the next answer is worth asking for (Dantzig and Wolfe, "Decomposition principle
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.prices.simplex import Basis, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,55 +56,50 @@ class Mixture:
         weight: (K, C) >= 0, each stage's adding up to 1: the dual prices.
         reduced_cost: (n,), how much dearer a column is at these prices than the cheapest mixture of its
             block.
+        unit: the time that is 1 in the linear program.
+        basis: where a program of more columns goes on from.
     """
 
     seconds: float
     share: FloatArray
     weight: FloatArray
     reduced_cost: FloatArray
+    unit: float
+    basis: Basis
+
+    def cheapest(self, num: int) -> Int64Array:
+        """Return the `num` cheapest columns, or all basic ones if these are more, in their order."""
+        rank = self.reduced_cost.copy()
+        rank[self.basis.columns()] = -np.inf
+        return np.sort(np.argsort(rank, kind="stable")[: max(num, self.basis.columns().shape[0])])
+
+    def of_kept(self, kept: Int64Array) -> Mixture:
+        """Return the same mixture when the columns `kept`, all basic ones among them, are all that is left."""
+        return replace(
+            self, share=self.share[kept], reduced_cost=self.reduced_cost[kept], basis=self.basis.of_kept(kept)
+        )
 
 
-def best_mixture(columns: Columns, num_blocks: int, hop_cost: float) -> Mixture:
+def best_mixture(columns: Columns, num_blocks: int, hop_cost: float, last: Mixture | None = None) -> Mixture:
     """Return the mixture with the least time plus `hop_cost` times its hops.
 
     Args:
         columns: at least one of each block.
         num_blocks: number of blocks B.
         hop_cost: time units per row and link; small, so that among equals the one that moves less is taken.
+        last: the best mixture of the first of these columns, which saves most of the work.
     """
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array
-
     num, num_stages, num_directions = columns.times.shape
     flat = columns.times.reshape(num, -1)
-    used = np.flatnonzero(flat.any(axis=0))
-    stage_of = used // num_directions
-    scale = max(float(flat.max(initial=0.0)), 1e-300)
-    at, row = np.nonzero(flat[:, used])
-    data = np.concatenate([flat[at, used[row]] / scale, np.full(used.shape[0], -1.0)])
-    rows = np.concatenate([row, np.arange(used.shape[0])])
-    cols = np.concatenate([at, num + stage_of])
-    shape = (used.shape[0], num + num_stages)
-    shares = coo_array((np.ones(num), (columns.block, np.arange(num))), shape=(num_blocks, shape[1]))
-    cost = np.concatenate([columns.hops * (hop_cost / scale), np.ones(num_stages)])
-    solution = linprog(
-        cost,
-        A_ub=coo_array((data, (rows, cols)), shape=shape).tocsc(),
-        b_ub=np.zeros(shape[0]),
-        A_eq=shares.tocsc(),
-        b_eq=np.ones(num_blocks),
-        method="highs-ds",
-        options={"presolve": False},  # finds nothing to take away here, and takes an eighth of the time
-    )
-    if solution.status != 0:
-        raise ArithmeticError(f"the mixture program was not solved: {solution.message}")
-    share = np.maximum(solution.x[:num], 0.0)
-    share /= np.bincount(columns.block, weights=share, minlength=num_blocks)[columns.block]
-    weight = np.zeros(num_stages * num_directions)
-    weight[used] = np.maximum(-solution.ineqlin.marginals, 0.0)
-    weight = weight.reshape(num_stages, num_directions)
-    total = weight.sum(axis=1, keepdims=True)
-    weight = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 1.0 / num_directions)
-    reduced = cost[:num] * scale + flat @ weight.reshape(-1) - solution.eqlin.marginals[columns.block] * scale
+    unit = max(float(flat.max(initial=0.0)), 1e-300) if last is None else last.unit
+    solution = solve(
+        flat.T / unit, columns.hops * (hop_cost / unit), columns.block, num_stages, num_blocks,
+        None if last is None else last.basis,
+    )  # fmt: skip
+    share = solution.share / np.bincount(columns.block, weights=solution.share, minlength=num_blocks)[columns.block]
+    weight = np.maximum(-solution.price[: flat.shape[1]], 0.0).reshape(num_stages, num_directions)
+    weight /= weight.sum(axis=1, keepdims=True)
+    rent = solution.price[flat.shape[1] :] * unit  # what a block pays for its rows
+    reduced = columns.hops * hop_cost + flat @ weight.reshape(-1) - rent[columns.block]
     seconds = float(np.tensordot(share, columns.times, 1).max(axis=1).sum())
-    return Mixture(seconds, share, weight, reduced)
+    return Mixture(seconds, share, weight, reduced, unit, solution.basis)

@@ -1,0 +1,233 @@
+"""The simplex method for mixtures, from the basis where it last ended.
+
+Columns are added to a mixture's linear program (mixture.py) a few at a time and the program is solved again, dozens of
+times for a plan. scipy's solvers begin from nothing each time; from the last basis, which stays feasible when columns
+are added, a tenth of the pivots are left, and these programs are small and dense enough for an explicit inverse.
+
+The program, with columns j of blocks b(j), rows r of stages k(r) and one more row for every block::
+
+    minimise    sum over k of T(k) + sum over j of cost(j) * x(j)
+    such that   sum over j of a(r, j) * x(j) + s(r) - T(k(r)) = small(r)    for every row r
+                sum over j of block b: x(j) = 1                             for every block b
+                x >= 0, s >= 0, and T free, hence always in the basis
+
+The right side `small`, different in every row, keeps steps from having no length, and so from going round in
+circles. What is found is optimal up to `SMALL` and rounding; whoever uses it must not need more.
+
+Names of variables: j for x(j), `slack` -1 - r for s(r), -1 - R - k for T(k).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.compiled import compiled
+
+SMALL = 1e-9  # of the largest entry of a column, about
+OPTIMAL = 1e-9  # reduced costs above minus this count as none
+PIVOT = 1e-8  # least pivot
+DRIFT = 1e-9  # of the equations, by rounding, from which the inverse is not trusted any more
+MOST_PIVOTS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Where the method ended.
+
+    Attributes:
+        names: (M,) int64, the basic variables; M = R + B.
+        inverse: (M, M), transposed: ``inverse[c, i]`` is what the i-th of them gains when the right side of
+            equation c grows by one.
+    """
+
+    names: Int64Array
+    inverse: FloatArray
+
+    def columns(self) -> Int64Array:
+        """Return the basic columns."""
+        return self.names[self.names >= 0]
+
+    def of_kept(self, kept: Int64Array) -> Basis:
+        """Return the same basis when the columns `kept` (sorted; all basic ones among them) are all that is left."""
+        names = self.names.copy()
+        names[names >= 0] = np.searchsorted(kept, names[names >= 0])
+        return Basis(names, self.inverse)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The end of the method.
+
+    Attributes:
+        share: (n,) x.
+        price: (M,) what one more on the right side of each equation costs; <= 0 for the first R.
+        basis: to go on from.
+    """
+
+    share: FloatArray
+    price: FloatArray
+    basis: Basis
+
+
+def solve(
+    entries: FloatArray, cost: FloatArray, block: Int64Array, num_stages: int, num_blocks: int, last: Basis | None
+) -> Solution:
+    """Return the best mixture, optimal up to rounding.
+
+    Args:
+        entries: (R, n) a, entries about 1 at most; R is a multiple of `num_stages`, whose rows follow each other.
+        cost: (n,). block: (n,) in 0..B-1, each at least once.
+        last: where an earlier call ended, whose columns come first here, in its order; None: begin from one column
+            of each block.
+    """
+    num_rows, num = entries.shape
+    matrix = np.zeros((num_rows + num_blocks, num))
+    matrix[:num_rows] = entries
+    matrix[num_rows + block, np.arange(num)] = 1.0
+    stage_of = np.repeat(np.arange(num_stages), num_rows // num_stages)
+    right = np.ones(num_rows + num_blocks)
+    right[:num_rows] = SMALL * (0.5 + np.arange(num_rows) * 0.6180339887498949 % 1.0)  # evenly, in no order
+    basis = _simplest(matrix, right, stage_of, num_blocks) if last is None else last
+    names, inverse = basis.names.copy(), basis.inverse.copy()
+    pivot_until_best(matrix, cost, stage_of, right, names, inverse, MOST_PIVOTS)
+    if last is not None and not _drift(matrix, cost, stage_of, right, names, inverse) <= DRIFT:
+        return solve(entries, cost, block, num_stages, num_blocks, None)
+    value = right @ inverse
+    share = np.zeros(num)
+    share[names[names >= 0]] = np.maximum(value[names >= 0], 0.0)
+    return Solution(share, inverse @ _basic_cost(names, cost, num_rows), Basis(names, inverse))
+
+
+def _simplest(matrix: FloatArray, right: FloatArray, stage_of: Int64Array, num_blocks: int) -> Basis:
+    """Return the basis of one whole column for each block: the one that takes the least time alone."""
+    num_rows, size = stage_of.shape[0], right.shape[0]
+    stage_ptr = np.flatnonzero(np.diff(stage_of, prepend=-1))
+    alone = np.maximum.reduceat(matrix[:num_rows], stage_ptr, axis=0).sum(axis=0)
+    names, inverse = -1 - np.arange(size), np.eye(size)
+    for b in range(num_blocks):
+        mine = np.flatnonzero(matrix[num_rows + b])
+        names[num_rows + b] = mine[np.argmin(alone[mine])]
+    chosen = matrix[:num_rows, names[num_rows:]]  # (R, B)
+    inverse[num_rows:, :num_rows] = -chosen.T
+    over = chosen.sum(axis=1) - right[:num_rows]
+    for k in range(stage_ptr.shape[0]):
+        rows = np.flatnonzero(stage_of == k)
+        busiest = rows[np.argmax(over[rows])]
+        names[busiest] = -1 - num_rows - k
+        inverse[:, busiest] *= -1.0
+        others = rows[rows != busiest]
+        inverse[:, others] += inverse[:, [busiest]]
+    return Basis(names, inverse)
+
+
+def _basic_cost(names: Int64Array, cost: FloatArray, num_rows: int) -> FloatArray:
+    """Return the costs of the basic variables."""
+    return np.where(names >= 0, cost[np.maximum(names, 0)], np.where(names < -num_rows, 1.0, 0.0))
+
+
+def _drift(
+    matrix: FloatArray, cost: FloatArray, stage_of: Int64Array, right: FloatArray, names: Int64Array, inverse: FloatArray
+) -> float:
+    """Return by how much rounding has put equations and prices wrong, at most."""
+    num_rows = stage_of.shape[0]
+    value, price = right @ inverse, inverse @ _basic_cost(names, cost, num_rows)
+    columns, slacks, times = names >= 0, (names < 0) & (names >= -num_rows), names < -num_rows
+    left = matrix[:, names[columns]] @ value[columns]
+    left[-1 - names[slacks]] += value[slacks]
+    left[:num_rows] -= value[times][np.argsort(-names[times])][stage_of]
+    wrong = cost[names[columns]] - price @ matrix[:, names[columns]]
+    return float(max(np.abs(left - right).max(), np.abs(wrong).max(), -value[~times].min()))
+
+
+@compiled
+def pivot_until_best(
+    matrix: FloatArray,
+    cost: FloatArray,
+    stage_of: Int64Array,
+    right: FloatArray,
+    names: Int64Array,
+    inverse: FloatArray,
+    most: int,
+) -> int:
+    """Exchange basic variables, `names` and `inverse` in place, until nothing is gained; return the pivots.
+
+    Who enters is chosen by Devex weights: P. M. J. Harris, "Pivot selection methods of the Devex LP code" (1973).
+    """
+    size, num = matrix.shape
+    num_rows = stage_of.shape[0]
+    value = np.zeros(size)
+    reduced = np.zeros(num + num_rows)  # of the columns, then of the slacks
+    reduced[:num] = cost
+    for c in range(size):
+        price = 0.0
+        for i in range(size):
+            value[i] += right[c] * inverse[c, i]
+            name = names[i]
+            if name >= 0:
+                price += cost[name] * inverse[c, i]
+            elif name < -num_rows:
+                price += inverse[c, i]
+        if price != 0.0:
+            for j in range(num):
+                reduced[j] -= price * matrix[c, j]
+        if c < num_rows:
+            reduced[num + c] = -price
+    weight = np.ones(num + num_rows)
+    step, row = np.empty(size), np.empty(num + num_rows)
+    for pivots in range(most):
+        for i in range(size):
+            if names[i] >= 0:
+                reduced[names[i]] = 0.0
+            elif names[i] >= -num_rows:
+                reduced[num - 1 - names[i]] = 0.0
+        enter, best = -1, 0.0
+        for j in range(num + num_rows):
+            if reduced[j] < -OPTIMAL and reduced[j] * reduced[j] > best * weight[j]:
+                enter, best = j, reduced[j] * reduced[j] / weight[j]
+        if enter < 0:
+            return pivots
+        if enter >= num:
+            step[:] = inverse[enter - num]
+        else:
+            step[:] = 0.0
+            for c in range(size):
+                entry = matrix[c, enter]
+                if entry != 0.0:
+                    for i in range(size):
+                        step[i] += entry * inverse[c, i]
+        leave, length = -1, np.inf
+        for i in range(size):
+            if step[i] > PIVOT and names[i] >= -num_rows and max(value[i], 0.0) < length * step[i]:
+                leave, length = i, max(value[i], 0.0) / step[i]
+        if leave < 0:
+            return pivots  # only rounding can do this: every way down ends
+        pivot = step[leave]
+        for i in range(size):
+            value[i] -= length * step[i]
+        value[leave] = length
+        step[leave] = 0.0
+        row[:] = 0.0
+        for c in range(size):
+            share = inverse[c, leave] / pivot
+            if share != 0.0:
+                for i in range(size):
+                    inverse[c, i] -= share * step[i]
+                inverse[c, leave] = share
+                for j in range(num):
+                    row[j] += share * matrix[c, j]
+                if c < num_rows:
+                    row[num + c] = share
+        gain, reference = reduced[enter], weight[enter]
+        for j in range(num + num_rows):
+            reduced[j] -= gain * row[j]
+            weight[j] = max(weight[j], row[j] * row[j] * reference)
+        left = names[leave]
+        if left >= 0:
+            weight[left] = max(reference / (pivot * pivot), 1.0)
+        else:
+            weight[num - 1 - left] = max(reference / (pivot * pivot), 1.0)
+        names[leave] = enter if enter < num else num - 1 - enter
+    return most
