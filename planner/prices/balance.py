@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dgcl.planner.prices.fractional import Problem
     from dgcl.topology.arrays import TopologyArrays
 
-SLICES = 48  # price updates in a sweep
+SLICES = 32  # price updates in a sweep
 LEAST_SLICE = 64  # bundles
 SHARPNESS = (20.0, 20.0, 50.0, 50.0, 100.0, 200.0, 400.0)  # beta(k) times the time of stage k, sweep by sweep
 SHORT = 0.02  # of the plan's time: no stage counts as shorter
