@@ -14,7 +14,8 @@ from dgcl.planner.relation import Relation
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-ROUNDS = (100, 300, 400, 200)  # of price updates; each makes other mixtures, and which of them round best is chance
+# Of price updates; each makes other mixtures, and which of them round best is chance.
+ROUNDS = (100, 300, 400, 200)
 FINER = 0.1  # share of the gap to which the fractional plan is solved: whole rows need the rest
 
 
@@ -24,8 +25,8 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     First comes all that `auto` does, so the plan is never slower than `auto`'s (without a time limit). While it is
     not within the gap, columns are added until the linear program over all fractional plans is all but solved, for
     up to world_size - 1 stages; several mixtures are made whole plans; and these are polished as long as that
-    helps. Up to four times, from other prices, then the best is returned with the gap that it has. On more than 24 devices,
-    where `auto` sweeps over groups instead, there are more sweeps, once.
+    helps. Up to four times, from other prices, then the best is returned with the gap that it has. On more than
+    24 devices, where `auto` sweeps over groups instead, there are more sweeps, once.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.

@@ -96,7 +96,10 @@ def best_mixture(columns: Columns, num_blocks: int, hop_cost: float, last: Mixtu
         flat.T / unit, columns.hops * (hop_cost / unit), columns.block, num_stages, num_blocks,
         None if last is None else last.basis,
     )  # fmt: skip
-    share = solution.share / np.bincount(columns.block, weights=solution.share, minlength=num_blocks)[columns.block]
+    share = (
+        solution.share
+        / np.bincount(columns.block, weights=solution.share, minlength=num_blocks)[columns.block]
+    )
     weight = np.maximum(-solution.price[: flat.shape[1]], 0.0).reshape(num_stages, num_directions)
     weight /= weight.sum(axis=1, keepdims=True)
     rent = solution.price[flat.shape[1] :] * unit  # what a block pays for its rows

@@ -73,7 +73,12 @@ class Solution:
 
 
 def solve(
-    entries: FloatArray, cost: FloatArray, block: Int64Array, num_stages: int, num_blocks: int, last: Basis | None
+    entries: FloatArray,
+    cost: FloatArray,
+    block: Int64Array,
+    num_stages: int,
+    num_blocks: int,
+    last: Basis | None,
 ) -> Solution:
     """Return the best mixture, optimal up to rounding.
 
@@ -129,7 +134,12 @@ def _basic_cost(names: Int64Array, cost: FloatArray, num_rows: int) -> FloatArra
 
 
 def _drift(
-    matrix: FloatArray, cost: FloatArray, stage_of: Int64Array, right: FloatArray, names: Int64Array, inverse: FloatArray
+    matrix: FloatArray,
+    cost: FloatArray,
+    stage_of: Int64Array,
+    right: FloatArray,
+    names: Int64Array,
+    inverse: FloatArray,
 ) -> float:
     """Return by how much rounding has put equations and prices wrong, at most."""
     num_rows = stage_of.shape[0]

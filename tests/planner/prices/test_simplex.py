@@ -17,8 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dgcl.planner.prices.mixture import Columns, Mixture, best_mixture
 from scipy.optimize import linprog
+
+from dgcl.planner.prices.mixture import Columns, Mixture, best_mixture
 
 SIZES = [  # columns, stages, directions, blocks
     (1, 1, 1, 1),
@@ -60,14 +61,18 @@ def check(mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float =
     busy = np.tensordot(mixture.share, columns.times, 1)
     assert mixture.seconds == pytest.approx(busy.max(axis=1).sum(), rel=1e-12)
     best = least_time(columns, num_blocks, hop_cost)
-    assert mixture.seconds + hop_cost * (mixture.share @ columns.hops) == pytest.approx(best, rel=1e-7, abs=1e-12)
+    assert mixture.seconds + hop_cost * (mixture.share @ columns.hops) == pytest.approx(
+        best, rel=1e-7, abs=1e-12
+    )
     assert (mixture.weight >= 0.0).all()
     np.testing.assert_allclose(mixture.weight.sum(axis=1), 1.0, rtol=1e-12)
     paid = hop_cost * columns.hops + np.tensordot(columns.times, mixture.weight, 2)
     cheapest = [paid[columns.block == b].min() for b in range(num_blocks)]
     assert sum(cheapest) == pytest.approx(best, rel=1e-6, abs=1e-12)
     np.testing.assert_allclose(
-        mixture.reduced_cost, paid - np.array(cheapest)[columns.block], atol=1e-6 * max(1.0, columns.times.max())
+        mixture.reduced_cost,
+        paid - np.array(cheapest)[columns.block],
+        atol=1e-6 * max(1.0, columns.times.max()),
     )
 
 
