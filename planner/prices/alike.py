@@ -49,12 +49,14 @@ class Outline:
 
 def kinds_of(arrays: TopologyArrays) -> IntArray:
     """Return (C,) which directions are alike: as fast, and in the same places of routes as long."""
-    places: list[set[tuple[int, int]]] = [set() for _ in range(arrays.bandwidth.shape[0])]
+    places: list[set[int]] = [set() for _ in range(arrays.bandwidth.shape[0])]
     length = np.diff(arrays.link_ptr)
+    longest = int(length.max(initial=0)) + 1
     place = np.arange(arrays.link_directions.shape[0]) - np.repeat(arrays.link_ptr[:-1], length)
-    seen = np.stack([arrays.link_directions, place, np.repeat(length, length)], axis=1)
-    for c, at, of in np.unique(seen, axis=0).tolist():
-        places[c].add((at, of))
+    place = place * longest + np.repeat(length, length)
+    seen = np.unique(arrays.link_directions * np.int64(longest**2) + place)
+    for c, at in zip(*(part.tolist() for part in divmod(seen, longest**2)), strict=True):
+        places[c].add(at)
     keys = [
         (speed, tuple(sorted(found))) for speed, found in zip(arrays.bandwidth.tolist(), places, strict=True)
     ]
