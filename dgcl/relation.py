@@ -46,7 +46,7 @@ def build_classes(graph: Graph, part: Any, world_size: int) -> VertexClasses:
     One pass over the in-edges sets bits in one mask per vertex; only boundary vertices are looked at after
     that. Time
     O(E + B + C log C); memory N masks of `world_size` bits (rounded up to 8, 16, 32 or whole 64-bit
-    words) and 20 bytes per boundary vertex.
+    words) and 20 bytes and a mask of whole words per boundary vertex.
 
     Args:
         graph: the graph.
@@ -61,15 +61,19 @@ def build_classes(graph: Graph, part: Any, world_size: int) -> VertexClasses:
     from dgcl import relation_kernels
 
     masks = _reader_masks(graph, owners, world_size)
-    boundary = relation_kernels.clear_owners(masks, owners)
-    vertices, numbers, sources, dests = relation_kernels.number_classes(masks, owners, boundary)
+    relation_kernels.clear_owners(masks, owners)
+    vertices, wanted, owner_ptr = relation_kernels.boundary_by_owner(masks, owners, world_size)
     del masks
-    order = relation_kernels.sort_classes(sources, dests)
+    numbers, first, owner_classes = relation_kernels.number_classes(wanted, owner_ptr)
+    dests = wanted[first]
+    del wanted
+    order = relation_kernels.sort_classes(dests, owner_classes)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     class_ptr = np.zeros(len(order) + 1, np.int64)
     grouped = relation_kernels.group_vertices(vertices, numbers, rank, class_ptr)
-    relation = Relation(world_size, sources[order], dests[order], np.diff(class_ptr))
+    sources = np.repeat(np.arange(world_size, dtype=np.int32), np.diff(owner_classes))
+    relation = Relation(world_size, sources, dests[order], np.diff(class_ptr))
     return VertexClasses(relation, class_ptr, grouped)
 
 

@@ -7,6 +7,7 @@ word's N entries only, which caches can hold, and everything after it reads fron
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -44,94 +45,93 @@ def mark_readers(
 
 
 @njit(cache=True, nogil=True)
-def clear_owners(masks: NDArray[Any], part: NDArray[np.int32]) -> int:
-    """Clear each owner's bit in the masks (W, N); return how many vertices are left with a reader."""
+def clear_owners(masks: NDArray[Any], part: NDArray[np.int32]) -> None:
+    """Clear each owner's bit in the masks (W, N)."""
     one = masks.dtype.type(1)
-    boundary = 0
     for v in range(part.size):
         masks[part[v] >> 6, v] &= ~(one << masks.dtype.type(part[v] & 63))
-        for w in range(masks.shape[0]):
+
+
+@njit(cache=True, nogil=True)
+def boundary_by_owner(
+    masks: NDArray[Any], part: NDArray[np.int32], world_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Bring the boundary vertices of an owner together: whatever looks at them next fits the caches.
+
+    Returns:
+        vertices (B,), by owner, ascending for each; their masks (B, W); where each owner's begin (P + 1,).
+    """
+    words = masks.shape[0]
+    owner_ptr = np.zeros(world_size + 1, np.int64)
+    for v in range(part.size):
+        for w in range(words):
             if masks[w, v] != 0:
-                boundary += 1
+                owner_ptr[part[v] + 1] += 1
                 break
-    return boundary
+    owner_ptr = np.cumsum(owner_ptr)
+    place = owner_ptr[:-1].copy()
+    vertices = np.empty(owner_ptr[-1], np.int64)
+    dests = np.empty((owner_ptr[-1], words), np.uint64)
+    for v in range(part.size):
+        for w in range(words):
+            if masks[w, v] != 0:
+                i = place[part[v]]
+                place[part[v]] = i + 1
+                vertices[i] = v
+                for u in range(words):
+                    dests[i, u] = masks[u, v]
+                break
+    return vertices, dests, owner_ptr
 
 
 @njit(cache=True, nogil=True)
 def number_classes(
-    masks: NDArray[Any], part: NDArray[np.int32], boundary: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
-    """Number the distinct (owner, mask) pairs of boundary vertices in order of first appearance.
+    dests: NDArray[np.uint64], owner_ptr: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Number the distinct masks of each owner's vertices, owner by owner, in order of first appearance.
+
+    Args:
+        dests, owner_ptr: of :func:`boundary_by_owner`.
 
     Returns:
-        vertices (B,) ascending, the class number of each (B,), and of each class its owner (C,) and mask (C,
-        W).
+        the class number of each vertex (B,), the first vertex of each class (C,), and where each owner's classes
+        begin (P + 1,).
     """
-    words = masks.shape[0]
-    vertices = np.empty(boundary, np.int64)
-    numbers = np.empty(boundary, np.int32)
-    capacity = min(boundary, 1024)
-    owners = np.empty(capacity, np.int32)
-    dests = np.empty((capacity, words), np.uint64)
-    hashes = np.empty(capacity, np.uint64)
-    table = np.full(4096, -1, np.int32)  # open addressing, at most half full
+    numbers = np.empty(dests.shape[0], np.int32)
+    first = np.empty(dests.shape[0], np.int64)
+    class_ptr = np.zeros_like(owner_ptr)
+    most = 0
+    for owner in range(owner_ptr.size - 1):
+        most = max(most, owner_ptr[owner + 1] - owner_ptr[owner])
+    table = np.empty(_table_size(most), np.int32)  # open addressing, at most half full
     num_classes = 0
-    filled = 0
-    row = np.empty(words, np.uint64)
-    for v in range(part.size):
-        union = np.uint64(0)
-        for w in range(words):
-            row[w] = masks[w, v]
-            union |= row[w]
-        if union == 0:
-            continue
-        mixed = np.uint64(part[v] + 1)
-        for w in range(words):
-            mixed = _mix(mixed ^ row[w])
-        slot = np.int64(mixed & np.uint64(table.size - 1))
-        while True:
-            c = table[slot]
-            if c < 0 or (hashes[c] == mixed and owners[c] == part[v] and _same(dests[c], row)):
-                break
-            slot = (slot + 1) & (table.size - 1)
-        if c < 0:
-            c = num_classes
-            if c == capacity:
-                capacity = min(boundary, 2 * capacity)
-                owners = _grown(owners, capacity)
-                hashes = _grown(hashes, capacity)
-                dests = _grown(dests.reshape(-1), capacity * words).reshape(capacity, words)
-            owners[c] = part[v]
-            hashes[c] = mixed
-            dests[c] = row
-            table[slot] = c
-            num_classes += 1
-            if 2 * num_classes > table.size:
-                table = _rehash(hashes[:num_classes], 4 * table.size)
-        vertices[filled] = v
-        numbers[filled] = c
-        filled += 1
-    return vertices, numbers, owners[:num_classes], dests[:num_classes]
+    for owner in range(owner_ptr.size - 1):
+        low, high = owner_ptr[owner], owner_ptr[owner + 1]
+        size = _table_size(high - low)
+        table[:size] = -1
+        for i in range(low, high):
+            mixed = np.uint64(1)
+            for w in range(dests.shape[1]):
+                mixed = _mix(mixed ^ dests[i, w])
+            slot = np.int64(mixed & np.uint64(size - 1))
+            while table[slot] >= 0 and not _same(dests[first[table[slot]]], dests[i]):
+                slot = (slot + 1) & (size - 1)
+            if table[slot] < 0:
+                table[slot] = num_classes
+                first[num_classes] = i
+                num_classes += 1
+            numbers[i] = table[slot]
+        class_ptr[owner + 1] = num_classes
+    return numbers, first[:num_classes].copy(), class_ptr
 
 
 @njit(cache=True, nogil=True)
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a longer array that begins with `array`."""
-    longer = np.empty(size, array.dtype)
-    longer[: array.size] = array
-    return longer
-
-
-@njit(cache=True, nogil=True)
-def _rehash(hashes: NDArray[np.uint64], size: int) -> NDArray[np.int32]:
-    """Return a table of `size` slots that holds the classes so far."""
-    table = np.full(size, -1, np.int32)
-    for c in range(hashes.size):
-        slot = np.int64(hashes[c] & np.uint64(size - 1))
-        while table[slot] >= 0:
-            slot = (slot + 1) & (size - 1)
-        table[slot] = c
-    return table
+def _table_size(num: int) -> int:
+    """Return a power of two that is at least twice `num`."""
+    size = 4
+    while size < 2 * num:
+        size *= 2
+    return size
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -151,32 +151,29 @@ def _same(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
-def sort_classes(owners: NDArray[np.int32], dests: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the class numbers ordered by (owner, mask as an integer): by owner, then a merge sort for each.
+def sort_classes(dests: NDArray[np.uint64], class_ptr: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class numbers ordered by (owner, mask as an integer).
 
-    Masks of several words are compared by one 64-bit key first; see :func:`_key`.
+    Args:
+        dests: (C, W) masks, owner by owner, different for each. class_ptr: (P + 1,) where each owner's begin.
     """
-    num_classes, words = dests.shape
-    num_owners = (owners.max() if num_classes else -1) + 1
-    starts = np.zeros(num_owners + 1, np.int64)
-    for c in range(num_classes):
-        starts[owners[c] + 1] += 1
-    starts = np.cumsum(starts)
-    order = np.empty(num_classes, np.int64)
-    keys = np.empty(num_classes, np.uint64)
-    cursor = starts[:-1].copy()
-    for c in range(num_classes):
-        k = cursor[owners[c]]
-        cursor[owners[c]] = k + 1
-        order[k] = c
-        keys[k] = dests[c, 0] if words == 1 else _key(dests[c])
-    spare_order, spare_keys = np.empty_like(order), np.empty_like(keys)
-    for owner in range(num_owners):
-        start, stop = starts[owner], starts[owner + 1]
-        _merge_sort(
-            keys[start:stop], order[start:stop], spare_keys[start:stop], spare_order[start:stop], dests
-        )
+    order = np.empty(dests.shape[0], np.int64)
+    for low, high in itertools.pairwise(class_ptr.tolist()):
+        if dests.shape[1] == 1:
+            order[low:high] = low + np.argsort(dests[low:high, 0])
+        else:
+            order[low:high] = low + sort_long_masks(dests[low:high])
+    return order
+
+
+@njit(cache=True, nogil=True)
+def sort_long_masks(dests: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the order of masks of several words, compared by one 64-bit key first; see :func:`_key`."""
+    num = dests.shape[0]
+    order, keys = np.arange(num), np.empty(num, np.uint64)
+    for i in range(num):
+        keys[i] = _key(dests[i])
+    _merge_sort(keys, order, np.empty_like(keys), np.empty_like(order), dests)
     return order
 
 
@@ -259,7 +256,7 @@ def group_vertices(
     """Return the vertices class by class, ascending within one; fills `class_ptr`.
 
     Args:
-        vertices: (B,) ascending.
+        vertices: (B,), those of a class ascending.
         numbers: (B,) class number of each.
         rank: (C,) place of each class number in the order of the classes.
         class_ptr: (C + 1,) zeros.

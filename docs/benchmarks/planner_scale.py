@@ -1,7 +1,7 @@
 """A study on paper: one graph on ever more machines, from 8 ranks to 1024, without building the graph.
 
     python docs/benchmarks/planner_scale.py [--graph web-google] [--node dgx_a100] [--ranks 8,16,...,1024]
-                                            [--time-limit 15] [--json results.json] [--write docs/planner.md]
+                                            [--time-limit 180] [--json results.json] [--write docs/planner.md]
 
 The relation is drawn at each number of ranks (dgcl.planner.synthetic), the machines are NODE xN clusters. Each plan
 may take `--time-limit` seconds; what it has by then is what is shown, with its own gap. Columns: boundary vertices and
@@ -84,7 +84,7 @@ def main() -> int:
     parser.add_argument("--graph", default="web-google", choices=sorted(SHAPES))
     parser.add_argument("--node", default="dgx_a100", help="a preset of one machine")
     parser.add_argument("--ranks", default=RANKS)
-    parser.add_argument("--time-limit", type=float, default=15.0, help="seconds for each plan")
+    parser.add_argument("--time-limit", type=float, default=180.0, help="seconds for each plan")
     parser.add_argument("--json", default="")
     parser.add_argument("--write", default="", help="page to put the table into")
     given = parser.parse_args()
