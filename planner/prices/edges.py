@@ -24,7 +24,10 @@ def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
 def _is_clean(
     link: Int32Array, num: int, source: int, wanted: np.uint64, link_src: Int32Array, link_dst: Int32Array
 ) -> bool:
-    """Tell whether up to 64 devices are entered once each, the owner never, and whoever wants no row sends it on."""
+    """Tell whether up to 64 devices are entered once each, the owner never, and whoever wants no row sends it on.
+
+    Then nothing is left to clean, if devices send only what has entered them.
+    """
     entered, sending = np.uint64(1) << np.uint64(source), np.uint64(0)
     again = np.uint64(0)
     for e in range(num):

@@ -16,6 +16,10 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.prices.simplex import Basis, solve
 
+FAR = (
+    1e3  # how much the time at hand may differ from a linear program's unit before it begins with another one
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -57,6 +61,7 @@ class Mixture:
         reduced_cost: (n,), how much dearer a column is at these prices than the cheapest mixture of its
             block.
         unit: the time that is 1 in the linear program.
+        directions: those that the linear program knows.
         basis: where a program of more columns goes on from.
     """
 
@@ -65,6 +70,7 @@ class Mixture:
     weight: FloatArray
     reduced_cost: FloatArray
     unit: float
+    directions: Int64Array
     basis: Basis
 
     def cheapest(self, num: int) -> Int64Array:
@@ -90,19 +96,36 @@ def best_mixture(columns: Columns, num_blocks: int, hop_cost: float, last: Mixtu
         last: the best mixture of the first of these columns, which saves most of the work.
     """
     num, num_stages, num_directions = columns.times.shape
-    flat = columns.times.reshape(num, -1)
-    unit = max(float(flat.max(initial=0.0)), 1e-300) if last is None else last.unit
+    simple = _one_each(columns, num_blocks)
+    assert np.isfinite(simple)
+    used = np.flatnonzero(columns.times.any(axis=(0, 1)))
+    if last is not None and not (
+        last.unit / FAR <= simple <= last.unit * FAR and np.isin(used, last.directions).all()
+    ):
+        last = None
+    unit = simple if last is None else last.unit
+    directions = used if last is None else last.directions
+    if directions.shape[0] == 0:
+        directions = np.zeros(1, np.int64)
+    flat = columns.times[:, :, directions].reshape(num, -1)
     solution = solve(
         flat.T / unit, columns.hops * (hop_cost / unit), columns.block, num_stages, num_blocks,
         None if last is None else last.basis,
     )  # fmt: skip
-    share = (
-        solution.share
-        / np.bincount(columns.block, weights=solution.share, minlength=num_blocks)[columns.block]
-    )
-    weight = np.maximum(-solution.price[: flat.shape[1]], 0.0).reshape(num_stages, num_directions)
-    weight /= weight.sum(axis=1, keepdims=True)
+    total = np.bincount(columns.block, weights=solution.share, minlength=num_blocks)
+    share = solution.share / total[columns.block]
+    paid = np.maximum(-solution.price[: flat.shape[1]], 0.0).reshape(num_stages, -1)
+    paid /= paid.sum(axis=1, keepdims=True)
+    weight = np.zeros((num_stages, num_directions))
+    weight[:, directions] = paid
     rent = solution.price[flat.shape[1] :] * unit  # what a block pays for its rows
-    reduced = columns.hops * hop_cost + flat @ weight.reshape(-1) - rent[columns.block]
+    reduced = columns.hops * hop_cost + flat @ paid.reshape(-1) - rent[columns.block]
     seconds = float(np.tensordot(share, columns.times, 1).max(axis=1).sum())
-    return Mixture(seconds, share, weight, reduced, unit, solution.basis)
+    return Mixture(seconds, share, weight, reduced, unit, directions, solution.basis)
+
+
+def _one_each(columns: Columns, num_blocks: int) -> float:
+    """Return what the best column of each block takes, added up; the largest time of all where that is nothing."""
+    best = np.full(num_blocks, np.inf)
+    np.minimum.at(best, columns.block, columns.times.max(axis=2).sum(axis=1))
+    return float(best.sum() or columns.times.max() or 1.0)

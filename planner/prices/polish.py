@@ -20,6 +20,7 @@ from dgcl.planner.prices.subsets import SubsetFamily
 from dgcl.planner.prices.tree_program import WAIT, Choices, Moves, cheapest_trees
 
 EVERY_TREE = 1 << 62
+LEAST = 3e-3  # share of its price that another tree must save to be looked at more closely
 
 
 @compiled
@@ -138,7 +139,7 @@ def exchange(
                 lowest = 0.0
                 for i in range(item_ptr[c], item_ptr[c + 1]):
                     lowest += choices.value[0, source[c], item_set[i]]
-                if not lowest < old_price * (1.0 - 1e-9):
+                if not lowest < old_price * (1.0 - LEAST):
                     continue
                 num_new = 0
                 for i in range(item_ptr[c], item_ptr[c + 1]):
@@ -153,7 +154,7 @@ def exchange(
                 new_price = 0.0
                 for e in range(num_new):
                     new_price += price[new_stage[e], new_link[e]]
-            if not new_price < old_price * (1.0 - 1e-9):
+            if not new_price < old_price * (1.0 - LEAST):
                 continue
             num = 0
             for e in range(num_new):

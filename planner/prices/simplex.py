@@ -26,7 +26,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.compiled import compiled
 
-SMALL = 1e-9  # of the largest entry of a column, about
+SMALL = 1e-9  # of the time that is 1, about
 OPTIMAL = 1e-9  # reduced costs above minus this count as none
 PIVOT = 1e-8  # least pivot
 DRIFT = 1e-9  # of the equations, by rounding, from which the inverse is not trusted any more
@@ -80,44 +80,59 @@ def solve(
     num_blocks: int,
     last: Basis | None,
 ) -> Solution:
-    """Return the best mixture, optimal up to rounding.
+    """Return the best mixture, optimal up to rounding and `MOST_PIVOTS`.
+
+    Where columns are so far apart in size that rounding spoils every way there, it is only a mixture of one column of
+    each block.
 
     Args:
-        entries: (R, n) a, entries about 1 at most; R is a multiple of `num_stages`, whose rows follow each other.
+        entries: (R, n) a, in a unit in which good mixtures take about 1; R is a multiple of `num_stages`, whose rows
+            follow each other.
         cost: (n,). block: (n,) in 0..B-1, each at least once.
         last: where an earlier call ended, whose columns come first here, in its order; None: begin from one column
             of each block.
     """
     num_rows, num = entries.shape
+    size = np.maximum(
+        entries.max(axis=0, initial=0.0), 1.0
+    )  # a share counts so many times, or large entries would rule
     matrix = np.zeros((num_rows + num_blocks, num))
-    matrix[:num_rows] = entries
-    matrix[num_rows + block, np.arange(num)] = 1.0
+    matrix[:num_rows] = entries / size
+    matrix[num_rows + block, np.arange(num)] = 1.0 / size
+    cost = cost / size
     stage_of = np.repeat(np.arange(num_stages), num_rows // num_stages)
     right = np.ones(num_rows + num_blocks)
     right[:num_rows] = SMALL * (0.5 + np.arange(num_rows) * 0.6180339887498949 % 1.0)  # evenly, in no order
-    basis = _simplest(matrix, right, stage_of, num_blocks) if last is None else last
-    names, inverse = basis.names.copy(), basis.inverse.copy()
-    pivot_until_best(matrix, cost, stage_of, right, names, inverse, MOST_PIVOTS)
-    if last is not None and not _drift(matrix, cost, stage_of, right, names, inverse) <= DRIFT:
-        return solve(entries, cost, block, num_stages, num_blocks, None)
+    simplest = _simplest(entries, size, block, right, stage_of)
+    for start in (simplest,) if last is None else (last, simplest):
+        names, inverse = start.names.copy(), start.inverse.copy()
+        pivot_until_best(matrix, cost, stage_of, right, names, inverse, MOST_PIVOTS)
+        if _drift(matrix, cost, stage_of, right, names, inverse) <= DRIFT:
+            break
+    else:
+        names, inverse = simplest.names, simplest.inverse
     value = right @ inverse
     share = np.zeros(num)
     share[names[names >= 0]] = np.maximum(value[names >= 0], 0.0)
-    return Solution(share, inverse @ _basic_cost(names, cost, num_rows), Basis(names, inverse))
+    return Solution(share / size, inverse @ _basic_cost(names, cost, num_rows), Basis(names, inverse))
 
 
-def _simplest(matrix: FloatArray, right: FloatArray, stage_of: Int64Array, num_blocks: int) -> Basis:
+def _simplest(
+    entries: FloatArray, size: FloatArray, block: Int64Array, right: FloatArray, stage_of: Int64Array
+) -> Basis:
     """Return the basis of one whole column for each block: the one that takes the least time alone."""
-    num_rows, size = stage_of.shape[0], right.shape[0]
+    num_rows = stage_of.shape[0]
     stage_ptr = np.flatnonzero(np.diff(stage_of, prepend=-1))
-    alone = np.maximum.reduceat(matrix[:num_rows], stage_ptr, axis=0).sum(axis=0)
-    names, inverse = -1 - np.arange(size), np.eye(size)
-    for b in range(num_blocks):
-        mine = np.flatnonzero(matrix[num_rows + b])
-        names[num_rows + b] = mine[np.argmin(alone[mine])]
-    chosen = matrix[:num_rows, names[num_rows:]]  # (R, B)
-    inverse[num_rows:, :num_rows] = -chosen.T
-    over = chosen.sum(axis=1) - right[:num_rows]
+    alone = np.maximum.reduceat(entries, stage_ptr, axis=0).sum(axis=0)
+    names, inverse = -1 - np.arange(right.shape[0]), np.eye(right.shape[0])
+    for b in range(right.shape[0] - num_rows):
+        mine = np.flatnonzero(block == b)
+        chosen = mine[np.argmin(alone[mine])]
+        names[num_rows + b] = chosen
+        inverse[num_rows + b, num_rows + b] = size[chosen]
+    times = entries[:, names[num_rows:]]  # (R, B)
+    inverse[num_rows:, :num_rows] = -times.T
+    over = times.sum(axis=1) - right[:num_rows]
     for k in range(stage_ptr.shape[0]):
         rows = np.flatnonzero(stage_of == k)
         busiest = rows[np.argmax(over[rows])]

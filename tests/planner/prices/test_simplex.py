@@ -6,6 +6,9 @@ random columns, many sizes                the time of HiGHS, to 1e-7; shares >= 
 equal columns, columns of zeros, ties     the same
 columns added in turns                    the same after every turn as if solved from nothing
 the dearest dropped in between            the same; the columns in use are still there
+columns ten orders of magnitude apart     the same, from nothing, and with the small ones added to the large ones
+an unchanged program                      no pivot; one with more columns: fewer than from nothing
+few kept columns                          all basic ones stay, also where equal ones are as cheap
 prices                                    each stage's add up to 1, and with what blocks pay they prove the time
 an inverse that rounding has spoilt       the same, from nothing
 a price on hops                           of equal mixtures the one that moves less
@@ -14,12 +17,14 @@ a price on hops                           of equal mixtures the one that moves l
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
 from dgcl.planner.prices.mixture import Columns, Mixture, best_mixture
+from dgcl.planner.prices.simplex import pivot_until_best
 
 SIZES = [  # columns, stages, directions, blocks
     (1, 1, 1, 1),
@@ -54,21 +59,27 @@ def least_time(columns: Columns, num_blocks: int, hop_cost: float = 0.0) -> floa
     return float(found.fun)
 
 
-def check(mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float = 0.0) -> None:
-    """The mixture is one, takes what it states, its prices prove that, and HiGHS finds none that is better."""
+def check_time(
+    mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float = 0.0, tolerance: float = 1e-7
+) -> None:
+    """The mixture is one, takes what it states, and HiGHS finds none that is better."""
     assert (mixture.share >= 0.0).all()
     np.testing.assert_allclose(np.bincount(columns.block, mixture.share, num_blocks), 1.0, rtol=1e-12)
     busy = np.tensordot(mixture.share, columns.times, 1)
     assert mixture.seconds == pytest.approx(busy.max(axis=1).sum(), rel=1e-12)
-    best = least_time(columns, num_blocks, hop_cost)
-    assert mixture.seconds + hop_cost * (mixture.share @ columns.hops) == pytest.approx(
-        best, rel=1e-7, abs=1e-12
-    )
+    found = mixture.seconds + hop_cost * (mixture.share @ columns.hops)
+    assert found == pytest.approx(least_time(columns, num_blocks, hop_cost), rel=tolerance, abs=1e-12)
     assert (mixture.weight >= 0.0).all()
     np.testing.assert_allclose(mixture.weight.sum(axis=1), 1.0, rtol=1e-12)
+
+
+def check(mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float = 0.0) -> None:
+    """Its prices prove besides that there is none."""
+    check_time(mixture, columns, num_blocks, hop_cost)
     paid = hop_cost * columns.hops + np.tensordot(columns.times, mixture.weight, 2)
     cheapest = [paid[columns.block == b].min() for b in range(num_blocks)]
-    assert sum(cheapest) == pytest.approx(best, rel=1e-6, abs=1e-12)
+    found = mixture.seconds + hop_cost * (mixture.share @ columns.hops)
+    assert sum(cheapest) == pytest.approx(found, rel=1e-6, abs=1e-12)
     np.testing.assert_allclose(
         mixture.reduced_cost,
         paid - np.array(cheapest)[columns.block],
@@ -119,6 +130,49 @@ def test_columns_added_in_turns(size: tuple[int, int, int, int], dropping: bool)
             columns = columns.joined(drawn(*size, seed=11 + turn))
         mixture = best_mixture(columns, blocks, 1e-5, mixture)
         check(mixture, columns, blocks, 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_far_apart_in_size(seed: int) -> None:
+    small, large = drawn(60, 3, 12, 5, seed=seed), drawn(60, 3, 12, 5, seed=seed + 50)
+    spread = 10.0 ** np.random.default_rng(seed).uniform(0.0, 10.0, 60)
+    large = replace(large, times=large.times * spread[:, None, None])
+    for first, second in ((large, small), (small, large)):
+        both = first.joined(second)
+        check_time(best_mixture(both, 5, 0.0), both, 5, tolerance=1e-5)  # HiGHS allows itself more here
+        mixture = best_mixture(first, 5, 0.0)
+        check_time(mixture, first, 5, tolerance=1e-5)
+        check_time(best_mixture(both, 5, 0.0, mixture), both, 5, tolerance=1e-5)
+
+
+def test_the_last_basis_saves_pivots(monkeypatch: pytest.MonkeyPatch) -> None:
+    pivots: list[int] = []
+
+    def counted(*args: Any) -> int:
+        pivots.append(pivot_until_best(*args))
+        return pivots[-1]
+
+    monkeypatch.setattr("dgcl.planner.prices.simplex.pivot_until_best", counted)
+    columns = drawn(300, 3, 30, 8, seed=6)
+    mixture = best_mixture(columns, 8, 0.0)
+    more = columns.joined(drawn(16, 3, 30, 8, seed=7))
+    best_mixture(columns, 8, 0.0, mixture)
+    best_mixture(more, 8, 0.0, mixture)
+    best_mixture(more, 8, 0.0)
+    assert len(pivots) == 4
+    assert pivots[1] == 0
+    assert 3 * pivots[2] < pivots[3]
+
+
+@pytest.mark.parametrize("num", [0, 1, 25])
+def test_basic_columns_are_kept(num: int) -> None:
+    columns = drawn(20, 3, 12, 4, seed=8)
+    columns = columns.joined(columns).joined(columns)
+    mixture = best_mixture(columns, 4, 0.0)
+    kept, basic = mixture.cheapest(num), mixture.basis.columns()
+    assert set(basic) <= set(kept)
+    assert kept.shape[0] == max(num, basic.shape[0])
+    check(best_mixture(columns.taken(kept), 4, 0.0, mixture.of_kept(kept)), columns.taken(kept), 4)
 
 
 @pytest.mark.parametrize("wrong", [1e-7, 1.0, np.nan])
