@@ -93,9 +93,8 @@ def solve(
             of each block.
     """
     num_rows, num = entries.shape
-    size = np.maximum(
-        entries.max(axis=0, initial=0.0), 1.0
-    )  # a share counts so many times, or large entries would rule
+    # A share of a column with large entries counts `size` times, or one such column would blur all others.
+    size = np.maximum(entries.max(axis=0, initial=0.0), 1.0)
     matrix = np.zeros((num_rows + num_blocks, num))
     matrix[:num_rows] = entries / size
     matrix[num_rows + block, np.arange(num)] = 1.0 / size
