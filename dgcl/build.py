@@ -1,6 +1,6 @@
 """``build_comm_info``: from a graph to a communicator on every rank.
 
-Rank 0 has the graph and does the thinking, once (:func:`dgcl.prepare.prepare`). The others receive their share and
+Rank 0 has the graph and does the thinking, once (:func:`dgcl.prepare.shares.prepare`). The others receive their share and
 connect to each other's memory.
 """
 
@@ -12,24 +12,26 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from dgcl.control import Control
-from dgcl.device import open_devices
-from dgcl.free_memory import available_memory
-from dgcl.machines import RankPlace, find_topology, places_of_ranks, several_machines
 from dgcl.planner import PlanOptions
-from dgcl.prepare import Share, prepare
+from dgcl.prepare.part_files import load_share
+from dgcl.prepare.shares import Share, prepare
+from dgcl.ranks.control import Control
+from dgcl.ranks.free_memory import available_memory
+from dgcl.ranks.machines import RankPlace, find_topology, places_of_ranks, several_machines
+from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
 from dgcl.replication.counts import machine_numbers
 from dgcl.replication.work import measure_together
 from dgcl.topology import Topology, resolve_topology
+from dgcl.transport.cuda import open_devices
 
 if TYPE_CHECKING:
     import torch
 
     from dgcl.communicator import Communicator
-    from dgcl.device.gpu import Device
+    from dgcl.transport.cuda.gpu import Device
 
-__all__ = ["Share", "build_comm_info", "connect", "connect_shares", "prepare"]
+__all__ = ["Share", "build_comm_info", "connect", "connect_shares", "load_comm_info", "prepare"]
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
@@ -80,14 +82,14 @@ def build_comm_info(
             where each rank computes. A lower bound is known before anything is copied; halo rows are counted after.
             Where it does not fit, "replicate-across-machines" refuses, and "auto" stays with the ordinary plan.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
-            (:mod:`dgcl.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With ``hops``
+            (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With ``hops``
             the ordinary plan and that of replicas are kept apart, and the choice between them is not kept: what
             a layer costs and what fits is found out in every job.
         channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
             the network), "memory" or "network" for all; on GPUs also "nccl" or "gloo", which is "network" by NCCL
             from device to device, or through the hosts; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
-            one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.device`).
+            one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.transport.cuda`).
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -98,7 +100,7 @@ def build_comm_info(
         CommError: The ranks share no memory, or one of them is gone.
     """
     from dgcl.communicator import Communicator
-    from dgcl.context import context
+    from dgcl.ranks.context import context
 
     control = context.require_control()
     world_size = control.world_size
@@ -130,6 +132,53 @@ def build_comm_info(
         )
 
     return connect(shares, Communicator, timeout, channel, opened)
+
+
+def load_comm_info(
+    parts: str | os.PathLike[str],
+    *,
+    timeout: float = 300.0,
+    channel: str = "auto",
+    device: str | torch.device = "cpu",
+) -> Communicator:
+    """Connect ranks whose parts were prepared by ``dgcl partition --out DIR/``. Collective.
+
+    Every rank reads its own file, so the folder must be on every machine (all of it, or the plan and the files of
+    the ranks there).
+
+    Args:
+        parts: The folder.
+        timeout, channel, device: As in :func:`dgcl.build_comm_info`.
+
+    Returns:
+        This rank's communicator, which is from now on the current one of this thread.
+
+    Raises:
+        ValueError: A file is missing, damaged, or of another set than the others, or there is no such device; on every
+            rank.
+        CommError: One of the ranks is gone.
+    """
+    from dgcl.ranks.context import context
+
+    control = context.require_control()
+    opened = open_devices(control, device)
+    problem: Exception | None = None
+    share, token = None, ""
+    try:
+        share, token = load_share(parts, control.rank, control.world_size)
+    except (ValueError, OSError) as error:
+        problem = ValueError(f"{error}")
+    agree(control, problem)
+    tokens = control.exchange(token)
+    if len(set(tokens)) > 1:
+        odd = next(rank for rank, other in enumerate(tokens) if other != tokens[0])
+        raise ValueError(
+            f"parts: the files of rank 0 and rank {odd} were not written together; prepare them anew"
+        )
+    from dgcl.communicator import Communicator
+
+    assert share is not None
+    return connect_shares(share, Communicator, timeout, channel, opened)
 
 
 def _several_machines(
@@ -188,7 +237,7 @@ def connect(
     Returns:
         This rank's communicator, the current one from now on.
     """
-    from dgcl.context import context
+    from dgcl.ranks.context import context
 
     control = context.require_control()
     answers: list[Share | Exception] | None = None
@@ -216,7 +265,7 @@ def connect_shares(
     device: Device | None = None,
 ) -> AnyCommunicator:
     """Connect ranks that have their shares already. Collective; as :func:`connect`."""
-    from dgcl.context import context
+    from dgcl.ranks.context import context
 
     control = context.require_control()
     comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout, channel, device)

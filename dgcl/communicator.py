@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dgcl import ops
-from dgcl.control import Control, all_reduce_sum
-from dgcl.descriptions import describe_channels, profiled
-from dgcl.device import connect_device
+from dgcl.autograd import operators as ops
+from dgcl.autograd.pending import PendingRows, fold_halo
 from dgcl.errors import CommError
-from dgcl.halo import PendingRows, fold_halo
-from dgcl.handle import Handle
-from dgcl.local_graph import LocalGraph
 from dgcl.planner.plan import Plan
 from dgcl.program import Program
 from dgcl.program.memory_report import MemoryReport, predict_memory
-from dgcl.results import as_tensor
-from dgcl.row_checks import check_rows
-from dgcl.row_exchange import agree, collect_rows, dispatch_rows
-from dgcl.runtime import Runtime
-from dgcl.runtime.dtypes import row_type
-from dgcl.runtime.pool import Block
-from dgcl.siblings import introduce
+from dgcl.ranks.control import Control, all_reduce_sum
+from dgcl.ranks.handle import Handle
+from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
+from dgcl.relation.local_graph import LocalGraph
+from dgcl.transport.cuda import connect_device
+from dgcl.transport.describe import describe_channels, profiled
+from dgcl.transport.row_checks import check_rows
+from dgcl.transport.shared_memory import Runtime
+from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.other_communicators import introduce
+from dgcl.transport.shared_memory.pool import Block
+from dgcl.transport.shared_memory.results import as_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from dgcl.bench.exchange import Exchange
-    from dgcl.device.gpu import Device
     from dgcl.frameworks.split import SplitGraph
+    from dgcl.transport.cuda.gpu import Device
 
 
 class Communicator(Handle):
@@ -49,7 +49,7 @@ class Communicator(Handle):
         rank, world_size: This rank and the number of ranks, as in the group.
         num_nodes, num_edges: Of the whole graph.
         plan, choice: The plan that is executed; why this one, where there was a choice.
-        local: This rank's edges and degrees (:class:`~dgcl.local_graph.LocalGraph`).
+        local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.

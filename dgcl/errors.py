@@ -24,5 +24,5 @@ class DisagreementError(CommError):
     """Two ranks make different calls (another verb, row width, or element type) or run different plans."""
 
 
-#: The classes by the code under which one rank reports them to the others (see :mod:`dgcl.runtime.board`).
+#: The classes by the code under which one rank reports them to the others (see :mod:`dgcl.transport.shared_memory.control_page`).
 ERROR_CODES: tuple[type[CommError], ...] = (CommError, PeerLostError, CommTimeoutError, DisagreementError)

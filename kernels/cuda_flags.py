@@ -4,7 +4,7 @@ These kernels run before and after the copy kernels in the same stream, never in
 several processes share, a kernel that spins keeps its time slice, and one that both spins and copies keeps
 the whole chip. A waiting kernel is one thread that sleeps between two looks, at most a microsecond.
 
-The protocol is that of :mod:`dgcl.runtime.board`: flags only grow, all waits are ``>=``. Why the rows are there
+The protocol is that of :mod:`dgcl.transport.shared_memory.control_page`: flags only grow, all waits are ``>=``. Why the rows are there
 when the flag is says :mod:`dgcl.kernels.cuda_memory`.
 
 Stopping. A host that gives up sets the abort word, then writes :data:`~dgcl.kernels.cuda_tables.FLAG_MAX`
@@ -44,7 +44,7 @@ from dgcl.kernels.cuda_tables import (
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20, 1000  # nanoseconds
 _LOOKS_PER_ABORT = 16
 
-# Where in a ready line (dgcl.runtime.board) the tag and the two buffers stand.
+# Where in a ready line (dgcl.transport.shared_memory.control_page) the tag and the two buffers stand.
 _TAG, _BUFFERS, _BUFFER_BYTES = 8, 16, 24
 
 

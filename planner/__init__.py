@@ -13,7 +13,7 @@ from dgcl.planner.errors import PlanError
 from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.plan import Bound, Plan, PlanOptions, Trees
 from dgcl.planner.relation import Relation
-from dgcl.planner.verify import Report, check_plan_file, verify_plan
+from dgcl.planner.verify.proof import Report, check_plan_file, verify_plan
 
 __all__ = [
     "METHODS",

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
-from dgcl.planner.bounds import cut_bound
+from dgcl.planner.bounds.best import cut_bound
+from dgcl.planner.bounds.cut_kernels import covers
+from dgcl.planner.bounds.cuts import Cut, candidate_cuts, labels
+from dgcl.planner.bounds.link_prices import price_bound
+from dgcl.planner.column_generation.pricing.groups import is_exact
 from dgcl.planner.compiled import compiled
 from dgcl.planner.cost import GIGA, predicted_seconds
-from dgcl.planner.cut_kernels import covers
-from dgcl.planner.cuts import Cut, candidate_cuts, labels
 from dgcl.planner.methods.registry import get_planner
 from dgcl.planner.options import PlanOptions
-from dgcl.planner.prices.bound import price_bound
-from dgcl.planner.prices.hierarchy import is_exact
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 

@@ -46,9 +46,9 @@ CACHED = sorted(name for name, text in MODULES.items() if "cache=True" in text a
 
 
 def test_some_modules_have_parts_elsewhere() -> None:
-    assert {"dgcl.runtime.engine", "dgcl.kernels.rows"} <= set(CACHED)
-    assert _parts("dgcl.runtime.engine", MODULES) == {
-        "dgcl.kernels.bells",
+    assert {"dgcl.transport.shared_memory.engine", "dgcl.kernels.rows"} <= set(CACHED)
+    assert _parts("dgcl.transport.shared_memory.engine", MODULES) == {
+        "dgcl.kernels.futex",
         "dgcl.kernels.copies",
         "dgcl.kernels.half",
         "dgcl.kernels.memory",

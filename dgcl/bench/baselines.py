@@ -11,7 +11,7 @@ from torch import Tensor
 import dgcl
 from dgcl.bench.exchange import PlannedExchange, Scratch, poison_pool, result_rows
 from dgcl.bench.problems import from_needs
-from dgcl.context import context
+from dgcl.ranks.context import context
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -12,12 +12,12 @@ import numpy as np
 from numba import njit
 
 from dgcl.bench.flags import Flags
-from dgcl.control import Control
 from dgcl.kernels.memory import copy_bytes
-from dgcl.runtime.engine import publish_ready
+from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory.engine import publish_ready
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "7fa2776503b7b4a5"
+COMPILED_FROM: Final = "02545bf5cd20e8b8"
 
 
 @njit(nogil=True, cache=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from dgcl.autograd.pending import StartedExpand, fold_halo
 from dgcl.bench.patterns import POISON
-from dgcl.halo import StartedExpand, fold_halo
-from dgcl.runtime.dtypes import row_type
-from dgcl.runtime.pool import Block
+from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.pool import Block
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -115,7 +115,7 @@ class OperatorExchange:
 
 
 class HaloExchange:
-    """The plan, moving halo rows alone (:mod:`dgcl.halo`): expand returns ``(num_halo, *F)``, and fold adds to
+    """The plan, moving halo rows alone (:mod:`dgcl.autograd.pending`): expand returns ``(num_halo, *F)``, and fold adds to
     the first ``num_owned`` of the rows that it is given, in place."""
 
     halo_only = True

@@ -1,7 +1,7 @@
 """Flags between ranks outside any communicator: a barrier of microseconds, and waits with a deadline.
 
 A barrier of ``torch.distributed`` takes longer than what is to be measured, and lets the ranks go one after
-the other. Flags lie on boards of their own (:mod:`dgcl.runtime.board`) in shared memory.
+the other. Flags lie on boards of their own (:mod:`dgcl.transport.shared_memory.control_page`) in shared memory.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from dgcl.control import Control
 from dgcl.errors import CommTimeoutError, PeerLostError
-from dgcl.kernels.bells import ASLEEP, SILENT, mute, ring, set_bell, sleep
+from dgcl.kernels.futex import ASLEEP, SILENT, mute, ring, set_bell, sleep
 from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release
-from dgcl.runtime.board import Board
-from dgcl.runtime.engine import call_attention
-from dgcl.runtime.peers import Peers
-from dgcl.runtime.segments import SegmentFile
+from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.engine import call_attention
+from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.segments import SegmentFile
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "9a632d07873be065"
+COMPILED_FROM: Final = "cd65c71a98b5a209"
 
 _LOOK: Final = 2_000  # nanoseconds; longer would keep ranks that share the core from coming
 _NAP: Final = 2_000_000

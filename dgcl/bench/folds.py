@@ -21,8 +21,8 @@ from torch import Tensor
 from dgcl.bench.exchange import Exchange, Scratch
 from dgcl.bench.flags import Flags
 from dgcl.bench.patterns import POISON
-from dgcl.runtime.engine import announce, read_word
-from dgcl.runtime.pool import BufferPool
+from dgcl.transport.shared_memory.engine import announce, read_word
+from dgcl.transport.shared_memory.pool import BufferPool
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

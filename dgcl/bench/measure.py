@@ -20,9 +20,9 @@ from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
 from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.bench.turns import Contender, World, measure_case
-from dgcl.context import context
-from dgcl.control import Control
 from dgcl.planner.methods import METHODS as PLANNERS
+from dgcl.ranks.context import context
+from dgcl.ranks.control import Control
 from dgcl.replication import METHOD
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from dgcl.bench.folds import FOLDS, DirectFold
 from dgcl.bench.problems import Problem
 from dgcl.bench.replication import connect_replicated
 from dgcl.build import Share, connect, prepare
-from dgcl.context import context
 from dgcl.graph import as_graph
 from dgcl.partition import check_part, partition_graph
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS as PLANNERS
+from dgcl.ranks.context import context
 from dgcl.replication import METHOD
 from dgcl.topology import Topology, resolve_topology
 

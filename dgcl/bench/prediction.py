@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dgcl.planner.bounds import best_bound
+from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import predicted_seconds
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What a benchmark exchanges: a graph and its parts, a relation, or a textbook pattern.
 
 All become the same thing, a :class:`Problem`: a graph and the owner of every vertex, from which
-:func:`dgcl.prepare.prepare` makes plans and programs as it does for any user. Where only "this rank needs that
+:func:`dgcl.prepare.shares.prepare` makes plans and programs as it does for any user. Where only "this rank needs that
 vertex" is known, one edge per need says so: from the vertex to some vertex of the rank.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph, as_graph
 from dgcl.planner import Relation
-from dgcl.relation import VertexClasses, build_classes
+from dgcl.relation.classes import VertexClasses, build_classes
 
 #: Textbook patterns by name, and what they are.
 PATTERNS = {

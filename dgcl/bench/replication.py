@@ -12,7 +12,7 @@ from torch import Tensor
 from dgcl.bench.problems import Problem
 from dgcl.build import connect
 from dgcl.communicator import Communicator
-from dgcl.prepare import Share, prepare
+from dgcl.prepare.shares import Share, prepare
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.topology import Device, Topology

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from dgcl.bench.flags import Flags
-from dgcl.runtime.engine import FOLD
-from dgcl.runtime.tasks import CallRecord
+from dgcl.transport.shared_memory.engine import FOLD
+from dgcl.transport.shared_memory.tasks import CallRecord
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -18,7 +18,7 @@ import torch
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Settings, Timing
-from dgcl.control import Control
+from dgcl.ranks.control import Control
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -13,12 +13,12 @@ from dgcl.calibration.exchange import Exchange, exchange_of
 from dgcl.calibration.experiments import Experiment, experiments
 from dgcl.calibration.fit import Fit, fit_topology
 from dgcl.calibration.timing import Effort, Work, time_all
-from dgcl.control import Control
 from dgcl.planner import Plan
+from dgcl.ranks.control import Control
 from dgcl.topology import Topology
 
 if TYPE_CHECKING:
-    from dgcl.device.gpu import Device
+    from dgcl.transport.cuda.gpu import Device
 
 _log = logging.getLogger("dgcl")
 

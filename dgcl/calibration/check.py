@@ -19,7 +19,7 @@ from dgcl.planner import PlanOptions
 from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.program import Program, compile_programs
-from dgcl.relation import build_classes
+from dgcl.relation.classes import build_classes
 from dgcl.topology import Topology
 
 if TYPE_CHECKING:

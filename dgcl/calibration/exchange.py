@@ -15,7 +15,7 @@ import numpy as np
 from dgcl.calibration.experiments import Experiment, Transfer
 from dgcl.planner import Plan, Relation, Trees
 from dgcl.program import Program, compile_programs
-from dgcl.relation import VertexClasses
+from dgcl.relation.classes import VertexClasses
 from dgcl.topology import Topology
 
 _OWNED_FOR_EACH = 1.5  # rows that a rank has for each that it sends: between METIS parts and random ones

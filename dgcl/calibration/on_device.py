@@ -15,15 +15,15 @@ import torch
 
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device.clock import Clock
-from dgcl.control import Control
-from dgcl.device.exchange import DeviceExchange
-from dgcl.machines import find_topology, places_of_ranks
 from dgcl.program import Program
+from dgcl.ranks.control import Control
+from dgcl.ranks.machines import find_topology, places_of_ranks
 from dgcl.topology import Topology, resolve_topology
+from dgcl.transport.cuda.exchange import DeviceExchange
 
 if TYPE_CHECKING:
     from dgcl.calibration.timing import Effort
-    from dgcl.device.gpu import Device
+    from dgcl.transport.cuda.gpu import Device
 
 _IN_A_ROW = 4
 

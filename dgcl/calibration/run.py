@@ -10,15 +10,15 @@ from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.check import median_error
 from dgcl.calibration.on_device import device_structure
 from dgcl.calibration.timing import Effort
-from dgcl.context import context
-from dgcl.control import Control
-from dgcl.device import open_devices
-from dgcl.machines import place_of_this_rank, several_machines
+from dgcl.ranks.context import context
+from dgcl.ranks.control import Control
+from dgcl.ranks.machines import place_of_this_rank, several_machines
 from dgcl.topology import Topology
 from dgcl.topology.host import CopyRates, host_topology
+from dgcl.transport.cuda import open_devices
 
 if TYPE_CHECKING:
-    from dgcl.device.gpu import Device
+    from dgcl.transport.cuda.gpu import Device
 
 # Where the connections of a host are, is known; how fast they are, is what is measured. These figures only
 # tell the classes apart.

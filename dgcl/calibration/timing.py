@@ -22,13 +22,13 @@ import numpy as np
 import torch
 
 from dgcl.bench.flags import Flags
-from dgcl.control import Control
 from dgcl.program import Program
-from dgcl.runtime import Runtime
-from dgcl.runtime.dtypes import row_type
+from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory import Runtime
+from dgcl.transport.shared_memory.dtypes import row_type
 
 if TYPE_CHECKING:
-    from dgcl.device.gpu import Device
+    from dgcl.transport.cuda.gpu import Device
 
 _FLUSH = 64 << 20  # bytes that the ranks of a host walk through together before a call
 _TIMEOUT = 120.0

@@ -91,7 +91,7 @@ def bench(args: argparse.Namespace) -> int:
     from dgcl.bench.on_device.measure import measure_on_device
     from dgcl.bench.report import footer, to_json, total_wrong
     from dgcl.errors import CommError
-    from dgcl.launcher import launch
+    from dgcl.ranks.launcher import launch
 
     _check(args)
     settings = _settings(args)

@@ -78,7 +78,7 @@ def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
     from dgcl.partition import METHODS, partition_graph, partition_report
     from dgcl.partition.replication import replication_factors
-    from dgcl.relation import build_classes
+    from dgcl.relation.classes import build_classes
 
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
@@ -141,7 +141,7 @@ def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
 
 def _check_folder(out: str) -> None:
     """Refuse a folder that parts cannot be written to before anything is computed."""
-    from dgcl.part_files import is_of_parts
+    from dgcl.prepare.part_files import is_of_parts
 
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
@@ -159,8 +159,8 @@ def _write_parts(
 ) -> str:
     """Plan and write; return why this plan, where there was a choice."""
     from dgcl.build import prepare
-    from dgcl.part_files import save_shares
     from dgcl.planner import PlanOptions
+    from dgcl.prepare.part_files import save_shares
     from dgcl.topology import resolve_topology
 
     planner = args.planner or "auto"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dgcl.graph import Graph
     from dgcl.planner import Relation
-    from dgcl.relation import VertexClasses
+    from dgcl.relation.classes import VertexClasses
     from dgcl.topology import Topology
 
 
@@ -84,7 +84,7 @@ def graph_in_parts(
 ) -> tuple[Graph, NDArray[np.int32], VertexClasses]:
     """Read the graph and its parts, or part it; and find out who needs what."""
     from dgcl.partition import check_part, partition_graph
-    from dgcl.relation import build_classes
+    from dgcl.relation.classes import build_classes
 
     graph = load_graph(args.graph)
     if args.part is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dgcl.graph import Graph
     from dgcl.planner import PlanOptions
     from dgcl.planner.placement import Placement
-    from dgcl.relation import VertexClasses
+    from dgcl.relation.classes import VertexClasses
     from dgcl.replication.choice import Arrangement, Replication
     from dgcl.replication.work import Work
     from dgcl.topology import Topology
@@ -117,7 +117,7 @@ def place_parts(
     graph: Graph, part: NDArray[np.int32], found: Placement
 ) -> tuple[NDArray[np.int32], VertexClasses]:
     """The parts where they were placed, and their classes."""
-    from dgcl.relation import build_classes
+    from dgcl.relation.classes import build_classes
 
     part = found.device_of_part.astype(part.dtype)[part]
     return part, build_classes(graph, part, found.relation.world_size)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dgcl.frameworks.csr import CSRLocalGraph
     from dgcl.frameworks.dgl_block import LocalBlock
     from dgcl.frameworks.pyg import PyGLocalGraph
-    from dgcl.local_graph import LocalGraph
+    from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["local_graph"]
 

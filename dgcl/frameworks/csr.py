@@ -24,7 +24,7 @@ from dgcl.frameworks.csr_ops import (
 )
 
 if TYPE_CHECKING:
-    from dgcl.local_graph import LocalGraph
+    from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["CSRLocalGraph", "build_csr"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dgcl.local_graph import LocalGraph
+    from dgcl.relation.local_graph import LocalGraph
 
 try:
     import dgl
@@ -32,7 +32,7 @@ __all__ = ["LocalBlock", "build_block"]
 class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
     """One rank's in-edges as a DGL block that answers ``in_degrees`` and ``out_degrees`` for the whole graph.
 
-    Edge k of the block is edge k of the rank's :class:`~dgcl.local_graph.LocalGraph`, so what
+    Edge k of the block is edge k of the rank's :class:`~dgcl.relation.local_graph.LocalGraph`, so what
     ``comm.dispatch_edges`` returns can be used as edge weights directly. As in ``dgl.to_block``, global
     vertex ids are in ``srcdata[dgl.NID]`` and ``dstdata[dgl.NID]``, and global edge ids in
     ``edata[dgl.EID]``.

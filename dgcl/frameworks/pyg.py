@@ -26,7 +26,7 @@ import dgcl
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-    from dgcl.local_graph import LocalGraph
+    from dgcl.relation.local_graph import LocalGraph
 
 try:
     from torch_geometric.utils import add_remaining_self_loops

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.autograd.pending import PendingRows, StartedFold, fold_halo
 from dgcl.frameworks.csr_ops import sparse_product, sum_dtype
-from dgcl.halo import PendingRows, StartedFold, fold_halo
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

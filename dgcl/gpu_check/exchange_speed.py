@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from dgcl.device.program import EXPAND, FOLD
 from dgcl.gpu_check.gpu import Gpu, Target
 from dgcl.gpu_check.loopback import Loopback, connect
 from dgcl.gpu_check.measurement import Size, copy_speed, median_seconds
@@ -24,6 +23,7 @@ from dgcl.gpu_check.programs import make_programs
 from dgcl.gpu_check.streams import Streams
 from dgcl.kernels.cuda_shapes import THREADS
 from dgcl.program import Program
+from dgcl.transport.cuda.program import EXPAND, FOLD
 
 #: Microseconds of host time that one call may take.
 HOST_TARGET: Final = 60.0

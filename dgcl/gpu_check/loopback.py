@@ -2,7 +2,7 @@
 machinery.
 
 Every rank has buffers, flags and tables of its own and, on a GPU, a stream of its own; its peers' addresses
-it simply knows. What is left is what :mod:`dgcl.device.program` lays out, so this is where that is proved
+it simply knows. What is left is what :mod:`dgcl.transport.cuda.program` lays out, so this is where that is proved
 and timed.
 """
 
@@ -15,7 +15,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dgcl.device.program import (
+from dgcl.gpu_check.gpu import Tables
+from dgcl.kernels.cuda_catalogue import sum_name
+from dgcl.kernels.cuda_shapes import unit_of
+from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
+from dgcl.program import Program
+from dgcl.transport.cuda.program import (
     EXPAND,
     FOLD,
     LOCAL,
@@ -26,11 +31,6 @@ from dgcl.device.program import (
     lay_out,
     num_slots,
 )
-from dgcl.gpu_check.gpu import Tables
-from dgcl.kernels.cuda_catalogue import sum_name
-from dgcl.kernels.cuda_shapes import unit_of
-from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
-from dgcl.program import Program
 
 _LINE_WORDS = 16
 _ALIGN = 256

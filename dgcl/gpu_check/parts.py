@@ -23,7 +23,7 @@ SECONDS: Final = 1500.0
 PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 KERNEL_TESTS: Final = "tests/kernels/test_cuda_device.py"
 #: Named one by one: a bare machine lacks what other tests import.
-TESTS: Final = (KERNEL_TESTS, "tests/dgcl/device/test_device_program.py")
+TESTS: Final = (KERNEL_TESTS, "tests/dgcl/transport/cuda/test_device_program.py")
 SECTION: Final = "dgcl.gpu_check.sections"
 
 #: For ranks that are threads of one process: nothing is loaded when it is first used, which may wait for what runs,

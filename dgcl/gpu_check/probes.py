@@ -234,10 +234,10 @@ def probe_pinned() -> dict[str, Any]:
 def probe_graph() -> dict[str, Any]:
     """Whether an exchange can be captured into a CUDA graph, and repeated: call numbers count on by
     themselves."""
-    from dgcl.device.program import EXPAND
     from dgcl.gpu_check.loopback import connect
     from dgcl.gpu_check.programs import make_programs
     from dgcl.gpu_check.streams import Streams
+    from dgcl.transport.cuda.program import EXPAND
 
     gpu = Gpu()
     programs = make_programs(4, 1 << 14, "spst")

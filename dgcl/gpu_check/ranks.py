@@ -20,11 +20,11 @@ import torch
 import dgcl
 from dgcl.build import connect, prepare
 from dgcl.communicator import Communicator
-from dgcl.context import context
-from dgcl.device import open_devices
 from dgcl.errors import CommError
 from dgcl.gpu_check.programs import TOPOLOGY, make_edges
-from dgcl.runtime.rounding import fold_bound
+from dgcl.ranks.context import context
+from dgcl.transport.cuda import open_devices
+from dgcl.transport.shared_memory.rounding import fold_bound
 
 #: Element types and trailing shapes that are checked.
 KINDS: Final = (

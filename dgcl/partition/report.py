@@ -83,7 +83,7 @@ def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport
         ValueError, TypeError: `part` does not fit the graph or `num_parts`; empty parts are allowed.
     """
     from dgcl.partition.kernels import count_edges
-    from dgcl.relation import build_classes
+    from dgcl.relation.classes import build_classes
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)

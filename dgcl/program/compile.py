@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.carried import carried_trees, relay_edges
 from dgcl.planner.plan import Plan, Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.verify.carried import carried_trees, relay_edges
 from dgcl.program.model import Program, Schedule
 from dgcl.program.storage import Blocks, place
-from dgcl.relation import VertexClasses
+from dgcl.relation.classes import VertexClasses
 
 _MAX_ROWS = 2**31 - 1
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from dgcl.program.model import Program
-from dgcl.runtime.board import board_bytes
-from dgcl.runtime.pool import Block, BufferPool
-from dgcl.runtime.segments import Segment, SegmentFile
+from dgcl.transport.shared_memory.control_page import board_bytes
+from dgcl.transport.shared_memory.pool import Block, BufferPool
+from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ class MemoryReport:
 
 
 class _NoMemory:
-    """Grows as a :class:`~dgcl.runtime.segments.SegmentFile` does, and holds nothing."""
+    """Grows as a :class:`~dgcl.transport.shared_memory.segments.SegmentFile` does, and holds nothing."""
 
     def __init__(self, size: int) -> None:
         self._size = size

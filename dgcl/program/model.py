@@ -19,7 +19,7 @@ sending rank, global id) of the expand.
 Relay rows and arrivals lie in that order, too, but for those that take the place of others that provably have been
 sent on by then (:mod:`dgcl.program.storage`).
 
-A :class:`Program` is plain arrays: :mod:`dgcl.program.verify` proves it on symbols, :mod:`dgcl.runtime`
+A :class:`Program` is plain arrays: :mod:`dgcl.program.verify` proves it on symbols, :mod:`dgcl.transport.shared_memory`
 executes it.
 """
 

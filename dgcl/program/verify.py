@@ -11,7 +11,7 @@ they were compiled. What is shown:
 - every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
   states;
 - each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
-  (:mod:`dgcl.planner.carried`);
+  (:mod:`dgcl.planner.verify.carried`);
 - the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
   all ranks that hold its vertex (a slot added twice, left out, or added to the wrong row escapes with a
   chance of 2**-64).
@@ -23,12 +23,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dgcl.planner.carried import carried_trees
 from dgcl.planner.plan import Plan, Trees
+from dgcl.planner.verify.carried import carried_trees
 from dgcl.program.checks import ProgramError, check_form, fail
 from dgcl.program.history import History
 from dgcl.program.model import Program, Schedule
-from dgcl.relation import VertexClasses
+from dgcl.relation.classes import VertexClasses
 
 __all__ = ["ProgramError", "verify_programs"]
 

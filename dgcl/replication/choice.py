@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.free_memory import available_memory
 from dgcl.planner.errors import NoRouteError
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.reading.render import seconds, size
 from dgcl.planner.relation import Relation
-from dgcl.relation import VertexClasses, build_classes
+from dgcl.ranks.free_memory import available_memory
+from dgcl.relation.classes import VertexClasses, build_classes
 from dgcl.replication import METHOD
 from dgcl.replication.copies import Copies, copy_graph
 from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machine_numbers

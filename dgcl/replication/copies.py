@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.csr import Graph, index_dtype
-from dgcl.local_graph import LocalGraph, edge_places
+from dgcl.relation.local_graph import LocalGraph, edge_places
 
 if TYPE_CHECKING:
     from dgcl.program import Program
@@ -60,7 +60,7 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
         part: (N,) owner of each.
         counts: Of this graph in these parts.
     """
-    from dgcl.local_graph_kernels import take_rows
+    from dgcl.relation.local_graph_kernels import take_rows
 
     num_copies, num_edges = int(counts.rows.sum()), int(counts.edges.sum())
     origin = np.empty(num_copies, np.int64)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.local_graph import local_graph_bytes
 from dgcl.partition.replication import holders_by_hop
+from dgcl.relation.local_graph import local_graph_bytes
 
 if TYPE_CHECKING:
     from dgcl.graph import Graph

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-    from dgcl.control import Control
+    from dgcl.ranks.control import Control
     from dgcl.replication.counts import Holdings
 
 _ROWS = 1 << 14

@@ -38,10 +38,10 @@ from dgcl.bench.problems import Problem, from_pattern, load_problem, save_proble
 from dgcl.bench.records import Case, Line, Settings
 from dgcl.bench.report import total_wrong
 from dgcl.cli.info import describe_machine
-from dgcl.context import context
 from dgcl.graph import as_graph
 from dgcl.graph.files import read_graph
 from dgcl.partition import partition_graph
+from dgcl.ranks.context import context
 from dgcl.topology import Topology, resolve_topology
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from performance_terms import GRAPHS, REPORTED, VERBS, WIDTH, pick, ratio, share
 
 from dgcl.bench.records import Line
 from dgcl.bench.report import fits
-from dgcl.threads import available_cores
+from dgcl.ranks.threads import available_cores
 
 
 class Target(NamedTuple):

@@ -15,9 +15,9 @@ from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import ExchangeLane
 from dgcl.bench.problems import load_problem
 from dgcl.bench.records import Line
-from dgcl.context import context
-from dgcl.runtime.tasks import CallRecord
+from dgcl.ranks.context import context
 from dgcl.topology import Topology
+from dgcl.transport.shared_memory.tasks import CallRecord
 
 PARTS = ("around the call", "sending", "copying own rows", "waiting", "adding")
 

@@ -74,7 +74,7 @@ def tables() -> dict[str, Any]:
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.program import compile_programs
     from dgcl.program.verify import verify_programs
-    from dgcl.relation import VertexClasses
+    from dgcl.relation.classes import VertexClasses
     from dgcl.topology import preset
 
     relation = synthetic_relation("com-orkut", 8)
@@ -96,7 +96,7 @@ def tables() -> dict[str, Any]:
 def classes() -> dict[str, Any]:
     """Every vertex with readers in a random set of a dozen ranks out of 64."""
     from dgcl.graph import Graph
-    from dgcl.relation import build_classes
+    from dgcl.relation.classes import build_classes
 
     rng = np.random.default_rng(0)
 

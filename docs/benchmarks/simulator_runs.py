@@ -23,7 +23,6 @@ from dgcl.calibration.experiments import Experiment, Transfer, experiments
 from dgcl.calibration.fit import fit_topology
 from dgcl.calibration.run import host_structure
 from dgcl.calibration.timing import Effort, Work, time_all
-from dgcl.context import context
 from dgcl.graph import as_graph
 from dgcl.planner import PlanOptions
 from dgcl.planner.cost import predicted_seconds
@@ -31,7 +30,8 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.simulator.simulate import simulate
 from dgcl.program import compile_programs
-from dgcl.relation import build_classes
+from dgcl.ranks.context import context
+from dgcl.relation.classes import build_classes
 from dgcl.topology import Topology
 
 CALIBRATED_ROW_BYTES = 512

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dgcl.planner.column_generation.effort import Effort
+from dgcl.planner.column_generation.incumbent import Incumbent
+from dgcl.planner.column_generation.search import StageSearch
 from dgcl.planner.plan import PlanOptions, Trees
-from dgcl.planner.prices.effort import Effort
-from dgcl.planner.prices.incumbent import Incumbent
-from dgcl.planner.prices.search import StageSearch
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dgcl.planner.column_generation.effort import Effort
+from dgcl.planner.column_generation.pricing.groups import ALL_LINKS
+from dgcl.planner.column_generation.search import StageSearch
 from dgcl.planner.methods.auto import searched
 from dgcl.planner.plan import PlanOptions, Trees
-from dgcl.planner.prices.effort import Effort
-from dgcl.planner.prices.hierarchy import ALL_LINKS
-from dgcl.planner.prices.search import StageSearch
 from dgcl.planner.relation import Relation
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from dgcl.planner.bounds import best_bound
+from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, stage_seconds
-from dgcl.planner.delivery import verify_trees
 from dgcl.planner.plan import Plan, PlanOptions, Trees
 from dgcl.planner.plan_io import SCHEMA, fingerprint, plan_arrays
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
+from dgcl.planner.verify.delivery import verify_trees
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

@@ -24,7 +24,7 @@ from dgcl.planner.cost import GIGA, stage_loads
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan, PlanOptions
 from dgcl.planner.relation import Relation
-from dgcl.planner.reverse import NoWayBackError, reverse_plan
+from dgcl.planner.verify.reverse import NoWayBackError, reverse_plan
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

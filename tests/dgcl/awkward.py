@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.local_graph import LocalGraph, build_local_graphs
+from dgcl.relation.local_graph import LocalGraph, build_local_graphs
 
 
 @dataclass(frozen=True)

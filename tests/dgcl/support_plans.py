@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.local_graph import build_local_graphs
 from dgcl.planner import Plan, Relation, Trees
 from dgcl.program import Program, compile_programs
 from dgcl.program.verify import verify_programs
-from dgcl.relation import VertexClasses, build_classes
+from dgcl.relation.classes import VertexClasses, build_classes
+from dgcl.relation.local_graph import build_local_graphs
 from dgcl.topology import Connection, Device, Topology
 
 #: A tree: (sender, receiver, stage) of each edge, parents first.

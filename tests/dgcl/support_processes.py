@@ -90,7 +90,7 @@ def _main(
     import torch.distributed as dist
 
     import dgcl
-    from dgcl.launcher import _run_rank
+    from dgcl.ranks.launcher import _run_rank
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dgcl
 from dgcl.communicator import Communicator
-from dgcl.context import context
+from dgcl.ranks.context import context
 from tests.dgcl.support_plans import World
 
 

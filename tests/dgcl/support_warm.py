@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dgcl.context import context
-from dgcl.control import SingleControl
+from dgcl.ranks.context import context
+from dgcl.ranks.control import SingleControl
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
 

@@ -12,12 +12,12 @@ import torch.distributed as dist
 import dgcl
 from dgcl import build as building
 from dgcl.build import prepare
-from dgcl.context import context
-from dgcl.control import SingleControl
 from dgcl.graph import Graph
 from dgcl.planner.methods import METHODS
-from dgcl.runtime import Runtime
+from dgcl.ranks.context import context
+from dgcl.ranks.control import SingleControl
 from dgcl.topology import Connection, Device, Topology
+from dgcl.transport.shared_memory import Runtime
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
 

@@ -13,7 +13,7 @@ import torch
 
 import dgcl
 from dgcl.communicator import Communicator
-from dgcl.context import context
+from dgcl.ranks.context import context
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join, local_ids, on_threads, random_bits, same_bits

@@ -147,7 +147,7 @@ def test_an_interrupt_is_heard_while_waiting() -> None:
 
 
 def die_in_the_set_up(channel: Connection, shares: list[Any]) -> None:
-    from dgcl.context import context
+    from dgcl.ranks.context import context
 
     if context.require_control().rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -166,7 +166,7 @@ def test_a_rank_that_dies_before_the_first_call() -> None:
 
 def leave_in_the_set_up(channel: Connection, how: str) -> None:
     """Rank 0 goes or stays away, rank 2 hears of it and goes, rank 1 waits for rank 2 alone."""
-    from dgcl.context import context
+    from dgcl.ranks.context import context
 
     if how == "late":
         context.control = None

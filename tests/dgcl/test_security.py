@@ -13,14 +13,14 @@ import pytest
 from dgcl.graph import as_graph
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.runtime.segments import SegmentFile
 from dgcl.topology import resolve_topology
+from dgcl.transport.shared_memory.segments import SegmentFile
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dgcl", "planner", "topology", "kernels")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 #: Modules that unpickle: what came over the job's own group, and over pipes to processes that launch started.
-MAY_UNPICKLE = {"dgcl/group_messages.py", "dgcl/launcher.py"}
+MAY_UNPICKLE = {"dgcl/ranks/messages.py", "dgcl/ranks/launcher.py"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")

@@ -7,7 +7,7 @@ import pytest
 
 from dgcl.planner import Relation
 from dgcl.planner.bits import lowest_bit, pair_rows
-from dgcl.planner.cut_kernels import entering_rows
+from dgcl.planner.bounds.cut_kernels import entering_rows
 
 CLASSES = [(0, {1, 63, 64}, 5), (64, {0, 2}, 7), (3, {65, 70}, 11), (70, {0, 3, 65}, 2)]
 

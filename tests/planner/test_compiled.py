@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 
+from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees
 from dgcl.planner.compiled import compiled, sources_digest
-from dgcl.planner.prices.tree_program import cheapest_trees
 
 PACKAGE = """
 import sys, importlib

@@ -17,14 +17,14 @@ from dgcl.bench.on_device.clock import Clock
 from dgcl.bench.on_device.lanes import Rows
 from dgcl.bench.on_device.peers import Needs
 from dgcl.bench.turns import EXPAND, Lap
-from dgcl.device.directory import Directory, PeerMemory
-from dgcl.device.gpu import CudaError
 from dgcl.errors import CommError
-from dgcl.runtime.segments import Segment
+from dgcl.transport.cuda.directory import Directory, PeerMemory
+from dgcl.transport.cuda.gpu import CudaError
+from dgcl.transport.shared_memory.segments import Segment
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-    from dgcl.device.gpu import Device
+    from dgcl.transport.cuda.gpu import Device
 
 _GRANULE = 2 << 20
 

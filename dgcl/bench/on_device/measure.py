@@ -22,9 +22,9 @@ from dgcl.bench.on_device.peers import Needs, gloo_exchange, nccl_exchange
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
 from dgcl.bench.turns import Contender, Lane, World, measure_case
-from dgcl.context import context
-from dgcl.control import Control
-from dgcl.device.through_host import HostExchange
+from dgcl.ranks.context import context
+from dgcl.ranks.control import Control
+from dgcl.transport.cuda.through_host import HostExchange
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

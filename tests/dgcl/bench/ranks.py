@@ -10,7 +10,7 @@ from torch import Tensor
 from dgcl.bench.exchange import Exchange
 from dgcl.bench.methods import build_comm_info, exchange_of
 from dgcl.communicator import Communicator
-from dgcl.context import context
+from dgcl.ranks.context import context
 from tests.dgcl.awkward import CASES
 from tests.dgcl.support_ranks import folded, local_ids, random_bits, same_bits
 

@@ -18,11 +18,11 @@ from dgcl.bench.patterns import DTYPES
 from dgcl.bench.problems import Problem, from_pattern
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
 from dgcl.cli import main
-from dgcl.context import context
-from dgcl.device.exchange import DeviceExchange
+from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
-from tests.dgcl.device.fake_cuda import FakeCuda, Memory, _contexts
-from tests.dgcl.device.fake_ranks import open_fake
+from dgcl.transport.cuda.exchange import DeviceExchange
+from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
+from tests.dgcl.transport.cuda.fake_ranks import open_fake
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
         rank = context.require_control().rank
         return open_fake(used[rank % len(used)])
 
-    monkeypatch.setattr("dgcl.device.gpu.open_device", open_device)
+    monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", open_device)
     yield used
     for fake in found:
         fake.stop()

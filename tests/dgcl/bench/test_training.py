@@ -28,7 +28,7 @@ close = functools.partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 def train(architecture: str, case: str, method: str, fold: str) -> tuple[list[Tensor], Tensor, list[Tensor]]:
     """Losses of all steps, the last logits, and the parameters that training led to."""
     kind, chosen = ARCHITECTURES[architecture], CASE_BY_NAME[case]
-    world_size = dgcl.context.context.require_control().world_size
+    world_size = dgcl.ranks.context.context.require_control().world_size
     # PyG's GCN exchanges once more, for the degrees in its weights.
     exchanges = LAYERS + (architecture == "pyg-gcn")
     part = chosen.part(world_size)

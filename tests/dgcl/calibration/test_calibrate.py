@@ -17,9 +17,9 @@ from dgcl.bench.flags import Flags
 from dgcl.calibration import Calibration, Effort
 from dgcl.calibration import run as run_module
 from dgcl.calibration.run import host_structure, outcome_json, run_on_host, run_rank
-from dgcl.context import context
 from dgcl.graph import as_graph
-from dgcl.machines import RankPlace
+from dgcl.ranks.context import context
+from dgcl.ranks.machines import RankPlace
 from dgcl.topology import Topology, load_topology, preset, save_topology
 
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)

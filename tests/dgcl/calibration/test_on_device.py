@@ -12,10 +12,10 @@ import dgcl
 from dgcl.calibration import Effort
 from dgcl.calibration.run import outcome_json, run_rank
 from dgcl.cli import main
-from dgcl.context import context
-from dgcl.device.exchange import DeviceExchange
-from tests.dgcl.device.fake_cuda import FakeCuda, Memory, _contexts
-from tests.dgcl.device.fake_ranks import open_fake
+from dgcl.ranks.context import context
+from dgcl.transport.cuda.exchange import DeviceExchange
+from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
+from tests.dgcl.transport.cuda.fake_ranks import open_fake
 
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)
 
@@ -28,7 +28,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
     def open_device(device: torch.device) -> Any:
         return open_fake(found[context.require_control().rank % len(found)])
 
-    monkeypatch.setattr("dgcl.device.gpu.open_device", open_device)
+    monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", open_device)
     yield found
     for fake in found:
         fake.stop()

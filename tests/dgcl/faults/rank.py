@@ -20,9 +20,9 @@ from torch import Tensor
 
 import dgcl
 from dgcl.communicator import Communicator
-from dgcl.context import context
 from dgcl.errors import CommError
-from dgcl.runtime.segments import SegmentFile
+from dgcl.ranks.context import context
+from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.dgcl.faults.cases import DEADLINE, SET_UP_DEADLINE, Case, Said
 from tests.dgcl.faults.steps import Point, Steps, set_up_watched, sums_watched
 from tests.dgcl.support_plans import World, random_world

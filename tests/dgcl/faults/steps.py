@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from dgcl import halo
+from dgcl.autograd import pending as halo
 from dgcl.communicator import Communicator
-from dgcl.context import context
-from dgcl.runtime import executor
-from dgcl.runtime.board import LINE
-from dgcl.runtime.engine import read_word, write_word
-from dgcl.runtime.patience import AT_ONCE
+from dgcl.ranks.context import context
+from dgcl.transport.shared_memory import executor
+from dgcl.transport.shared_memory.control_page import LINE
+from dgcl.transport.shared_memory.engine import read_word, write_word
+from dgcl.transport.shared_memory.wait_policy import AT_ONCE
 
 #: Where faults strike while a call runs, in the order of a call.
 IN_CALLS = (

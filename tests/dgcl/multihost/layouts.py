@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 import dgcl
-from dgcl import machines
-from dgcl.context import context
 from dgcl.graph import as_graph
 from dgcl.partition import partition_graph
 from dgcl.planner.cost import predicted_seconds
+from dgcl.ranks import machines
+from dgcl.ranks.context import context
 from dgcl.topology.host import CopyRates
 from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.rank_main import limited_topology, timed_exchanges

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 import dgcl
-from dgcl.context import context
 from dgcl.errors import CommError
-from dgcl.machines import places_of_ranks
+from dgcl.ranks.context import context
+from dgcl.ranks.machines import places_of_ranks
 from dgcl.topology.host import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
 from dgcl.topology.machine import Net

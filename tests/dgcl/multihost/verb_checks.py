@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from dgcl.communicator import Communicator
-from dgcl.context import context
+from dgcl.ranks.context import context
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, random_bits, same_bits
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgcl.planner.carried import carried_trees
-from dgcl.planner.delivery import verify_trees
+from dgcl.planner.verify.carried import carried_trees
+from dgcl.planner.verify.delivery import verify_trees
 from dgcl.program import Program
 from tests.dgcl.support_plans import TREES, Tree, World, at_random, make_world, random_world
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dgcl.graph import as_graph
-from dgcl.prepare import Share, prepare
+from dgcl.prepare.shares import Share, prepare
 from dgcl.replication import METHOD, choice
 from dgcl.replication.choice import Replication
 from dgcl.replication.work import Work, measure_work
@@ -249,7 +249,7 @@ def test_planning_replicas_loads_no_torch() -> None:
         "import sys, numpy as np\n"
         "from dgcl.graph import as_graph\n"
         "from dgcl.planner import PlanOptions\n"
-        "from dgcl.relation import build_classes\n"
+        "from dgcl.relation.classes import build_classes\n"
         "from dgcl.replication.choice import Replication, arrange\n"
         "from dgcl.replication.work import Work\n"
         "from tests.dgcl.replication.machines import machines\n"

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 import dgcl
 import dgcl.nn
-from dgcl.context import context
 from dgcl.graph import as_graph
-from dgcl.part_files import load_share, save_shares
-from dgcl.prepare import prepare
+from dgcl.prepare.part_files import load_share, save_shares
+from dgcl.prepare.shares import prepare
+from dgcl.ranks.context import context
 from dgcl.replication import METHOD, work
 from dgcl.replication.choice import Replication
 from dgcl.replication.work import Work

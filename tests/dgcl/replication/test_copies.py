@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.prepare import Share, prepare
-from dgcl.relation import build_classes
+from dgcl.prepare.shares import Share, prepare
+from dgcl.relation.classes import build_classes
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.replication.copies import copy_graph, rings

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dgcl.communicator import Communicator
-from dgcl.context import context
+from dgcl.ranks.context import context
 from tests.dgcl.faults.rank import Problem
 from tests.dgcl.faults.steps import Steps
 from tests.dgcl.support_plans import random_world

@@ -1,0 +1,123 @@
+"""The verbs of the user's program, on the current communicator of this thread."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dgcl.autograd.pending import PendingRows
+from dgcl.communicator import Communicator
+from dgcl.ranks.context import context
+from dgcl.ranks.control import GroupControl, SingleControl
+from dgcl.ranks.threads import report_crowding
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from torch.distributed import ProcessGroup
+
+_SETUP_TIMEOUT = 1800.0
+
+
+def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) -> None:
+    """Join the ranks. Collective over the group; once per thread that trains.
+
+    Over time: with a ``group``, or where a default process group exists, it is joined, and a Gloo subgroup of
+    our own is made for control messages. Without one, and under torchrun (``RANK`` and ``WORLD_SIZE`` are
+    set), a Gloo default group is made and destroyed at exit. Otherwise this process is a single rank and
+    needs no group. A rank of :func:`dgcl.launch` is initialised already, and a second call without a group
+    changes nothing, unless set-up has failed since: then the same ranks meet again.
+
+    Args:
+        group: The ranks that share the graph; None for the default group.
+        timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile).
+    """
+    import torch.distributed as dist
+
+    if context.control is not None and group is None:
+        if isinstance(context.control, GroupControl) and context.control.is_closed:
+            context.control = context.control.anew(timeout)
+        return
+    if group is None and not dist.is_initialized():
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            context.control = SingleControl()
+            return
+        dist.init_process_group("gloo")
+        atexit.register(_destroy_default_group)
+        if os.environ["RANK"] == "0":
+            report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    context.control = GroupControl(group, timeout)
+
+
+def _destroy_default_group() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def current_communicator() -> Communicator:
+    """The communicator that this thread built last."""
+    return context.require_communicator()
+
+
+def dispatch_features(
+    features: Tensor | ArrayLike | None, comm: Communicator | None = None, *, halo: bool = False
+) -> Tensor:
+    """This rank's ``(num_owned, *F)`` rows of the graph's features; with ``halo`` all rows that its first
+    layer reads, ``(num_owned + num_halo, *F)``. See :meth:`Communicator.dispatch_features`."""
+    return (comm or current_communicator()).dispatch_features(features, halo=halo)
+
+
+def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
+    """Owned rows to owned and halo rows: the exchange before a layer's aggregation.
+
+        >>> h = dgcl.graph_allgather(h)      # (num_owned, F) -> (num_owned + num_halo, F)
+        >>> h = conv(block, (h, h[:num_owned]))
+
+    Differentiable as often as needed; the backward sends gradients back along the same trees. Works under
+    ``torch.compile``, activation checkpointing and ``torch.no_grad``. Collective: every rank calls it with
+    the same trailing shape and dtype.
+
+    Args:
+        rows: ``(num_owned, *F)``, any dtype.
+        comm: The communicator; None for this thread's current one.
+
+    Raises:
+        ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
+    """
+    return (comm or current_communicator()).expand(rows)
+
+
+def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> PendingRows:
+    """Start the exchange, compute meanwhile, and wait for the halo rows alone.
+
+        >>> pending = dgcl.graph_allgather_async(h)          # (num_owned, F)
+        >>> out = split.sum_owned(h)                         # edges from owned rows
+        >>> out = out + split.sum_halo(pending.wait())       # (num_halo, F)
+
+    ``comm.split_graph().sum(h)`` is these three lines as one operation, faster in the backward. Collective;
+    ``rows`` must not change, and no other call be made on the communicator, until ``wait()`` has returned.
+
+    Args:
+        rows: ``(num_owned, *F)``, any dtype.
+        comm: The communicator; None for this thread's current one.
+
+    Raises:
+        ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
+    """
+    return (comm or current_communicator()).expand_async(rows)
+
+
+def collect(
+    rows: Tensor,
+    dst: int | None = 0,
+    *,
+    file: str | PathLike[str] | None = None,
+    comm: Communicator | None = None,
+) -> Tensor | None:
+    """Owned rows of all ranks in global order, on rank ``dst``; see :meth:`Communicator.collect`."""
+    return (comm or current_communicator()).collect(rows, dst, file=file)

@@ -1,0 +1,1 @@
+"""The differentiable operators, and exchanges that are started and waited for apart."""

@@ -1,0 +1,236 @@
+"""Plans kept on disk: partition, relation and plan of a graph, so that the next job need not make them again.
+
+An entry is one npz file in a folder of the user's choice, named by a hash of everything it was made from: the
+graph, the parts (where they were given), the topology, every option, and the versions and sources of what
+thinks. It holds that description in full, the part of every vertex and the plan, of which the relation is a
+part.
+
+Nobody vouches for such a file, so it is believed only as far as it is checked: it is a plain file (not a
+link, not a pipe) of arrays of the stated sizes, read without pickle; its hash is right; its description is
+the one asked for; the plan's own proof holds; and the relation is found anew from graph and parts (one pass
+over the edges) and must be the stored one. An entry that fails is named in a warning and replaced, never
+used. What cannot be written (a full disk, a folder without permission) is a warning, too: training does not
+need it.
+
+Whether vertices are replicated across machines is no part of an entry: each of the two plans is one
+(:mod:`dgcl.prepare.stored_plans`), and every job weighs them anew, by its own work and memory.
+
+Entries are written beside their place and renamed into it, so that a reader sees a whole one or none however
+many jobs share the folder and whenever one is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+import tempfile
+import time
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph
+from dgcl.partition.check import check_part
+from dgcl.planner.npz import ArraySpec, read_open_npz
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import ARRAYS, FILE, plan_file_arrays, plan_from_arrays
+from dgcl.planner.verify.proof import verify_plan
+from dgcl.topology import Topology
+
+_log = logging.getLogger("dgcl")
+
+SCHEMA = "dgcl-cache/1"
+_ENTRY = {
+    **FILE,
+    "key": ArraySpec("unicode", 0),
+    "part": ArraySpec("<i4", 1),
+    "digest": ArraySpec("unicode", 0),
+}
+_ABANDONED_SECONDS = 24 * 3600.0
+_UNFINISHED = ".dgcl-"
+
+
+class PlanCache:
+    """One entry of a cache folder: that of one key.
+
+    Args:
+        folder: Made where it does not exist.
+        key: What the entry is made from (:func:`cache_key`).
+
+    Raises:
+        ValueError: ``folder`` exists and is no folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], key: dict[str, Any]) -> None:
+        self._folder = Path(folder)
+        if self._folder.exists() and not self._folder.is_dir():
+            raise ValueError(
+                f"cache must be a folder, or not exist yet (got {self._folder}, which is a file)"
+            )
+        self._key = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        self.path = self._folder / f"{hashlib.sha256(self._key.encode()).hexdigest()}.npz"
+
+    def load(self, num_nodes: int, world_size: int) -> tuple[NDArray[np.int32], Plan] | None:
+        """(part, plan) of the entry; None where there is none, and, with a warning, where it is unusable.
+
+        Both are checked but for one thing: that the plan's relation is that of the graph.
+        """
+        try:
+            arrays = self._read()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self.refuse(error)
+            return None
+        try:
+            if str(arrays["digest"]) != _digest(arrays):
+                raise ValueError("its hash is wrong")
+            if str(arrays["key"]) != self._key:
+                raise ValueError(
+                    f"it was made from something else: {_difference(str(arrays['key']), self._key)}"
+                )
+            part = check_part(arrays["part"], num_nodes, world_size, allow_empty=True)
+            plan = plan_from_arrays(arrays)
+            if plan.world_size != world_size:
+                raise ValueError(f"it is a plan for {plan.world_size} ranks, not {world_size}")
+            verify_plan(plan)
+        except (ValueError, TypeError) as error:
+            self.refuse(error)
+            return None
+        return part, plan
+
+    def refuse(self, why: Exception) -> None:
+        """Say that the entry is not used, and why."""
+        _log.warning("cache entry %s is not used and is made anew: %s", self.path, why)
+
+    def store(self, part: NDArray[np.int32], plan: Plan) -> None:
+        """Write the entry, replacing what is there; where that fails, say so and go on."""
+        arrays: dict[str, NDArray[Any]] = {**plan_file_arrays(plan), "key": np.array(self._key), "part": part}
+        arrays["digest"] = np.array(_digest(arrays))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned()
+            self._write(arrays)
+        except (OSError, ValueError) as error:  # ValueError: what zipfile makes of a disk that is full
+            _log.warning(
+                "cache entry %s cannot be written (%s); this job goes on, the next one plans again",
+                self.path,
+                error,
+            )
+
+    def _read(self) -> dict[str, NDArray[Any]]:
+        # A link could lead anywhere and a pipe would be waited for.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("it is not a plain file")
+            return read_open_npz(file, self.path.name, _ENTRY, what="cache", exact=True)
+
+    def _write(self, arrays: dict[str, NDArray[Any]]) -> None:
+        descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=_UNFINISHED, suffix=".part")  # mode 0600
+        try:
+            with open(descriptor, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(descriptor)  # a name must not outlive its contents when the machine stops
+            os.replace(name, self.path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _remove_abandoned(self) -> None:
+        """Delete what writers left that were killed long ago."""
+        oldest = time.time() - _ABANDONED_SECONDS
+        for path in self._folder.glob(f"{_UNFINISHED}*.part"):
+            try:
+                if path.lstat().st_mtime < oldest:
+                    path.unlink()
+            except OSError:  # another job was quicker, or it is another user's
+                continue
+
+
+def cache_key(
+    graph: Graph,
+    world_size: int,
+    topology: Topology,
+    part: NDArray[np.int32] | None,
+    partition: str,
+    method: str,
+    options: PlanOptions,
+) -> dict[str, Any]:
+    """All that an entry depends on, as JSON values; graph and parts by their hashes.
+
+    The order of the edges counts within each vertex's in-edges only, and ids of edges do not: nothing that is
+    stored depends on them. Time: one sha256 over the graph, 1 to 2 GB/s (100 million edges: 0.2 to 0.5 s).
+    """
+    from dgcl import __version__
+
+    return {
+        "schema": SCHEMA,
+        "graph": {
+            "num_nodes": graph.num_nodes,
+            "num_edges": graph.num_edges,
+            "sha256": _hash_arrays(graph.indptr, graph.indices),
+        },
+        "world_size": world_size,
+        "topology": topology.to_json(),
+        "part": None if part is None else _hash_arrays(part),
+        "partition": partition if part is None else "given",
+        "method": method,
+        "options": asdict(options),
+        "versions": {
+            "dgcl": __version__,
+            "numpy": np.__version__,
+            "pymetis": metadata.version("pymetis"),
+            "sources": _hash_sources(),
+        },
+    }
+
+
+def _hash_arrays(*arrays: NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        digest.update(f"{little.dtype.str} {little.shape}\n".encode())
+        digest.update(little.data.cast("B") if little.size else b"")
+    return digest.hexdigest()
+
+
+def _hash_sources() -> str:
+    """Of the modules that partition and plan: a version number alone does not see an engineer at work."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for folder in ("partition", "planner", "replication", "topology"):
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(package)}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> str:
+    """Of everything in an entry but this."""
+    digest = hashlib.sha256()
+    for name in (*ARRAYS, "part"):
+        digest.update(f"{name} {_hash_arrays(arrays[name])}\n".encode())
+    for name in ("key", "meta"):
+        text = str(arrays[name]).encode()
+        digest.update(f"{name} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def _difference(found: str, wanted: str) -> str:
+    """Which parts of two keys differ."""
+    try:
+        theirs, ours = json.loads(found), json.loads(wanted)
+        names = [name for name in ours if theirs.get(name) != ours[name]]
+    except (ValueError, AttributeError, RecursionError):
+        return "its key is not ours"
+    return f"another {', '.join(names)}"

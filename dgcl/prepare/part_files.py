@@ -1,0 +1,232 @@
+"""Parts prepared offline: what each rank needs in a file of its own, so that no rank ever holds all.
+
+``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens
+the plan and its own file (:func:`dgcl.load_comm_info`). A part file is::
+
+    8 bytes     MAGIC
+    8 bytes     length of the header, little-endian
+    header      JSON: schema, set (the same in all files written together), plan (the fingerprint of plan.npz),
+                rank, world_size, sizes, numbers, and for each array its name, dtype, shape, and place in the file
+    arrays      as they are, each from a multiple of 64 bytes on
+    32 bytes    BLAKE2b of all before
+
+Arrays are mapped, not read: pages that nobody looks at stay on the disk. The mapping is private, so what a program
+writes into an array never reaches the file. Files are believed only if their hash is right and their tables point
+where they should; nothing in them is ever executed.
+
+All files are written in a folder of their own inside ``DIR`` and then renamed. Whoever is killed before the renames
+leaves the parts that were there as they were; whoever is killed between two of them leaves a mix, which is refused:
+ranks compare the sets of their parts, and each the fingerprint of the plan that it finds with its part's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, load_plan, plan_arrays, save_plan
+from dgcl.prepare.shares import Share
+from dgcl.program.checks import check_program
+from dgcl.program.model import Program, Schedule
+from dgcl.relation.local_graph import LocalGraph
+
+MAGIC: Final = b"DGCLPART"
+SCHEMA: Final = "dgcl-part/2"
+PLAN: Final = "plan.npz"
+_PART: Final = "rank-*.part"
+_UNFINISHED: Final = ".new-"
+_ALIGNMENT: Final = 64
+_DIGEST_BYTES: Final = 32
+_LONGEST_HEADER: Final = 1 << 20
+_CHUNK: Final = 1 << 22
+
+
+def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
+    """Where the part of a rank lies."""
+    return Path(folder) / f"rank-{rank:05d}.part"
+
+
+def is_of_parts(name: str) -> bool:
+    """Whether a file or folder of this name belongs to parts, finished or not."""
+    return name == PLAN or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
+
+
+def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None:
+    """Write the parts of all ranks and their plan; the folder is made where there is none.
+
+    What was there of other parts is replaced, and what a killed writer left is removed: one writer at a time.
+
+    Raises:
+        OSError: A file cannot be written; what was there is as it was.
+    """
+    place = Path(folder)
+    place.mkdir(exist_ok=True)
+    for left in place.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left)
+    token, plan = secrets.token_hex(8), shares[0].plan
+    new = place / f"{_UNFINISHED}{token}"
+    new.mkdir()
+    try:
+        sign = _sign(plan)
+        for share in shares:
+            _write(part_path(new, share.program.rank), _pieces(share, token, sign))
+        save_plan(plan, new / PLAN)
+        names = sorted(entry.name for entry in new.iterdir())
+        for name in names:
+            os.replace(new / name, place / name)
+    finally:
+        shutil.rmtree(new)
+    for other in place.glob(_PART):  # of more ranks than there are now
+        if other.name not in names:
+            other.unlink()
+
+
+def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tuple[Share, str]:
+    """A rank's part, and which set of parts it is of.
+
+    Raises:
+        ValueError: The file is damaged, or for another rank or number of ranks.
+        OSError: It cannot be opened.
+    """
+    path = part_path(folder, rank)
+    try:
+        with open(path, "rb") as file:
+            memory = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        header = _checked_header(memory)
+        if (header["rank"], header["world_size"]) != (rank, world_size):
+            raise ValueError(
+                f"it is for rank {header['rank']} of {header['world_size']}, and this is rank {rank} of {world_size}"
+            )
+        arrays = {name: _array(memory, *about) for name, about in header["arrays"].items()}
+        share = _share(header, arrays, Path(folder))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"parts: {path}: {error}") from error
+    return share, str(header["set"])
+
+
+def _sign(plan: Plan) -> str:
+    """The fingerprint of what a plan is, not of what it states to be."""
+    return fingerprint(plan_arrays(plan.relation, plan.trees), plan.meta)
+
+
+def _pieces(share: Share, token: str, sign: str) -> list[bytes | np.ndarray]:
+    """What is written, in order, but the hash."""
+    program, local = share.program, share.local
+    arrays: dict[str, np.ndarray] = {}
+    numbers: dict[str, int | None] = {}
+    for prefix, record in (
+        ("program", program),
+        ("expand", program.expand),
+        ("fold", program.fold),
+        ("local", local),
+    ):
+        for field in fields(record):
+            value = getattr(record, field.name)
+            if isinstance(value, np.ndarray):
+                arrays[f"{prefix}.{field.name}"] = np.ascontiguousarray(value)
+            elif not isinstance(value, Schedule):
+                numbers[f"{prefix}.{field.name}"] = None if value is None else int(value)
+    begin, about = 0, {}
+    for name, array in arrays.items():
+        about[name] = [array.dtype.str, list(array.shape), begin]
+        begin += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    header: dict[str, Any] = {
+        "schema": SCHEMA,
+        "set": token,
+        "plan": sign,
+        "rank": program.rank,
+        "world_size": program.world_size,
+        "sizes": list(share.sizes),
+        "choice": share.choice,
+        "numbers": numbers,
+        "arrays": about,
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGNMENT)
+    pieces: list[bytes | np.ndarray] = [MAGIC + len(text).to_bytes(8, "little") + text]
+    for array in arrays.values():
+        pieces += [array, bytes(-array.nbytes % _ALIGNMENT)]
+    return pieces
+
+
+def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
+    """Write a file, and its hash behind it."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    with open(path, "xb") as file:
+        for piece in pieces:
+            data = piece if isinstance(piece, bytes) else piece.reshape(-1).view(np.uint8).data
+            digest.update(data)
+            file.write(data)
+        file.write(digest.digest())
+
+
+def _checked_header(memory: np.ndarray) -> dict[str, Any]:
+    """The header of a file whose hash is right."""
+    if len(memory) < len(MAGIC) + 8 + _DIGEST_BYTES or memory[: len(MAGIC)].tobytes() != MAGIC:
+        raise ValueError("it is no part file")
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    end = len(memory) - _DIGEST_BYTES
+    for begin in range(0, end, _CHUNK):
+        digest.update(memory[begin : min(begin + _CHUNK, end)].data)
+    if digest.digest() != memory[end:].tobytes():
+        raise ValueError("it is damaged (its hash is wrong); prepare the parts anew")
+    length = int.from_bytes(memory[len(MAGIC) : len(MAGIC) + 8].tobytes(), "little")
+    if not 0 < length <= min(_LONGEST_HEADER, end):
+        raise ValueError(f"its header cannot be {length} bytes long")
+    start = len(MAGIC) + 8
+    header = json.loads(memory[start : start + length].tobytes())
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        raise ValueError(f"it is not of schema {SCHEMA}; prepare the parts anew")
+    header["arrays"] = {
+        name: (dtype, shape, start + length + begin)
+        for name, (dtype, shape, begin) in header["arrays"].items()
+    }
+    return header
+
+
+def _array(memory: np.ndarray, dtype: str, shape: Sequence[int], begin: int) -> np.ndarray:
+    kind = np.dtype(dtype)
+    if kind.kind not in "iu" or any(not isinstance(size, int) or size < 0 for size in shape):
+        raise ValueError(f"it holds an array of {dtype} of shape {shape}")
+    count = int(np.prod(shape, dtype=object))
+    end = begin + count * kind.itemsize
+    if begin < 0 or end > len(memory) - _DIGEST_BYTES:
+        raise ValueError("it ends within an array")
+    return memory[begin:end].view(kind).reshape(shape)
+
+
+def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> Share:
+    numbers = header["numbers"]
+
+    def values(prefix: str, record: type) -> dict[str, Any]:
+        names = [field.name for field in fields(record) if f"{prefix}.{field.name}" in {**arrays, **numbers}]
+        return {name: {**arrays, **numbers}[f"{prefix}.{name}"] for name in names}
+
+    expand, fold = (Schedule(**values(verb, Schedule)) for verb in ("expand", "fold"))
+    program = Program(**values("program", Program), expand=expand, fold=fold)
+    local = LocalGraph(**values("local", LocalGraph))
+    check_program(program)
+    rows = local.indices
+    if len(rows) and (rows.min() < 0 or rows.max() >= local.num_local or local.indptr[-1] != len(rows)):
+        raise ValueError("its edges name rows that are not there")
+    plan = load_plan(folder / PLAN)
+    if plan.relation.world_size != program.world_size:
+        raise ValueError(f"{PLAN} is for {plan.relation.world_size} ranks, and this for {program.world_size}")
+    if _sign(plan) != header["plan"]:
+        raise ValueError(
+            f"{PLAN} beside it is another plan than the one that it was made for; prepare the parts anew"
+        )
+    num_nodes, num_edges = header["sizes"]
+    return Share(program, local, plan, (int(num_nodes), int(num_edges)), str(header.get("choice", "")))

@@ -1,0 +1,278 @@
+"""``dgcl.launch``: run a function on several ranks of this host, as threads or as processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dgcl.errors import CommError
+from dgcl.ranks.context import context
+from dgcl.ranks.control import GroupControl, SingleControl, ThreadControl, ThreadMeeting
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+_SETUP_TIMEOUT = 1800.0
+_BEGUN = "begun"  # what a process says first
+
+
+def launch(
+    function: Callable[..., Any],
+    num_ranks: int,
+    *args: Any,
+    ranks: Literal["threads", "processes"] = "threads",
+    timeout: float = _SETUP_TIMEOUT,
+    threads_per_rank: int | None = None,
+) -> list[Any]:
+    """Run ``function(*args)`` on ``num_ranks`` ranks and return their results in rank order.
+
+    Every rank is initialised (:func:`dgcl.init` has been called) and closes its communicators when the
+    function returns or raises.
+
+    Args:
+        function: What each rank runs. For processes it must be importable (defined at the top level of a
+            module).
+        num_ranks: How many ranks.
+        args: Its arguments, the same on every rank; threads share them, processes get copies.
+        ranks: "threads" of this process (quick to start, good for tests and notebooks; Python code of ranks
+            takes turns), or "processes" (freshly spawned, joined by a Gloo group).
+        timeout: Seconds that ranks wait for each other during set-up.
+        threads_per_rank: Threads that torch uses in each rank; None for the rank's share of this host's cores,
+            at least 1 and not more than torch uses here.
+
+    Raises:
+        Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told
+            and stop.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
+    from dgcl.ranks.threads import fair_threads, threads_restored
+
+    if ranks not in ("threads", "processes"):
+        raise ValueError(f'ranks must be "threads" or "processes" (got {ranks!r})')
+    if threads_per_rank is not None and threads_per_rank < 1:
+        raise ValueError(f"threads_per_rank must be at least 1 (got {threads_per_rank})")
+    num_threads = fair_threads(num_ranks) if threads_per_rank is None else threads_per_rank
+    if ranks == "processes":
+        return _launch_processes(function, num_ranks, args, timeout, num_threads)
+    with threads_restored():
+        return _launch_threads(function, num_ranks, args, timeout, num_threads)
+
+
+def _run_rank(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The function, and whatever happens, no peer that waits for this rank."""
+    try:
+        return function(*args)
+    except BaseException as error:
+        for comm in list(context.opened):
+            comm.fail(f"stopped by {type(error).__name__}: {error}")
+        raise
+    finally:
+        for comm in list(context.opened):
+            comm.close()
+        context.communicator = None
+        context.control = None
+
+
+def _launch_threads(
+    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float, num_threads: int
+) -> list[Any]:
+    import torch
+
+    meeting = ThreadMeeting(num_ranks, timeout)
+    results: list[Any] = [None] * num_ranks
+    errors: list[tuple[int, BaseException]] = []
+    opened: dict[int, Iterable[Communicator]] = {}
+    done = [threading.Event() for _ in range(num_ranks)]  # an interrupted join forgets that the thread runs
+
+    def run(rank: int) -> None:
+        context.control = ThreadControl(meeting, rank) if num_ranks > 1 else SingleControl()
+        opened[rank] = context.opened
+        torch.set_num_threads(num_threads)  # of this thread, and of those that it will start
+        try:
+            results[rank] = _run_rank(function, args)
+            meeting.leave(rank, "has returned")
+        except BaseException as error:  # carried to the caller's thread
+            errors.append((rank, error))
+            meeting.leave(rank, f"was stopped by {type(error).__name__}: {error}")
+        finally:
+            done[rank].set()
+
+    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    try:
+        for event in done:
+            event.wait()
+    except BaseException as error:  # Ctrl-C is heard in this thread alone; the ranks stop at their next call
+        for rank in range(num_ranks):
+            meeting.leave(rank, f"was stopped by {type(error).__name__}")
+            for comm in list(opened.get(rank, ())):
+                comm.fail(f"stopped by {type(error).__name__}")
+        for event in done:
+            event.wait()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    _raise_first(errors)
+    return results
+
+
+def _launch_processes(
+    function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...], timeout: float, num_threads: int
+) -> list[Any]:
+    # Pickled here, not by multiprocessing, which would have all ranks share the memory of one tensor.
+    try:
+        task = pickle.dumps((function, args))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f'function and args must be picklable for ranks="processes" ({error}); define the function at the'
+            ' top level of a module, or use ranks="threads"'
+        ) from None
+    spawn = multiprocessing.get_context("spawn")
+    results: list[Any] = [None] * num_ranks
+    errors: list[tuple[int, BaseException]] = []
+    with tempfile.TemporaryDirectory(prefix="dgcl-launch-") as folder:
+        store = str(Path(folder) / "store")
+        pipes: dict[Connection, int] = {}
+        processes = []
+        begun: set[int] = set()
+        try:
+            for rank in range(num_ranks):
+                receiver, sender = spawn.Pipe(duplex=False)
+                process = spawn.Process(
+                    target=_process_main,
+                    args=(task, rank, num_ranks, store, timeout, num_threads, sender),
+                    name=f"dgcl rank {rank}",
+                    daemon=True,
+                )
+                process.start()
+                sender.close()
+                processes.append(process)
+                pipes[receiver] = rank
+            while pipes:
+                for pipe in wait(list(pipes)):
+                    assert isinstance(pipe, Connection)
+                    rank = pipes[pipe]
+                    try:
+                        message = pickle.loads(pipe.recv_bytes())
+                    except EOFError:
+                        processes[rank].join()
+                        message = False, _death(rank, processes[rank].exitcode, rank in begun)
+                    if message == _BEGUN:
+                        begun.add(rank)
+                        continue
+                    del pipes[pipe]
+                    good, value = message
+                    if good:
+                        results[rank] = value
+                    else:
+                        errors.append((rank, value))
+            for process in processes:
+                process.join()
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+    _raise_first(errors)
+    return results
+
+
+def _death(rank: int, exit_code: int | None, begun: bool) -> CommError:
+    """The error for a process that ended without an answer."""
+    died = f"rank {rank} died (exit code {exit_code})"
+    if begun or exit_code is None or exit_code < 0:
+        return CommError(died)
+    return CommError(
+        f"{died} before it began: each process imports the script first, which must not launch again or fail there;"
+        ' put the call of dgcl.launch under `if __name__ == "__main__":` (what the process printed says more)'
+    )
+
+
+def _process_main(
+    task: bytes,
+    rank: int,
+    num_ranks: int,
+    store: str,
+    timeout: float,
+    num_threads: int,
+    sender: Connection,
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    sender.send_bytes(pickle.dumps(_BEGUN))
+    threading.Thread(target=_end_with_parent, name="dgcl parent watch", daemon=True).start()
+    torch.set_num_threads(num_threads)
+    try:
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
+        )
+        context.control = GroupControl(None, timeout)
+        function, args = _unpacked(task)
+        answer = _packed(_run_rank(function, args))
+    except BaseException as error:  # carried to the parent
+        answer = pickle.dumps((False, _portable(error)))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    sender.send_bytes(answer)
+    sender.close()
+
+
+def _unpacked(task: bytes) -> Any:
+    try:
+        return pickle.loads(task)
+    except AttributeError as error:  # of a notebook, or of python -c, which new processes do not have
+        raise TypeError(
+            f'function and args must be importable for ranks="processes" ({error}); put what they need in a module, or'
+            ' use ranks="threads"'
+        ) from error
+
+
+def _end_with_parent() -> None:
+    """Nobody is left to take the result once the process that called :func:`launch` is gone, however."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return pickle.dumps((True, result))
+    except Exception as error:  # any class of the user's may fail to pickle in any way
+        raise TypeError(f"function: its result cannot be sent to the caller's process: {error!r}") from error
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error with its traceback as a note; one that cannot be pickled becomes a RuntimeError."""
+    note = "".join(traceback.format_exception(error))
+    try:
+        copy: BaseException = pickle.loads(pickle.dumps(error))
+    except Exception:  # any class of the user's may fail to pickle in any way
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(note)
+    return copy
+
+
+def _raise_first(errors: list[tuple[int, BaseException]]) -> None:
+    """Raise the cause: a rank's own error before those of ranks that only lost a peer; the rest as notes."""
+    if not errors:
+        return
+    errors.sort(key=lambda entry: isinstance(entry[1], CommError))
+    rank, error = errors[0]
+    error.add_note(f"raised on rank {rank}")
+    for other, consequence in errors[1:]:
+        error.add_note(f"rank {other}: {type(consequence).__name__}: {consequence}")
+    raise error

@@ -1,0 +1,150 @@
+"""Rows of the whole graph to their owners and back: through the control plane, outside the data path."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.ranks.control import Control
+
+
+def dispatch_rows(
+    control: Control, given: Any, expected: int, ids: np.ndarray, name: str, what: str
+) -> Tensor:
+    """This rank's rows of ``given``, which rank 0 has, or every rank.
+
+    Args:
+        control: The control plane; the call is collective.
+        given: ``(expected, *F)`` tensor or array, or None.
+        expected: How many rows it must have.
+        ids: The rows that this rank wants.
+        name, what: The argument and what a row stands for, for messages.
+
+    Raises:
+        ValueError: Something is wrong on some rank; every rank raises.
+    """
+    rows, problem = _as_rows(given, name)
+    if problem is None and rows is not None and rows.shape[0] != expected:
+        problem = (
+            f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
+        )
+        if what == "vertices" and rows.shape[0] > expected:  # an edge_index cannot tell of them
+            problem += (
+                "; if the last vertices have no edges, build the communicator from"
+                f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
+            )
+    cards = control.exchange((problem, None if rows is None else (tuple(rows.shape), rows.dtype)))
+    for rank, (text, _) in enumerate(cards):
+        if text is not None:
+            raise ValueError(f"{text}, on rank {rank}")
+    kinds = [kind for _, kind in cards]
+    if kinds[0] is None:
+        raise ValueError(f"{name} must be given on rank 0 (got None there)")
+    if all(kind is not None for kind in kinds):
+        if any(kind != kinds[0] for kind in kinds):
+            raise ValueError(f"{name} must have the same shape and dtype on every rank (got {kinds})")
+        assert rows is not None
+        return _take(rows, ids)
+    wanted = control.gather(ids)
+    pieces = None
+    if wanted is not None:
+        assert rows is not None
+        pieces = [_take(rows, some) for some in wanted]
+    piece: Tensor = control.scatter(pieces)
+    return piece
+
+
+def agree(control: Control, problem: Exception | None) -> None:
+    """Raise on every rank if one has a problem; a ValueError with its words on the others. Collective."""
+    said = control.exchange(None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(said):
+        if text is not None:
+            raise ValueError(f"{text}, on rank {rank}")
+
+
+def collect_rows(
+    control: Control,
+    rows: Tensor,
+    ids: np.ndarray,
+    num_rows: int,
+    dst: int | None,
+    file: str | PathLike[str] | None,
+) -> Tensor | None:
+    """Every rank's ``rows``, with global ids ``ids``, as one ``(num_rows, *F)`` tensor on ``dst`` (None:
+    everywhere).
+
+    With ``file``, rank ``dst`` (rank 0 for None) writes it there as ``.npy`` and nobody gets it.
+
+    Raises:
+        ValueError: Ranks disagree on the shape or dtype, or the file cannot be written; every rank raises.
+    """
+    kinds = control.exchange((tuple(rows.shape[1:]), rows.dtype))
+    if any(kind != kinds[0] for kind in kinds):
+        raise ValueError(f"rows must have the same trailing shape and dtype on every rank (got {kinds})")
+    # A copy: rank `dst` may be a thread that still reads when this rank has returned and writes to its rows.
+    card = (ids, rows.detach().to("cpu", copy=True).contiguous())
+    pieces = control.exchange(card) if dst is None and file is None else control.gather(card, dst or 0)
+    result = None
+    if pieces is not None:
+        result = rows.new_empty((num_rows, *rows.shape[1:]), device="cpu")
+        for some, piece in pieces:
+            result[torch.from_numpy(some)] = piece
+    if file is None:
+        return result
+    problem = None
+    if result is not None:
+        try:
+            _save(result, Path(file))
+        except (OSError, TypeError) as error:
+            problem = f"file: cannot write {os.fspath(file)}: {error}"
+    for text in control.exchange(problem):
+        if text is not None:
+            raise ValueError(text)
+    return None
+
+
+def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | None]:
+    """The argument as a CPU tensor or an array of a type that torch has, or what is wrong with it."""
+    if given is None:
+        return None, None
+    rows: Tensor | np.ndarray
+    if isinstance(given, Tensor):
+        if given.layout != torch.strided:
+            return None, f"{name} must be dense (got {given.layout}; call .to_dense())"
+        rows = given.detach().cpu()
+    else:
+        try:
+            rows = np.asarray(given)  # not as a tensor: arrays may be read-only, or mapped files
+            torch.from_numpy(np.empty(0, rows.dtype))
+        except (TypeError, ValueError) as error:
+            return None, f"{name} cannot be made a tensor: {error}"
+    if rows.ndim == 0:
+        return None, f"{name} must have rows (got a scalar)"
+    return rows, None
+
+
+def _take(rows: Tensor | np.ndarray, ids: np.ndarray) -> Tensor:
+    """Rows ``ids``, in memory of their own."""
+    return rows[torch.from_numpy(ids)] if isinstance(rows, Tensor) else torch.from_numpy(rows[ids])
+
+
+def _save(tensor: Tensor, path: Path) -> None:
+    """Write ``path`` whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as stream:
+            np.save(stream, tensor.numpy(), allow_pickle=False)
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()

@@ -1,0 +1,274 @@
+"""Compiled loops that find who reads whom: destination masks of all vertices, and vertices with equal masks.
+
+Masks of all vertices are kept word by word, (W, N): the pass over the edges then writes at random into one
+word's N entries only, which caches can hold, and everything after it reads front to back. Loaded on first use
+(numba).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True, nogil=True)
+def mark_readers(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    readers: NDArray[np.int64],
+    part: NDArray[np.int32],
+    mask: NDArray[Any],
+) -> None:
+    """Set the bit of part[v] in mask[u] for each v of `readers` and each u that v reads; `mask` is one word,
+    (N,).
+
+    The owner's own bit is set as well: to test for it at every edge would cost another random read. Neighbouring
+    readers of one part are one stretch of edges, and sources, which a graph has checked, are read as unsigned: both as
+    in :func:`dgcl.relation.local_graph_kernels.take_rows`.
+    """
+    one = mask.dtype.type(1)
+    i = 0
+    while i < readers.size:
+        v = readers[i]
+        owner, start = part[v], indptr[v]
+        i += 1
+        while i < readers.size and readers[i] == v + 1 and part[v + 1] == owner:
+            v += 1
+            i += 1
+        bit = one << mask.dtype.type(owner & 63)
+        for u in indices[start : indptr[v + 1]]:
+            mask[np.uint64(u)] |= bit
+
+
+@njit(cache=True, nogil=True)
+def clear_owners(masks: NDArray[Any], part: NDArray[np.int32]) -> None:
+    """Clear each owner's bit in the masks (W, N)."""
+    one = masks.dtype.type(1)
+    for v in range(part.size):
+        masks[part[v] >> 6, v] &= ~(one << masks.dtype.type(part[v] & 63))
+
+
+@njit(cache=True, nogil=True)
+def boundary_by_owner(
+    masks: NDArray[Any], part: NDArray[np.int32], world_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Bring the boundary vertices of an owner together: whatever looks at them next fits the caches.
+
+    Returns:
+        vertices (B,), by owner, ascending for each; their masks (B, W); where each owner's begin (P + 1,).
+    """
+    words = masks.shape[0]
+    owner_ptr = np.zeros(world_size + 1, np.int64)
+    for v in range(part.size):
+        for w in range(words):
+            if masks[w, v] != 0:
+                owner_ptr[part[v] + 1] += 1
+                break
+    owner_ptr = np.cumsum(owner_ptr)
+    place = owner_ptr[:-1].copy()
+    vertices = np.empty(owner_ptr[-1], np.int64)
+    dests = np.empty((owner_ptr[-1], words), np.uint64)
+    for v in range(part.size):
+        for w in range(words):
+            if masks[w, v] != 0:
+                i = place[part[v]]
+                place[part[v]] = i + 1
+                vertices[i] = v
+                for u in range(words):
+                    dests[i, u] = masks[u, v]
+                break
+    return vertices, dests, owner_ptr
+
+
+@njit(cache=True, nogil=True)
+def number_classes(
+    dests: NDArray[np.uint64], owner_ptr: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Number the distinct masks of each owner's vertices, owner by owner, in order of first appearance.
+
+    Args:
+        dests, owner_ptr: of :func:`boundary_by_owner`.
+
+    Returns:
+        the class number of each vertex (B,), the first vertex of each class (C,), and where each owner's classes
+        begin (P + 1,).
+    """
+    numbers = np.empty(dests.shape[0], np.int32)
+    first = np.empty(dests.shape[0], np.int64)
+    class_ptr = np.zeros_like(owner_ptr)
+    most = 0
+    for owner in range(owner_ptr.size - 1):
+        most = max(most, owner_ptr[owner + 1] - owner_ptr[owner])
+    table = np.empty(_table_size(most), np.int32)  # open addressing, at most half full
+    num_classes = 0
+    for owner in range(owner_ptr.size - 1):
+        low, high = owner_ptr[owner], owner_ptr[owner + 1]
+        size = _table_size(high - low)
+        table[:size] = -1
+        for i in range(low, high):
+            mixed = np.uint64(1)
+            for w in range(dests.shape[1]):
+                mixed = _mix(mixed ^ dests[i, w])
+            slot = np.int64(mixed & np.uint64(size - 1))
+            while table[slot] >= 0 and not _same(dests[first[table[slot]]], dests[i]):
+                slot = (slot + 1) & (size - 1)
+            if table[slot] < 0:
+                table[slot] = num_classes
+                first[num_classes] = i
+                num_classes += 1
+            numbers[i] = table[slot]
+        class_ptr[owner + 1] = num_classes
+    return numbers, first[:num_classes].copy(), class_ptr
+
+
+@njit(cache=True, nogil=True)
+def _table_size(num: int) -> int:
+    """Return a power of two that is at least twice `num`."""
+    size = 4
+    while size < 2 * num:
+        size *= 2
+    return size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mix(x: np.uint64) -> np.uint64:
+    """Scramble 64 bits (the finaliser of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _same(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
+    """Tell whether two masks are equal."""
+    for w in range(a.size):  # noqa: SIM110 (numba does not compile all() of a generator)
+        if a[w] != b[w]:
+            return False
+    return True
+
+
+def sort_classes(dests: NDArray[np.uint64], class_ptr: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class numbers ordered by (owner, mask as an integer).
+
+    Args:
+        dests: (C, W) masks, owner by owner, different for each. class_ptr: (P + 1,) where each owner's begin.
+    """
+    order = np.empty(dests.shape[0], np.int64)
+    for low, high in itertools.pairwise(class_ptr.tolist()):
+        if dests.shape[1] == 1:
+            order[low:high] = low + np.argsort(dests[low:high, 0])
+        else:
+            order[low:high] = low + sort_long_masks(dests[low:high])
+    return order
+
+
+@njit(cache=True, nogil=True)
+def sort_long_masks(dests: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the order of masks of several words, compared by one 64-bit key first; see :func:`_key`."""
+    num = dests.shape[0]
+    order, keys = np.arange(num), np.empty(num, np.uint64)
+    for i in range(num):
+        keys[i] = _key(dests[i])
+    _merge_sort(keys, order, np.empty_like(keys), np.empty_like(order), dests)
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _merge_sort(
+    keys: NDArray[np.uint64],
+    order: NDArray[np.int64],
+    spare_keys: NDArray[np.uint64],
+    spare_order: NDArray[np.int64],
+    dests: NDArray[np.uint64],
+) -> None:
+    """Sort `order` in place by key, and by the whole mask where keys are equal; from the bottom up."""
+    size = order.size
+    a, a_order, b, b_order = keys, order, spare_keys, spare_order
+    run = 1
+    swapped = False
+    while run < size:
+        for low in range(0, size, 2 * run):
+            mid, high = min(low + run, size), min(low + 2 * run, size)
+            i, j = low, mid
+            for k in range(low, high):
+                if i < mid and j < high:
+                    take_left = a[i] < a[j] or (
+                        a[i] == a[j] and not _less(dests[a_order[j]], dests[a_order[i]])
+                    )
+                else:
+                    take_left = i < mid
+                if take_left:
+                    b[k], b_order[k] = a[i], a_order[i]
+                    i += 1
+                else:
+                    b[k], b_order[k] = a[j], a_order[j]
+                    j += 1
+        a, a_order, b, b_order = b, b_order, a, a_order
+        swapped = not swapped
+        run *= 2
+    if swapped:
+        order[:] = spare_order
+
+
+@njit(cache=True, nogil=True)
+def _key(mask: NDArray[np.uint64]) -> np.uint64:
+    """Return the four highest set bits of a mask, each as position + 1 in 16 bits, highest first.
+
+    To compare masks as integers is to compare their set bits from the highest down, so a smaller key means a
+    smaller mask; only masks that share their four highest bits need a longer look.
+    """
+    key = np.uint64(0)
+    found = 0
+    for w in range(mask.size - 1, -1, -1):
+        word = mask[w]
+        while word != 0 and found < 4:
+            bit = 63
+            while (word >> np.uint64(bit)) & np.uint64(1) == 0:
+                bit -= 1
+            word ^= np.uint64(1) << np.uint64(bit)
+            key = (key << np.uint64(16)) | np.uint64(64 * w + bit + 1)
+            found += 1
+        if found == 4:
+            break
+    return key << np.uint64(16 * (4 - found)) if found else key
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _less(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
+    """Compare two masks as integers."""
+    for w in range(a.size - 1, -1, -1):
+        if a[w] != b[w]:
+            return bool(a[w] < b[w])
+    return False
+
+
+@njit(cache=True, nogil=True)
+def group_vertices(
+    vertices: NDArray[np.int64],
+    numbers: NDArray[np.int32],
+    rank: NDArray[np.int64],
+    class_ptr: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return the vertices class by class, ascending within one; fills `class_ptr`.
+
+    Args:
+        vertices: (B,), those of a class ascending.
+        numbers: (B,) class number of each.
+        rank: (C,) place of each class number in the order of the classes.
+        class_ptr: (C + 1,) zeros.
+    """
+    for c in numbers:
+        class_ptr[rank[c] + 1] += 1
+    for c in range(rank.size):
+        class_ptr[c + 1] += class_ptr[c]
+    cursor = class_ptr[:-1].copy()
+    grouped = np.empty_like(vertices)
+    for i in range(vertices.size):
+        c = rank[numbers[i]]
+        grouped[cursor[c]] = vertices[i]
+        cursor[c] += 1
+    return grouped

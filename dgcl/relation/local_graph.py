@@ -1,0 +1,209 @@
+"""The part of the graph that one rank computes on: the in-edges of its own vertices, in local ids.
+
+Local ids number the rows that :func:`dgcl.graph_allgather` returns: first the owned vertices in ascending
+global id, then the halo vertices in the order that the plan delivers them. Every edge of the graph is on
+exactly one rank, the one that owns its head, so summing over a rank's in-edges needs no further exchange.
+
+A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks
+for a degree means the degree in the whole graph, so the degrees of the whole graph travel along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph
+
+__all__ = ["LocalGraph", "build_local_graphs", "edge_places", "local_graph_bytes"]
+
+MAX_LOCAL_ROWS = np.iinfo(np.int32).max
+"""Local source ids are int32, as the frameworks' fastest kernels want them; global ids are int64."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalGraph:
+    """The in-edges of one rank's vertices in local ids, with what layers must know of the whole graph.
+
+    With n = ``num_owned`` and L = ``num_local`` = n + ``num_halo`` and E = ``num_edges`` (of this rank):
+
+    Attributes:
+        owned_ids: (n,) int64, global ids of the owned vertices, ascending.
+        halo_ids: (num_halo,) int64, global ids of the halo rows in the order in which they are delivered.
+        indptr: (n + 1,) int64; the in-edges of owned vertex i are ``indptr[i]:indptr[i + 1]``.
+        indices: (E,) int32, the local id in [0, L) of each edge's source.
+        edge_first: (n,) int64, the place in the whole CSR of each owned vertex's first in-edge.
+        edge_order: (E,) int64, the position of each edge in the user's edge order; None: it is the order of
+            the whole CSR. See ``edge_ids``.
+        in_degrees: (L,) int64, in-degree in the whole graph of each local row.
+        out_degrees: (L,) int64, out-degree in the whole graph of each local row.
+        num_nodes_global: vertices of the whole graph.
+        num_replicas: how many owned rows, the last ones, are replicas of vertices that a rank of another machine
+            owns (:mod:`dgcl.replication`); those of ring K have none of their in-edges here. ``owned_ids``
+            ascends in either portion.
+    """
+
+    owned_ids: NDArray[np.int64]
+    halo_ids: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    edge_first: NDArray[np.int64]
+    edge_order: NDArray[np.int64] | None
+    in_degrees: NDArray[np.int64]
+    out_degrees: NDArray[np.int64]
+    num_nodes_global: int
+    num_replicas: int = 0
+
+    @property
+    def num_owned(self) -> int:
+        """Vertices that this rank owns, replicas included: the rows of a layer's output."""
+        return len(self.owned_ids)
+
+    @property
+    def num_core(self) -> int:
+        """Owned rows that are no replicas: the first ones. Every vertex is a core row of exactly one rank."""
+        return len(self.owned_ids) - self.num_replicas
+
+    @property
+    def num_halo(self) -> int:
+        """Vertices of other ranks that this rank's edges read."""
+        return len(self.halo_ids)
+
+    @property
+    def num_local(self) -> int:
+        """Rows of a layer's input after the exchange: owned, then halo."""
+        return len(self.owned_ids) + len(self.halo_ids)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges whose head this rank owns."""
+        return len(self.indices)
+
+    @cached_property
+    def local_ids(self) -> NDArray[np.int64]:
+        """(L,) int64: the global id of each local row, owned then halo."""
+        return np.concatenate([self.owned_ids, self.halo_ids])
+
+    @cached_property
+    def edge_ids(self) -> NDArray[np.int64]:
+        """(E,) int64: the position of each edge in the user's edge order; made when first asked for."""
+        if self.edge_order is not None:
+            return self.edge_order
+        return edge_places(self.edge_first, self.indptr)
+
+    @cached_property
+    def heads(self) -> NDArray[np.int32]:
+        """(E,) int32: the local id in [0, n) of each edge's head; with ``indices``, the edges as pairs."""
+        return np.repeat(np.arange(self.num_owned, dtype=np.int32), np.diff(self.indptr))
+
+
+def local_graph_bytes(num_owned: Any, num_halo: Any, num_edges: Any, edge_order: bool) -> Any:
+    """Bytes of the arrays of a local graph, or of many, given arrays; ``edge_order``: where it is not None."""
+    return (
+        8 * (3 * num_owned + 1 + num_halo)
+        + 16 * (num_owned + num_halo)
+        + (12 if edge_order else 4) * num_edges
+    )
+
+
+def build_local_graphs(
+    graph: Graph, rows: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
+) -> Iterator[LocalGraph]:
+    """The local graphs of ranks, one at a time.
+
+    What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can
+    be sent away before the next is built.
+
+    Args:
+        graph: the whole graph.
+        rows: of each rank ``(owned_ids, halo_ids)``: ascending global ids of the vertices that it owns, and those of
+            the rows that it receives, in the order in which they arrive. These must cover every source of the owned
+            vertices' in-edges that is not owned; they may hold more.
+
+    Raises:
+        ValueError: ids out of range, repeated or out of order, or a source neither owned nor in the halo.
+    """
+    from dgcl.relation.local_graph_kernels import take_rows
+
+    in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
+    local_of = np.full(graph.num_nodes, -1, np.int32)  # vertex -> local row; -1 again between ranks
+    for given_owned, given_halo in rows:
+        owned_ids = _check_ids(given_owned, "owned_ids", graph.num_nodes)
+        halo_ids = _check_ids(given_halo, "halo_ids", graph.num_nodes)
+        local_ids = np.concatenate([owned_ids, halo_ids])
+        _number_rows(local_of, owned_ids, local_ids)
+        first = graph.indptr[owned_ids]
+        indptr = np.zeros(len(owned_ids) + 1, np.int64)
+        np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
+        indices = np.empty(indptr[-1], np.int32)
+        if not take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices):
+            raise _missing(indices, edge_places(first, indptr), graph)
+        local_of[local_ids] = -1
+        yield LocalGraph(
+            owned_ids=owned_ids,
+            halo_ids=halo_ids,
+            indptr=indptr,
+            indices=indices,
+            edge_first=first,
+            edge_order=None if graph.edge_ids is None else graph.edge_ids[edge_places(first, indptr)],
+            in_degrees=in_degrees[local_ids],
+            out_degrees=out_degrees[local_ids],
+            num_nodes_global=graph.num_nodes,
+        )
+
+
+def _check_ids(ids: NDArray[np.int64], name: str, num_nodes: int) -> NDArray[np.int64]:
+    """``ids`` as a fresh int64 vector of vertex ids in range."""
+    checked = np.asarray(ids)
+    if checked.ndim != 1 or (checked.size and not np.issubdtype(checked.dtype, np.integer)):
+        raise ValueError(
+            f"{name} must be a one-dimensional integer array (got {checked.dtype}, shape {checked.shape})"
+        )
+    checked = checked.astype(np.int64)
+    if checked.size and (checked.min() < 0 or checked.max() >= num_nodes):
+        raise ValueError(
+            f"{name} must lie in [0, {num_nodes}), the graph's vertices"
+            f" (got {checked.min()} to {checked.max()})"
+        )
+    return checked
+
+
+def _number_rows(
+    local_of: NDArray[np.int32], owned_ids: NDArray[np.int64], local_ids: NDArray[np.int64]
+) -> None:
+    """Write each vertex's local row into ``local_of``, which holds -1 for all others."""
+    if (np.diff(owned_ids) <= 0).any():
+        raise ValueError("owned_ids must ascend strictly: owned rows are numbered by global id; sort them")
+    if len(local_ids) > MAX_LOCAL_ROWS:
+        raise ValueError(
+            f"a rank can hold {MAX_LOCAL_ROWS} owned and halo rows (got {len(local_ids)}); use more ranks"
+        )
+    numbers = np.arange(len(local_ids), dtype=np.int32)
+    local_of[local_ids] = numbers
+    repeated = np.flatnonzero(local_of[local_ids] != numbers)
+    if len(repeated):
+        raise ValueError(
+            "halo_ids must be distinct and owned by other ranks:"
+            f" vertex {local_ids[repeated[0]]} has two local rows"
+        )
+
+
+def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(E,) places in the whole CSR of the edges of rows that begin there at ``first``, row by row."""
+    places = np.arange(indptr[-1], dtype=np.int64)
+    places += np.repeat(first - indptr[:-1], np.diff(indptr))
+    return places
+
+
+def _missing(indices: NDArray[np.int32], edges: NDArray[np.int64], graph: Graph) -> ValueError:
+    """The error about edges whose source has no local row."""
+    missing = np.unique(graph.indices[edges[indices < 0]])
+    return ValueError(
+        f"halo_ids must hold every source of the owned vertices' in-edges: vertex {missing[0]} is missing"
+        f" ({len(missing)} in all); was the plan made for another graph or partition?"
+    )

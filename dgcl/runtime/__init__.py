@@ -1,7 +1,0 @@
-"""The runtime: executes a rank's program over shared memory, with deadlines, and with peers that may fail."""
-
-from __future__ import annotations
-
-from dgcl.runtime.executor import Runtime
-
-__all__ = ["Runtime"]

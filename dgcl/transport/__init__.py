@@ -1,0 +1,1 @@
+"""Transports: they move rows, as a rank's programs say. Shared memory, network, CUDA."""

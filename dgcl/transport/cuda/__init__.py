@@ -1,0 +1,106 @@
+"""The runtime on CUDA devices: the programs of :mod:`dgcl.program`, enqueued on the caller's stream.
+
+=============================== =======================================================================
+module                          what
+=============================== =======================================================================
+:mod:`dgcl.transport.cuda.program`      a program as a list of launches
+:mod:`dgcl.transport.cuda.gpu`          one device: driver, kernels, streams, the tensors of torch
+:mod:`dgcl.transport.cuda.pool`         buffers that peers can write to, handed out in the order of streams
+:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and what it shares with its host
+:mod:`dgcl.transport.cuda.directory`    where peers find a rank's memory, and opening it
+:mod:`dgcl.transport.cuda.connect`      setting all of it up, and how each pair of ranks exchanges rows
+:mod:`dgcl.transport.cuda.lanes`        rows of pairs without peer access, through the host's memory
+:mod:`dgcl.transport.cuda.lane_copies`  the copies on that way
+:mod:`dgcl.transport.cuda.wire`         what carries rows between machines, and :mod:`dgcl.transport.cuda.nccl`, which does
+:mod:`dgcl.transport.cuda.groups`       the messages of a call on that way
+:mod:`dgcl.transport.cuda.network`      ranks on other machines: a wire for rows, the hosts' channel for news
+:mod:`dgcl.transport.cuda.plan`         the operations of one kind of call, prepared once
+:mod:`dgcl.transport.cuda.watchdog`     deadlines, lost peers, stopping the device
+:mod:`dgcl.transport.cuda.exchange`     expand and fold of tensors
+:mod:`dgcl.transport.cuda.report`       what the device says of a call, as errors
+:mod:`dgcl.transport.cuda.through_host` between machines without a wire: down, along the plan on the CPU, and up
+=============================== =======================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from dgcl.program.model import Program
+    from dgcl.ranks.control import Control
+    from dgcl.transport.cuda.exchange import DeviceExchange
+    from dgcl.transport.cuda.gpu import Device
+    from dgcl.transport.cuda.through_host import HostExchange
+    from dgcl.transport.shared_memory import Runtime
+
+
+def connect_device(
+    program: Program,
+    control: Control,
+    timeout: float,
+    device: Device | None,
+    runtime: Runtime,
+    channel: str = "auto",
+) -> DeviceExchange | HostExchange | None:
+    """The exchange of a device's tensors; None where there is no device. Collective.
+
+    Where ranks of the job share no memory, or are not to use it, rows between them go by a wire
+    (:mod:`dgcl.transport.cuda.network`); where there is none, all rows go through the hosts, by their ``runtime``.
+
+    Args:
+        program, control, timeout, device, runtime: Of this rank.
+        channel: As in :func:`dgcl.build_comm_info`.
+    """
+    if device is None:
+        if channel == "nccl":
+            raise ValueError('channel="nccl" is for rows on GPUs; give device="cuda", or channel="auto"')
+        return None
+    from dgcl.transport.cuda.exchange import DeviceExchange
+
+    if not runtime.any_remote:
+        return DeviceExchange(program, control, timeout, device)
+    from dgcl.transport.cuda.network import join_network
+    from dgcl.transport.cuda.through_host import HostExchange
+
+    network, why = join_network(program, control, device, runtime, timeout, channel)
+    if network is None:
+        return HostExchange(program, control, device, runtime, why)
+    try:
+        return DeviceExchange(program, control, timeout, device, network)
+    except BaseException:
+        network.abort()  # nobody else knows of its wire yet
+        raise
+
+
+def open_devices(control: Control, device: str | torch.device) -> Device | None:
+    """This rank's device, opened; None where ranks compute on the CPU. Collective.
+
+    Raises:
+        ValueError: There is no such device, on some rank, or some ranks compute on the CPU; on every rank.
+    """
+    import torch
+
+    from dgcl.transport.cuda.gpu import CudaError, open_device
+
+    opened, problem = None, ""
+    kind = ""
+    try:
+        wanted = torch.device(device)
+        kind = wanted.type
+        if kind not in ("cpu", "cuda"):
+            problem = f"device: expected 'cpu' or a CUDA device, got {wanted}"
+        elif kind == "cuda":
+            opened = open_device(wanted)
+    except (ValueError, RuntimeError, CudaError) as error:
+        problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
+    told = control.exchange((kind, problem))
+    for rank, (_, theirs) in enumerate(told):
+        if theirs:
+            raise ValueError(f"{theirs} (on rank {rank})")
+    if len({kind for kind, _ in told}) > 1:
+        which = ", ".join(f"rank {rank}: {kind}" for rank, (kind, _) in enumerate(told))
+        raise ValueError(f"device: expected GPUs on all ranks or on none, got {which}")
+    return opened

@@ -1,0 +1,129 @@
+"""Ranks on other machines, as a rank on a device sees them: a wire for rows, and the hosts' channel for news.
+
+Rows go from device to device by a :class:`~dgcl.transport.cuda.wire.Wire`; it carries no word of what went wrong. That is
+what the host's :class:`~dgcl.transport.network.channel.NetworkChannel` tells, which every rank has beside: who has failed and
+why, who has left, whose connection broke.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from dgcl.errors import CommError
+from dgcl.program.model import Program
+from dgcl.ranks.control import Control
+from dgcl.transport.cuda.gpu import Device
+from dgcl.transport.cuda.nccl import open_wire
+from dgcl.transport.cuda.wire import Wire
+from dgcl.transport.shared_memory.control_page import CLOSED, Board
+
+if TYPE_CHECKING:
+    from dgcl.transport.shared_memory import Runtime
+
+#: Seconds that ending a wire is waited for. An abort may have to wait for kernels that end only when it has begun.
+_DELIVERING: Final = 5.0
+_ABORTING: Final = 0.5
+
+
+class Network:
+    """What joins a rank to those that it shares no memory with.
+
+    Args:
+        program: This rank's.
+        runtime: The host's, whose channel carries news.
+        wire: For rows; None where no rank has any to send to another machine.
+        channel: What the user has asked for.
+
+    Attributes:
+        remote: Ranks out of reach of this one's memory.
+        partners: Those of them with which it exchanges rows.
+    """
+
+    def __init__(self, program: Program, runtime: Runtime, wire: Wire | None, channel: str) -> None:
+        self._runtime, self.wire, self.channel = runtime, wire, channel
+        self.remote = frozenset(runtime.peers.remote.tolist())
+        self.partners = partners_of(program, self.remote)
+
+    def stand_in(self, peer: int) -> Board:
+        """The board on which the host writes what a remote rank tells."""
+        return self._runtime.peers.boards[peer]
+
+    def tell(self, error: CommError) -> None:
+        """Tell the partners why this rank has failed."""
+        self._runtime.fail(error)
+
+    def leave(self, calls: int) -> None:
+        """This rank leaves when its device has done this many calls: let what it has sent be delivered, as long as that
+        takes no longer than usual, and see to it that partners hear of the number."""
+        if self._runtime.network is not None:
+            self._runtime.network.calls_done = calls
+        if self.wire is not None:
+            ending = threading.Thread(target=self.wire.close, name="dgcl end of the wire", daemon=True)
+            ending.start()
+            ending.join(_DELIVERING)
+
+    def abort(self) -> None:
+        """End what is under way to and from partners; where that takes long, by itself."""
+        if self.wire is not None:
+            ending = threading.Thread(target=self.wire.abort, name="dgcl abort", daemon=True)
+            ending.start()
+            ending.join(_ABORTING)
+
+    def reason(self, peer: int) -> str:
+        """How rows travel to and from a remote rank; "" for others."""
+        if peer not in self.remote:
+            return ""
+        why = self._runtime.reasons[peer].removeprefix("network: ")
+        if self.wire is None:
+            return f"network, not used: no rows travel between machines ({why})"
+        return f"network: NCCL, from device to device ({why})"
+
+    def gone(self, peer: int, call: int) -> str | None:
+        """Why a partner will do no more for a call; None as long as it may.
+
+        One that has left behind the call has sent its rows. They are on their way, and need nobody there.
+        """
+        board = self.stand_in(peer)
+        if board.state == CLOSED:
+            return None if board.current_call()[0] >= call else "has closed its communicator"
+        channel = self._runtime.network
+        why = None if channel is None else channel.lost.get(peer)
+        return None if why is None else f"has died or its connection broke ({why})"
+
+
+def partners_of(program: Program, remote: frozenset[int]) -> frozenset[int]:
+    """The ranks of ``remote`` with which a rank exchanges rows."""
+    ends = [
+        each
+        for schedule in (program.expand, program.fold)
+        for each in (schedule.send_peer, schedule.recv_peer)
+    ]
+    return remote.intersection(np.concatenate(ends).tolist())
+
+
+def join_network(
+    program: Program, control: Control, device: Device, runtime: Runtime, timeout: float, channel: str
+) -> tuple[Network | None, str]:
+    """How rows of devices reach other machines: a network, or None and why they must go through the hosts. Collective.
+
+    Args:
+        program, control, device, runtime, timeout: Of the rank.
+        channel: As in :func:`dgcl.build_comm_info`; "nccl" or "gloo" ask for one way.
+
+    Raises:
+        CommError: NCCL was asked for and cannot be had; on every rank.
+    """
+    partners = partners_of(program, frozenset(runtime.peers.remote.tolist()))
+    if not any(control.exchange(bool(partners))):
+        return Network(program, runtime, None, channel), ""
+    if channel == "gloo":
+        return None, "asked for"
+    wire, why = open_wire(control, device, partners, timeout, channel == "nccl")
+    if wire is None and channel == "nccl":
+        raise CommError(
+            f'channel="nccl" cannot be had: {why}; use channel="auto", by which rows go through the hosts'
+        )
+    return (None, why) if wire is None else (Network(program, runtime, wire, channel), "")

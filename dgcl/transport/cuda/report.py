@@ -1,0 +1,86 @@
+"""What a rank's flags say, in words: whom it waits for, and who makes another call.
+
+The messages are those of :mod:`dgcl.transport.shared_memory.executor`, from a copy of the flags on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dgcl.errors import DisagreementError
+from dgcl.kernels.cuda_tables import CALL
+from dgcl.program.model import Program
+from dgcl.transport.cuda.control_block import Look
+from dgcl.transport.shared_memory.waits import VERBS, count_rows, unpack_tag
+
+_MOST_WAITS = 5  # in a message
+
+#: (stage, peer, what is needed of it)
+Wait = tuple[int, int, str]
+
+
+def verb_of(tag: int) -> int:
+    """EXPAND or FOLD."""
+    return (tag >> 56) & 1
+
+
+def place(program: Program, call: int, tag: int) -> str:
+    """Where a rank is, as messages begin."""
+    return f"rank {program.rank}, {VERBS[verb_of(tag)]} (call {call})"
+
+
+def awaited(program: Program, look: Look, tag: int) -> list[Wait]:
+    """What this rank's current call still needs of its peers; the earliest stage first."""
+    call = look.state(CALL)
+    schedule = (program.expand, program.fold)[verb_of(tag)]
+    waits: list[Wait] = []
+    for peer, stage, count in zip(
+        schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
+    ):
+        if look.done(peer) < call * program.num_stages + stage + 1:
+            waits.append((stage, peer, f"stage {stage}: {count_rows(count)} missing from rank {peer}"))
+    for peer, stage, count in zip(
+        schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
+    ):
+        if look.ready(peer)[0] < call:
+            waits.append(
+                (stage, peer, f"stage {stage}: rank {peer} is not ready to receive {count_rows(count)}")
+            )
+    return sorted(waits)
+
+
+def suspects(waits: list[Wait], look: Look) -> str:
+    """What is waited for, ranks that have not begun the call before those that may wait themselves."""
+    call = look.state(CALL)
+    begun = {peer: look.ready(peer)[0] >= call for _, peer, _ in waits}
+    waits = sorted(waits, key=lambda wait: begun[wait[1]])
+    known = [
+        f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
+        for _, peer, needed in waits[:_MOST_WAITS]
+    ]
+    more = len(waits) - len(known)
+    return "; ".join(known) + (f"; and {more} more" if more else "")
+
+
+def differing(
+    program: Program, look: Look, tag: int, peers: Iterable[int], staged: frozenset[int]
+) -> DisagreementError | None:
+    """Which of some peers, whom this rank's call needs, makes another call; None: nobody.
+
+    One in ``staged``, reached through the host, may be done with a call whose rows are still in the slots.
+    """
+    call = look.state(CALL)
+    for peer in peers:
+        theirs, their_tag = look.ready(peer)
+        if (theirs > call and peer not in staged) or (theirs == call and their_tag != tag):
+            what = f"rank {peer} is in call {theirs}: {unpack_tag(their_tag)}"
+            return disagreement(program, call, tag, what)
+    return None
+
+
+def disagreement(program: Program, call: int, tag: int, others: str) -> DisagreementError:
+    """The error; ``others`` says who does what instead."""
+    return DisagreementError(
+        f"ranks make different calls: rank {program.rank} is in call {call}: {unpack_tag(tag)}; {others}. "
+        "Every rank must make the same calls with the same row shape and dtype, in the same order"
+    )

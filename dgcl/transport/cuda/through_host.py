@@ -1,0 +1,192 @@
+"""Rows of devices between hosts: down to locked memory of the host, along the plan by the CPU's runtime, and up again.
+
+Where two ranks of a job share no memory, their devices cannot reach each other either. Then all ranks take this way:
+a call brings its rows from the device into the runtime's own buffer, one copy engine's copy into memory that is locked
+when it is first used; the runtime moves them through shared memory and the network channel (:mod:`dgcl.transport.network`), by
+the same program and with the same deadlines and messages; and the result goes back to the device. The host waits in
+every call, for its rows to come down and for its peers, so such calls cannot be captured into CUDA graphs; results
+come up behind the call, in the order of its stream.
+
+What it costs beside a way between devices: twice over the bus, and the exchange at the speed of the hosts. It is the
+way where NCCL (:mod:`dgcl.transport.cuda.nccl`) is not there or does not work.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.errors import CommError
+from dgcl.program.model import Program
+from dgcl.ranks.control import Control
+from dgcl.transport.cuda.gpu import CudaError, Device
+from dgcl.transport.shared_memory import Runtime
+from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.pool import Block
+from dgcl.transport.shared_memory.segments import Segment
+
+_log = logging.getLogger("dgcl")
+
+
+class HostExchange:
+    """One rank's side of a communicator whose devices exchange through their hosts.
+
+    Args:
+        program: This rank's program.
+        control: The control plane; construction is collective.
+        device: This rank's device.
+        runtime: The runtime of the host, which the communicator closes.
+        why: Why rows do not pass the hosts by.
+
+    Attributes:
+        device: This rank's.
+        devices: Which device each rank is on: equal for ranks that share one.
+        bytes_sent: ``(2, P)`` int64: bytes written to each peer, by expand and by fold.
+        staged_rows: Of none: rows that leave the host need no memory beside.
+        reasons: For each rank how rows travel to and from it, and why.
+    """
+
+    def __init__(
+        self, program: Program, control: Control, device: Device, runtime: Runtime, why: str = ""
+    ) -> None:
+        self._program, self.device, self._runtime = program, device, runtime
+        self.devices: list[str] = control.exchange(device.uuid)
+        self.bytes_sent: np.ndarray = runtime.bytes_sent
+        self.staged_rows = (0, 0)
+        self._locked: dict[int, Segment] = {}
+        self._may_lock = True
+        self._rising: deque[tuple[int, Block]] = (
+            deque()
+        )  # blocks that copies to the device read, and their events
+        self._events: list[int] = []
+        self._closed = False
+        if program.rank == 0:
+            _log.info(
+                "ranks share no memory, or are not to use it: rows of devices go through the hosts' memory, and "
+                "between hosts through the network%s",
+                f" ({why})" if why else "",
+            )
+        through = f"through the hosts{f' ({why})' if why else ''}"
+        self.reasons = [
+            reason if peer == program.rank else f"{reason}; {through}"
+            for peer, reason in enumerate(runtime.reasons)
+        ]
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
+        program, runtime = self._program, self._runtime
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        with self.device.current():
+            stream = self._begin()
+            block = runtime.expand_buffer(kind)
+            self._bring_down(rows.contiguous(), block, stream)
+            runtime.expand(block, kind)
+            return self._bring_up(block, (program.num_local, *rows.shape[1:]), rows.dtype, stream)
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
+        program, runtime = self._program, self._runtime
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        with self.device.current():
+            stream = self._begin()
+            below = runtime.allocate(program.num_local * kind.row_bytes)
+            self._bring_down(rows.contiguous(), below, stream)
+            block = runtime.fold(below.address, kind)
+            runtime.pool.release(below)
+            return self._bring_up(block, (program.num_owned, *rows.shape[1:]), rows.dtype, stream)
+
+    def use_on(self, rows: Tensor, stream: int) -> None:
+        """Nothing to do: results are torch's own memory, which ``record_stream`` of the tensor looks after."""
+
+    def synchronize(self) -> None:
+        """Wait on the host until the current stream has done everything, and raise what went wrong."""
+        with self.device.current():
+            self.device.driver.synchronize_stream(self.device.tensors.current_stream())
+        self.check_usable()
+
+    def fail(self, error: CommError) -> None:
+        """Tell the peers why this rank goes on no more."""
+        self._runtime.fail(error)
+
+    def check_usable(self) -> None:
+        """Raise unless a call can be made now."""
+        self._runtime.check_usable()
+
+    def poison(self) -> None:
+        """Nothing: free blocks may still be on their way to the device."""
+
+    def close(self) -> None:
+        """Give up what it holds, when the device has read it. Idempotent, not collective; results stay valid."""
+        if self._closed:
+            return
+        self._closed = True
+        with self.device.current():
+            try:
+                if self._rising:
+                    self.device.driver.synchronize_stream(self.device.tensors.current_stream())
+                for event in [*self._events, *(event for event, _ in self._rising)]:
+                    self.device.driver.destroy_event(event)
+                for segment in self._locked.values():
+                    self.device.driver.unregister_host(segment.address)
+            except CudaError as error:
+                _log.debug("rank %d: memory is not given back: %s", self._program.rank, error)
+        self._rising.clear()
+
+    def _begin(self) -> int:
+        """The stream of a call; blocks that have gone up are free again."""
+        self.check_usable()
+        driver = self.device.driver
+        stream = self.device.tensors.current_stream()
+        if stream and driver.is_capturing(stream):
+            raise RuntimeError(
+                f"rank {self._program.rank} exchanges rows through its host; such a call cannot be captured into a "
+                "CUDA graph"
+            )
+        while self._rising and driver.has_happened(self._rising[0][0]):
+            event, block = self._rising.popleft()
+            self._events.append(event)
+            self._runtime.pool.release(block)
+        return stream
+
+    def _bring_down(self, rows: Tensor, block: Block, stream: int) -> None:
+        """Copy rows to a block of the host and wait for them."""
+        driver = self.device.driver
+        self._lock(block.segment)
+        if rows.nbytes == 0:
+            return
+        self.device.tensors.keep(rows, stream)
+        try:
+            driver.copy_to_host(block.address, rows.data_ptr(), rows.nbytes, stream)
+            driver.synchronize_stream(stream)
+        except CudaError as error:
+            self.fail(CommError(f"rank {self._program.rank}: rows do not come down from the device: {error}"))
+            raise
+
+    def _bring_up(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> Tensor:
+        """A tensor of the device that a block is being copied to; the block is released when that is done."""
+        driver = self.device.driver
+        result = torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
+        self._lock(block.segment)
+        if result.nbytes:
+            self.device.tensors.keep(result, stream)
+            driver.copy_to_device(result.data_ptr(), block.address, result.nbytes, stream)
+        event = self._events.pop() if self._events else driver.create_event()
+        driver.record_event(event, stream)
+        self._rising.append((event, block))
+        return result
+
+    def _lock(self, segment: Segment) -> None:
+        """Lock a segment into place, once; copies from memory that is not locked are right, too, only slower."""
+        if not self._may_lock or segment.address in self._locked:
+            return
+        try:
+            self.device.driver.register_host(segment.address, segment.size)
+            self._locked[segment.address] = segment
+        except CudaError as error:
+            self._may_lock = False
+            _log.info("rank %d: the driver cannot lock memory of the host: %s", self._program.rank, error)

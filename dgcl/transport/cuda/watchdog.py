@@ -1,0 +1,287 @@
+"""A thread per communicator that looks after the device: opens peers' new memory, keeps deadlines, stops it.
+
+Nobody waits on the host, so somebody must look whether the device still gets on. The device tells by two words
+in the host's memory which call it has begun and which it has finished; in between the watchdog looks at the
+rank's flags, by a copy on a stream of its own. While they change, all is well. If they have not changed for
+``timeout`` seconds, or a peer has failed, died or left that is still needed, or a kernel has found that ranks make
+different calls, the watchdog
+
+1. posts the error for the peers, which raise it, too (:mod:`dgcl.transport.shared_memory.control_page`),
+2. aborts what is under way to and from other machines, sets the abort word, and writes the greatest value over the
+   rank's flags, so that the device stops waiting, whether in a kernel or in the stream itself, and does nothing more
+   for this communicator;
+3. keeps the error, which the next call, or ``synchronize``, raises.
+
+A driver may hold the watchdog up, too: some functions wait for kernels that run, and one of those may be waiting for
+this very process. So a second thread, which never calls the driver, looks whether the watchdog gets on; if not, it
+sets the abort word itself, which is memory of the host, so that the kernels end and the driver lets go.
+
+After the end it waits until every peer has let go of this rank's memory, and gives that back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dgcl.errors import CommError, CommTimeoutError, PeerLostError
+from dgcl.kernels.cuda_tables import CALL, DISAGREES, FAULT
+from dgcl.program.model import Program
+from dgcl.transport.cuda.connect import Connections
+from dgcl.transport.cuda.control_block import Look
+from dgcl.transport.cuda.gpu import CudaError
+from dgcl.transport.cuda.network import Network
+from dgcl.transport.cuda.pool import DevicePool
+from dgcl.transport.cuda.report import awaited, differing, disagreement, place, suspects, verb_of
+from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.peers import Peers
+
+_log = logging.getLogger("dgcl")
+
+_TICK: Final = 0.002  # how soon new memory of a peer is found
+_LOOK_EVERY: Final = 0.05
+_LOOK_TAKES: Final = 1.0  # at most; a device that is held up does not even copy
+_GUARD_EVERY: Final = 0.25
+_LAST_RESORT: Final = 2  # timeouts
+_DRIVER_TAKES: Final = 3.0  # what opening or allocating memory may take beside everything else
+
+
+class Watchdog:
+    """Looks after one rank. It holds nothing that holds the communicator.
+
+    Args:
+        connections, pool, program, board, peers: Of the rank.
+        timeout: Seconds without any progress after which a call has failed.
+        network: What joins it to other machines; None: nothing.
+
+    Attributes:
+        failure: Why the communicator is unusable; None as long as it is not.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        pool: DevicePool,
+        program: Program,
+        board: Board,
+        peers: Peers,
+        timeout: float,
+        network: Network | None = None,
+    ) -> None:
+        self._network = network
+        self._connections, self._pool, self._program = connections, pool, program
+        self._board, self._peers, self._timeout = board, peers, timeout
+        self.failure: CommError | None = None
+        self._failed = threading.Event()
+        self._lock = threading.Lock()
+        self._leaving = threading.Event()
+        self._last: Look | None = None
+        self._since = self._looked = self._ticked = time.monotonic()
+        self._cut_short = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"dgcl watchdog of rank {program.rank}", daemon=True
+        )
+        self._thread.start()
+        guard = threading.Thread(target=self._guard, name=f"dgcl guard of rank {program.rank}", daemon=True)
+        guard.start()
+
+    def fail(self, error: CommError) -> None:
+        """Poison the communicator, tell the peers why, and let the device stop."""
+        self._fail(error, posted=error)
+
+    def leave(self, after: Callable[[], None]) -> None:
+        """Stop looking; the thread ends when this rank's memory has been given back, after which it calls
+        ``after``."""
+        self._after = after
+        self._leaving.set()
+
+    def name_fault(self) -> None:
+        """The device has stopped on its own: wait until it is known why."""
+        self._failed.wait(2 * _LOOK_TAKES + 10 * _LOOK_EVERY)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the device has begun a call that it has not finished."""
+        page = self._connections.page
+        return page.begun()[0] > page.finished()
+
+    def _run(self) -> None:
+        driver = self._connections.device.driver
+        driver.use_context(self._connections.device.context)
+        driver.allow_during_captures()
+        while not self._leaving.wait(_TICK):
+            try:
+                self._tick()
+            except CudaError as error:
+                self.fail(CommError(f"rank {self._program.rank}: the device failed: {error}"))
+                break
+        self._leaving.wait()
+        self._give_back()
+
+    def _guard(self) -> None:
+        """Stop the device's kernels if the driver keeps the watchdog from it."""
+        patience = self._timeout + _DRIVER_TAKES
+        while not self._leaving.wait(_GUARD_EVERY):
+            if not self._cut_short and self.unfinished and time.monotonic() - self._ticked > patience:
+                self._cut_short = True
+                _log.warning(
+                    "rank %d: the driver has kept its watchdog waiting for %.0f s; stopping the device",
+                    self._program.rank,
+                    patience,
+                )
+                if self._network is not None:
+                    self._network.abort()
+                self._connections.page.stop_kernels()
+
+    def _tick(self) -> None:
+        self._ticked = time.monotonic()
+        if self._cut_short and self.failure is None:
+            call, tag = self._connections.page.begun()
+            self.fail(
+                CommTimeoutError(
+                    f"{place(self._program, call, tag)}: the driver did not answer for {self._timeout:g} s, and "
+                    "the device was stopped; ranks that are threads need CUDA_MODULE_LOADING=EAGER"
+                )
+            )
+        problem = self._connections.map_new()
+        if problem:
+            self.fail(CommError(problem))
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY:
+            return
+        self._looked = now
+        if self.failure is not None:
+            if self.unfinished:
+                self._stop_device()  # a peer may have counted over the last stop
+            return
+        if self._heard_of_failure():
+            return
+        if not self.unfinished:
+            self._last, self._since = None, now
+            return
+        look = self._look()
+        if look is not None and not look.same_as(self._last):
+            self._last, self._since = look, now
+        self._judge(look, late=time.monotonic() - self._since >= self._timeout)
+
+    def _heard_of_failure(self) -> bool:
+        """Fail if a peer has."""
+        report = self._peers.reported_failure()
+        if report is not None:
+            peer, error = report
+            # The first reason is passed on, not a chain of them.
+            mine = type(error)(f"rank {self._program.rank} stops because rank {peer} reports: {error}")
+            self._fail(mine, posted=error)
+        return report is not None
+
+    def _look(self) -> Look | None:
+        """The rank's flags; None if the device does not even copy."""
+        page, words = self._connections.page, self._connections.words
+        page.start_look(words)
+        end = time.monotonic() + _LOOK_TAKES
+        while (look := page.look()) is None and time.monotonic() < end:
+            time.sleep(_TICK / 4)
+        if look is not None and self._connections.lanes is not None:
+            for peer, call, tag in self._connections.lanes.announcements():
+                look.note_ready(peer, call, tag)
+        return look
+
+    def _judge(self, look: Look | None, late: bool) -> None:
+        """Fail if the call cannot or must not go on."""
+        call, tag = self._connections.page.begun()
+        if look is None or look.state(CALL) != call:  # the next call has begun since
+            if late:
+                where = place(self._program, call, tag)
+                self.fail(CommTimeoutError(f"{where}: the device has not got on for {self._timeout:g} s"))
+            return
+        if look.state(FAULT) == DISAGREES:
+            schedule = (self._program.expand, self._program.fold)[verb_of(tag)]
+            others = [*schedule.send_peer.tolist(), *self._connections.wires.partners]
+            found = differing(self._program, look, tag, others, frozenset())
+            # A line may have been written over since a kernel read it.
+            self.fail(found or disagreement(self._program, call, tag, "a peer announced another one"))
+            return
+        lanes = self._connections.lanes
+        staged = lanes.staged if lanes is not None else frozenset()
+        waits = awaited(self._program, look, tag)
+        needed_peers = dict.fromkeys(peer for _, peer, _ in waits)
+        differs = differing(self._program, look, tag, needed_peers, staged)
+        gone = {peer: why for peer in needed_peers if (why := self._gone(peer, call)) is not None}
+        if differs is not None or gone:
+            # A peer may have done its part just before it went on: only what is still missing now is lost.
+            again = self._look()
+            if again is None or again.state(CALL) != call:
+                return
+            waits = awaited(self._program, again, tag)
+            differs = differing(
+                self._program, again, tag, dict.fromkeys(peer for _, peer, _ in waits), staged
+            )
+            if differs is not None:
+                self.fail(differs)
+                return
+            for _, peer, needed in waits:
+                if peer in gone:
+                    where = place(self._program, call, tag)
+                    self.fail(PeerLostError(f"{where}: rank {peer} {gone[peer]}, and {needed}"))
+                    return
+        if late and waits:
+            where = place(self._program, call, tag)
+            self.fail(
+                CommTimeoutError(
+                    f"{where}: waited {self._timeout:g} s in vain: {suspects(waits, look)}. If ranks may be that "
+                    "late, give build_comm_info a longer timeout"
+                )
+            )
+        elif not waits and time.monotonic() - self._since >= _LAST_RESORT * self._timeout:
+            # All has come, and still it does not end: what it sends is not taken. Who should has failed by now.
+            where = place(self._program, call, tag)
+            seconds = _LAST_RESORT * self._timeout
+            self.fail(CommTimeoutError(f"{where}: the device has not got on for {seconds:g} s"))
+
+    def _gone(self, peer: int, call: int) -> str | None:
+        """Why a peer will do no more for a call, if that is so."""
+        if self._network is not None and peer in self._network.remote:
+            return self._network.gone(peer, call)
+        return self._peers.gone(peer)
+
+    def _fail(self, mine: CommError, posted: CommError) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = mine
+        self._board.post_failure(posted)
+        if self._network is not None:
+            self._network.tell(posted)
+            self._network.abort()  # before the waits on its stream end
+        self._stop_device()
+        self._failed.set()
+
+    def _stop_device(self) -> None:
+        with self._connections.device.current():
+            try:
+                self._connections.page.stop(self._connections.words)
+            except CudaError as error:
+                _log.warning("rank %d cannot stop its device: %s", self._program.rank, error)
+
+    def _give_back(self) -> None:
+        """Free this rank's memory once nobody can write to it or read it any more."""
+        watched = [(rank, peer) for rank, peer in enumerate(self._connections.peers) if peer is not None]
+        for _, peer in watched:
+            peer.close()
+        self._connections.directory.let_go()
+        while watched or self._pool.num_lent:
+            watched = [
+                (rank, peer)
+                for rank, peer in watched
+                if not peer.has_let_go and self._peers.gone(rank) != "has died"
+            ]
+            time.sleep(_LOOK_EVERY)
+        try:
+            self._pool.file.free()
+            self._connections.close()
+        except CudaError as error:
+            _log.debug("rank %d: memory is not given back: %s", self._program.rank, error)
+        self._after()

@@ -1,0 +1,7 @@
+"""The runtime: executes a rank's program over shared memory, with deadlines, and with peers that may fail."""
+
+from __future__ import annotations
+
+from dgcl.transport.shared_memory.executor import Runtime
+
+__all__ = ["Runtime"]

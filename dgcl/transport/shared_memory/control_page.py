@@ -1,0 +1,175 @@
+"""The board: the page of shared memory on which a rank tells its peers where it stands.
+
+A rank writes only its own board, but for the bells, and reads those of its peers. Words are int64, naturally
+aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
+
+    byte 0     token      random; proves to a peer that it opened the right file
+         8     state      ALIVE, FAILED, CLOSED
+        16     code       of the error, when FAILED (place in errors.ERROR_CODES)
+        24     length     of the reason's text
+        32     call       that this rank is in, or was in last
+        40     tags[2]    what it is, of the last call with an even, and with an odd number
+        56     stuck      the last call in which this rank was seen to wait with no thread left to make another
+        64     reason     UTF-8
+      1024     ready[P]   one line per peer that may write here: call, tag, and where
+       ...     done[P]    one line per peer that this rank writes to: a sequence number
+       ...     bell       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
+
+A *ready* line says "call n may be written": the call number last, so that who sees it sees the rest. A *done*
+line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
+to that stage of that call. Calls are numbered from 1 and nothing is ever reset, so a stale flag cannot be
+mistaken for a fresh one. A rank publishes ready for call n + 1 only after it has seen every done of call n,
+by which time its senders have read the line of call n.
+
+*call* and *tags* are for a rank that waits in vain: a peer that makes another call than it does may well have
+no ready line for it. The tag of call n stays until call n + 2 begins, so who reads n before and after a tag
+has the tag of n.
+
+Memory order, on x86 and on Arm. Four pairs of events must not change places:
+
+1. Rows are written, then *done* is raised; *done* is seen, then rows are read. The flag is stored with release
+   and loaded with acquire order (x86: plain ``mov``, for it keeps stores in order, and loads in order; Arm:
+   ``stlr`` and ``ldar``). Large results are written by streaming stores, which x86 keeps in no order: a full fence
+   (:func:`dgcl.kernels.memory.write_fence`, a locked instruction, which no store passes; Arm: ``dmb ish``)
+   stands between the last of them and the flag.
+2. The words of a *ready* line are written, then its call; the call is seen, then the words are read: the same.
+3. A buffer is read by the program, then offered again by *ready* of a later call; that is seen, then the buffer
+   is written. Release also keeps earlier *loads* before the store, and acquire keeps later *stores* behind the
+   load: the old contents have been read before anybody may write new ones.
+4. A sender reads a *ready* line, then raises *done*; *done* is seen, then the line is written for the next call.
+   The same as 3, with the line in place of the buffer.
+
+Nothing here needs two different flags to be seen in one order by all ranks, so no sequential consistency is
+asked for; bells, which only save waiting, have fences of their own. Flags are aligned 8-byte words, which both
+architectures read and write in one piece.
+
+A line fills two cache lines' worth of space, because processors fetch lines in pairs.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+
+from dgcl.errors import ERROR_CODES, CommError
+from dgcl.transport.shared_memory.engine import read_word, write_word
+from dgcl.transport.shared_memory.segments import Segment, SegmentFile
+
+ALIVE, FAILED, CLOSED = 0, 1, 2
+
+LINE = 128
+_CALL_START = 32
+_STUCK = 56
+_LINES_START = 1024
+_REASON_START = 64
+_REASON_MAX = _LINES_START - _REASON_START
+
+#: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset)
+#: of the buffer and of the relay rows.
+READY_CALL, READY_TAG, READY_BUFFER, READY_RELAY = 0, 1, 2, 5
+
+
+def board_bytes(world_size: int) -> int:
+    """Size of a board."""
+    return _LINES_START + (2 * world_size + 1) * LINE
+
+
+class Board:
+    """One rank's board, its own or a peer's, in a mapped segment."""
+
+    def __init__(self, segment: Segment, world_size: int) -> None:
+        self._segment = segment
+        self._words = segment.memory[: board_bytes(world_size)].view(np.int64)
+        self._world_size = world_size
+
+    @classmethod
+    def create(cls, file: SegmentFile, world_size: int) -> Board:
+        """A new board in a segment of its own; every word but the token is zero."""
+        board = cls(file.grow(board_bytes(world_size)), world_size)
+        board._words[0] = secrets.randbits(62) + 1
+        return board
+
+    @classmethod
+    def stand_in(cls, world_size: int) -> Board:
+        """A board in this process's own memory for a peer whose board cannot be mapped."""
+        memory = np.zeros(board_bytes(world_size) + LINE, np.uint8)
+        skip = -memory.ctypes.data % LINE
+        memory = memory[skip : skip + board_bytes(world_size)]
+        return cls(Segment(0, len(memory), memory, memory.ctypes.data), world_size)
+
+    @property
+    def segment(self) -> Segment:
+        """The segment that the board lies in."""
+        return self._segment
+
+    @property
+    def token(self) -> int:
+        """The board's random number."""
+        return int(self._words[0])
+
+    def ready_address(self, peer: int) -> int:
+        """Address of the line by which this board's rank tells ``peer`` where to write."""
+        return self._segment.address + _LINES_START + peer * LINE
+
+    def done_address(self, peer: int) -> int:
+        """Address of the line by which this board's rank tells ``peer`` what it has written."""
+        return self._segment.address + _LINES_START + (self._world_size + peer) * LINE
+
+    @property
+    def bell_address(self) -> int:
+        """Address of the word on which this board's rank sleeps; peers ring it."""
+        return self._segment.address + _LINES_START + 2 * self._world_size * LINE
+
+    @property
+    def call_address(self) -> int:
+        """Address of the call that this board's rank is in; the two tags follow."""
+        return self._segment.address + _CALL_START
+
+    def current_call(self) -> tuple[int, int]:
+        """(number, tag) of the call that this board's rank is in."""
+        while True:
+            call = int(read_word(self.call_address))
+            tag = int(read_word(self.call_address + 8 + 8 * (call & 1)))
+            if read_word(self.call_address) == call:
+                return call, tag
+
+    @property
+    def stuck_call(self) -> int:
+        """The last call of which this board's rank has said that nothing else can happen in its process meanwhile."""
+        return int(read_word(self._segment.address + _STUCK))
+
+    def post_stuck(self, call: int) -> None:
+        """Say that this rank waits in ``call``, and has no other thread that may make calls."""
+        write_word(self._segment.address + _STUCK, call)
+
+    @property
+    def state(self) -> int:
+        """ALIVE, FAILED or CLOSED."""
+        return int(read_word(self._segment.address + 8))
+
+    def post_closed(self) -> None:
+        """Say that this rank has left; a failure stays posted."""
+        if self.state == ALIVE:
+            write_word(self._segment.address + 8, CLOSED)
+
+    def post_failure(self, error: CommError) -> None:
+        """Tell the peers why this rank gave up; the first reason stands."""
+        if self.state == FAILED:
+            return
+        text = str(error).encode()[:_REASON_MAX]
+        text = text.decode(errors="ignore").encode()  # do not cut a character in two
+        self._segment.memory[_REASON_START : _REASON_START + len(text)] = np.frombuffer(text, np.uint8)
+        self._words[2] = next(
+            code for code in reversed(range(len(ERROR_CODES))) if isinstance(error, ERROR_CODES[code])
+        )
+        self._words[3] = len(text)
+        write_word(self._segment.address + 8, FAILED)
+
+    def failure(self) -> CommError:
+        """The error that the rank posted."""
+        code, length = int(self._words[2]), int(self._words[3])
+        kind = ERROR_CODES[code] if 0 <= code < len(ERROR_CODES) else CommError
+        length = min(max(length, 0), _REASON_MAX)
+        text = self._segment.memory[_REASON_START : _REASON_START + length]
+        return kind(text.tobytes().decode(errors="replace"))

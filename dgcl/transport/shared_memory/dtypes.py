@@ -1,0 +1,53 @@
+"""Element types of torch as small numbers, the same on every rank of a job."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgcl.kernels.rows import SUMMABLE
+from dgcl.transport.shared_memory.row_types import RowType
+
+
+@functools.cache
+def _dtypes() -> tuple[torch.dtype, ...]:
+    return tuple(sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str))
+
+
+@functools.cache
+def _code(dtype: torch.dtype) -> int:
+    return _dtypes().index(dtype)
+
+
+def dtype_name(code: int) -> str:
+    """The name of the element type with this number."""
+    return str(_dtypes()[code]) if code < len(_dtypes()) else f"element type {code}"
+
+
+def dtype_bytes(code: int) -> int:
+    """Bytes of an element of the type with this number; 1 where there is none."""
+    return _dtypes()[code].itemsize if code < len(_dtypes()) else 1
+
+
+@functools.cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """The element type as numpy knows it; None for those that it does not have, such as bfloat16."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except (TypeError, RuntimeError):
+        return None
+
+
+@functools.cache
+def row_type(dtype: torch.dtype, elements: int) -> RowType:
+    """The :class:`~dgcl.transport.shared_memory.row_types.RowType` of rows of ``elements`` elements."""
+    name = str(dtype).removeprefix("torch.")
+    return RowType(
+        row_bytes=dtype.itemsize * elements,
+        code=_code(dtype),
+        name=name,
+        sum_code=SUMMABLE.index(name) if name in SUMMABLE else -1,
+    )

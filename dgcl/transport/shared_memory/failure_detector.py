@@ -1,0 +1,159 @@
+"""The lookout: why a call that is not getting on cannot, or must not, go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.program.model import Program
+from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, Board
+from dgcl.transport.shared_memory.engine import read_word
+from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.tasks import Call
+from dgcl.transport.shared_memory.waits import VERBS, arrived_meanwhile, awaited, suspects, unpack_tag
+
+if TYPE_CHECKING:
+    from dgcl.transport.network.channel import NetworkChannel
+
+
+class Sibling(NamedTuple):
+    """Another communicator of the same rank, to the same ranks.
+
+    Attributes:
+        name: What it is called in messages.
+        call: The call that this rank has made last, or is in.
+        boards: Of all its ranks.
+        remote: Ranks whose board is a stand-in, which may be behind.
+    """
+
+    name: str
+    call: int
+    boards: list[Board]
+    remote: list[int]
+
+
+class Lookout:
+    """Looks at peers on behalf of a rank that waits for them.
+
+    Args:
+        program, peers, timeout, network: Of the communicator.
+
+    Attributes:
+        siblings: Finds this rank's other communicators, if the asking thread built them.
+        name: What this communicator is called in messages.
+        alone: Whether no thread of this rank's process but those that are ranks makes calls on communicators.
+    """
+
+    def __init__(
+        self, program: Program, peers: Peers, timeout: float, network: NetworkChannel | None
+    ) -> None:
+        self._rank, self._program, self._peers = program.rank, program, peers
+        self._timeout, self._network = timeout, network
+        self.siblings: Callable[[], Iterable[Sibling]] = tuple
+        self.name = "this communicator"
+        self.alone: Callable[[], bool] = lambda: threading.active_count() == 1
+
+    def look(self, under_way: Call, late: bool) -> None:
+        """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
+        waits = awaited(under_way)
+        # Found before a crossing is looked for: who leaves over one has shown it by then.
+        trouble = self._trouble(under_way, waits)
+        if waits and self.alone():
+            self._peers.boards[self._rank].post_stuck(under_way.number)
+            crossed = self._elsewhere(under_way, crossed=True)
+            if crossed:
+                raise DisagreementError(
+                    "ranks make the calls of different communicators in different orders:"
+                    f" {self.place(under_way)} is in {VERBS[under_way.task.verb]} of {self.name}; {crossed}. Every"
+                    " rank must make the same calls in the same order, over all communicators"
+                )
+        if trouble is not None:
+            raise trouble
+        waits = awaited(under_way) if late else []
+        if waits:
+            stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
+            culprits = suspects(waits, under_way.number, self._peers.boards, stopped)
+            elsewhere = self._elsewhere(under_way, crossed=False)
+            culprits += elsewhere and f"; {elsewhere}"
+            raise CommTimeoutError(
+                f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
+                " be that late, give build_comm_info a longer timeout"
+            )
+
+    def _trouble(self, under_way: Call, waits: list[tuple[int, str]]) -> CommError | None:
+        """The error for a peer that is gone or makes another call, if one of those that are waited for is or does."""
+        for peer, needed in waits:
+            call, theirs = self._peers.boards[peer].current_call()
+            differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
+            why = self._peers.gone(peer) or self._cut_off(peer)
+            # It may have done its part just before it went on: only what is still missing now is lost.
+            if (differs or why is not None) and not arrived_meanwhile(
+                under_way, peer, self._peers.boards, self._program.num_stages
+            ):
+                if differs:
+                    return self.disagreement(under_way, peer, call, theirs)
+                return PeerLostError(f"{self.place(under_way)}: rank {peer} {why}, and {needed}")
+        return None
+
+    def place(self, call: Call) -> str:
+        """Who speaks, and in which call."""
+        return f"rank {self._rank}, {VERBS[call.task.verb]} (call {call.number})"
+
+    def disagreement(self, mine: Call, peer: int, call: int, theirs: int) -> DisagreementError:
+        """The error for a peer that makes another call."""
+        if call == mine.number and theirs == mine.tag:
+            what = "a buffer outside its own memory"
+        else:
+            what = f"call {call}: {unpack_tag(theirs)}"
+        return DisagreementError(
+            f"ranks make different calls: rank {self._rank} is in call {mine.number}: {unpack_tag(mine.tag)}; "
+            f"rank {peer} is in {what}. "
+            f"Every rank must make the same calls with the same row shape and dtype, in the same order"
+        )
+
+    def told_otherwise(self, call: Call) -> DisagreementError:
+        """The error for what the engine found on the ready line of the peer it was about to send to."""
+        peer = int(call.task.schedule.send_peer[call.task.where[0]])
+        line = int(call.task.lines[0][peer])
+        return self.disagreement(call, peer, read_word(line), read_word(line + 8))
+
+    def _elsewhere(self, mine: Call, crossed: bool) -> str:
+        """A call of another communicator that a peer has begun and this rank has not; "" if there is none.
+
+        With ``crossed`` only one that proves a mistake. This rank waits in ``mine`` and has not begun call m of a
+        sibling; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too, and has not
+        begun ``mine`` goes through them in the other order, whatever else happens. That it has begun m is not enough:
+        it may have started m, and go on to ``mine`` before it waits; or another of its threads may. Who made the
+        calls before tells nothing: a program may build its communicators in one thread and then give each thread its
+        own.
+
+        A peer that has left the sibling, or has failed in it, is not in it any more; unless it failed because it found
+        the crossing first.
+        """
+        for sibling in self.siblings():
+            for peer, board in enumerate(sibling.boards):
+                if peer == self._rank or peer in sibling.remote or peer in self._peers.remote:
+                    continue
+                if board.state != ALIVE and not _found_disagreement(board):
+                    continue
+                call, tag = board.current_call()
+                waits = board.stuck_call == call  # read before the next line, or it may have begun in between
+                begun = self._peers.boards[peer].current_call()[0] >= mine.number
+                if call > sibling.call and (not crossed or (waits and not begun)):
+                    return (
+                        f"rank {peer} has begun call {call} of {sibling.name}, {unpack_tag(tag)}, where rank"
+                        f" {self._rank} has begun {sibling.call or 'none'}"
+                    )
+        return ""
+
+    def _cut_off(self, peer: int) -> str | None:
+        """Why the network does not reach ``peer`` any more, if that is so."""
+        why = None if self._network is None else self._network.lost.get(peer)
+        return None if why is None else f"has died or its connection broke ({why})"
+
+
+def _found_disagreement(board: Board) -> bool:
+    """Whether a board's rank left because ranks make different calls."""
+    return board.state == FAILED and isinstance(board.failure(), DisagreementError)

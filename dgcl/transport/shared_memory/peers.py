@@ -1,0 +1,212 @@
+"""The other ranks: their memory, their boards, and whether they still live.
+
+A peer's file is opened through its process entry and proved to be the right one by the random number on its
+board. Its segments are mapped when a ready line first names them, so growth needs no collective.
+
+Which ranks share memory is found out by doing just that: neither host names nor process ids are proof, and
+containers of one host may or may not. Between ranks that share none the network channel plays each one's part to
+the other, on a board that stands in for the one out of reach (:mod:`dgcl.transport.network`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+
+import numpy as np
+
+from dgcl.errors import CommError, PeerLostError
+from dgcl.ranks.control import Control, can_use_network
+from dgcl.ranks.threads import allowed_cores
+from dgcl.transport.shared_memory.control_page import CLOSED, FAILED, READY_BUFFER, Board, board_bytes
+from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
+
+#: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network. "nccl" and "gloo"
+#: are the network, too, and say which one carries the rows of devices (:mod:`dgcl.transport.cuda.network`).
+CHANNELS = ("auto", "memory", "network", "nccl", "gloo")
+
+
+class Peers:
+    """What rank ``control.rank`` knows of the others. Construction is collective.
+
+    Args:
+        control: The control plane.
+        file, board: This rank's.
+        channel: One of :data:`CHANNELS`, the same on every rank.
+
+    Attributes:
+        boards: Every rank's board, a stand-in for those out of reach.
+        remote: The peers that the network brings rows to and from.
+        any_remote: Whether any two ranks of the job use the network.
+        reasons: Why each peer is reached as it is.
+        cores: Those that each rank may run on, by their numbers on its host.
+
+    Raises:
+        CommError: Two ranks share no memory and have nothing else; on every rank.
+        ValueError: ``channel`` is none, differs between ranks, or cannot be had; on every rank.
+    """
+
+    def __init__(self, control: Control, file: SegmentFile, board: Board, channel: str = "auto") -> None:
+        self.rank, self.world_size = control.rank, control.world_size
+        process, descriptor = file.handle
+        cards = control.exchange(
+            (process, descriptor, board.segment.base, board.segment.size, board.token, socket.gethostname())
+        )
+        self._files: list[PeerFile | None] = []
+        self.boards: list[Board] = []
+        self._processes: list[int] = []
+        self._watch: list[int] = []  # pidfds, -1 for ranks of this process
+        self._segments: list[list[Segment]] = [[] for _ in cards]
+        trouble = [self._connect(peer, card, board) for peer, card in enumerate(cards)]
+        told = control.exchange((channel, trouble, can_use_network(control), allowed_cores()))
+        words, texts, networks, self.cores = ([*column] for column in zip(*told, strict=True))
+        try:
+            self._choose(words, texts, networks[self.rank])
+        except (CommError, ValueError):
+            self.close()
+            raise
+        # (P, M) tables of what is mapped, read by the engine: bases, sizes, addresses (0: free place).
+        self.maps = tuple(np.zeros((self.world_size, 4), np.int64) for _ in range(3))
+
+    def _connect(self, peer: int, card: tuple[int, int, int, int, int, str], own: Board) -> str | None:
+        """Open a peer's file and board; what is in the way, if that fails."""
+        process, descriptor, base, size, token, host = card
+        if peer == self.rank:
+            self._files.append(None)
+            self._watch.append(-1)
+            self.boards.append(own)
+            return None
+        file = None
+        try:
+            file = PeerFile((process, descriptor))
+            if size < board_bytes(self.world_size):
+                raise ValueError("its board is too small")
+            board = Board(file.map(base, size), self.world_size)
+            if board.token != token:
+                raise ValueError("that process is another one")
+            watch = -1 if process == os.getpid() else os.pidfd_open(process)
+        except (OSError, ValueError) as error:
+            if file is not None:
+                file.close()
+            self._files.append(None)
+            self._watch.append(-1)
+            self.boards.append(Board.stand_in(self.world_size))
+            return (
+                f"rank {self.rank} on {socket.gethostname()} and rank {peer} on {host} share no memory: "
+                f"process {process} "
+                f"cannot be opened from here ({error}). Ranks must be processes of one user on one host "
+                f"that see each other's "
+                f"process ids (containers: share the PID namespace), or threads of one process"
+            )
+        self._files.append(file)
+        self._watch.append(watch)
+        self.boards.append(board)
+        return None
+
+    def _choose(self, channels: list[str], trouble: list[list[str | None]], network: bool) -> None:
+        """Settle how each pair is joined, from what every rank could open."""
+        if channels[0] not in CHANNELS or len(set(channels)) > 1:
+            raise ValueError(
+                f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
+            )
+        failures = [text for texts in trouble for text in texts if text is not None]
+        forced = channels[0] not in ("auto", "memory")
+        if forced and not network:
+            raise ValueError(
+                f'channel="{channels[0]}" needs ranks that are processes of a torch.distributed group (these are'
+                " threads, or a single rank)"
+            )
+        if failures and (channels[0] == "memory" or not network):
+            raise CommError(failures[0])
+        self.any_remote = self.world_size > 1 and (forced or bool(failures))
+        self.reasons, remote = [], []
+        for peer in range(self.world_size):
+            failure = trouble[self.rank][peer] or trouble[peer][self.rank]
+            if peer == self.rank:
+                self.reasons.append("this rank")
+            elif forced:
+                self.reasons.append("network: asked for")
+            elif failure is not None:
+                why = failure.split(" (", 1)[-1].split("). ", 1)[0]
+                self.reasons.append(f"network: they share no memory ({why})")
+            else:
+                self.reasons.append("shared memory: each maps the other's")
+            if peer != self.rank and (forced or failure is not None):
+                remote.append(peer)
+                self._let_go(peer)
+        self.remote = np.array(remote, np.int64)
+
+    def _let_go(self, peer: int) -> None:
+        """Put a stand-in where a peer's memory was opened, or was to be."""
+        file, watch = self._files[peer], self._watch[peer]
+        if file is not None:
+            file.close()
+            self.boards[peer] = Board.stand_in(self.world_size)
+        if watch >= 0:
+            os.close(watch)
+        self._files[peer], self._watch[peer] = None, -1
+
+    def map_segment(self, peer: int, line: int) -> None:
+        """Map the segment that the buffer entry at address ``line`` of ``peer``'s board names."""
+        words = self.boards[peer].segment
+        place = (line - words.address) // 8
+        base, size = (int(word) for word in words.memory.view(np.int64)[place : place + 2])
+        file = self._files[peer]
+        assert file is not None
+        try:
+            segment = file.map(base, size)
+        except (OSError, ValueError) as error:
+            raise PeerLostError(f"rank {self.rank} cannot map memory of rank {peer}: {error}") from None
+        known = self._segments[peer]
+        known.append(segment)
+        if len(known) > self.maps[0].shape[1]:
+            self.maps = tuple(np.concatenate((table, np.zeros_like(table)), axis=1) for table in self.maps)
+        for table, value in zip(self.maps, (segment.base, segment.size, segment.address), strict=True):
+            table[peer, len(known) - 1] = value
+
+    def buffer_line(self, peer: int, relay: bool) -> int:
+        """Address of the entry in ``peer``'s ready line for this rank that names its buffer, or its relay
+        rows."""
+        return self.boards[peer].ready_address(self.rank) + 8 * (READY_BUFFER + (3 if relay else 0))
+
+    def reported_failure(self) -> tuple[int, CommError] | None:
+        """The first peer that has posted an error, and that error."""
+        for peer, board in enumerate(self.boards):
+            if peer != self.rank and board.state == FAILED:
+                return peer, board.failure()
+        return None
+
+    def gone(self, peer: int) -> str | None:
+        """Why ``peer`` will never answer again, if that is so."""
+        if self.boards[peer].state == CLOSED:
+            return "has closed its communicator"
+        watch = self._watch[peer]
+        if watch >= 0:
+            poll = select.poll()
+            poll.register(watch, select.POLLIN)
+            if poll.poll(0):
+                return "has died"
+        return None
+
+    def is_stopped(self, peer: int) -> bool:
+        """Whether the process of ``peer`` is on this host and stopped, by a signal or a debugger."""
+        if peer >= len(self._watch) or self._watch[peer] < 0:
+            return False
+        try:
+            with open(f"/proc/self/fdinfo/{self._watch[peer]}") as about:
+                process = next(line.split()[1] for line in about if line.startswith("Pid:"))
+            with open(f"/proc/{process}/stat") as status:
+                return status.read().rpartition(")")[2].split()[0] in "tT"
+        except (OSError, StopIteration):
+            return False
+
+    def close(self) -> None:
+        """Close the files; mapped segments stay as long as something refers to them."""
+        for file in self._files:
+            if file is not None:
+                file.close()
+        for watch in self._watch:
+            if watch >= 0:
+                os.close(watch)
+        self._files, self._watch = [], []

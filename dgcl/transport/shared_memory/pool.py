@@ -1,0 +1,148 @@
+"""Buffers out of a rank's segments: handed out, and back again when nobody can see them any more.
+
+A result of a call lives in a block of shared memory that peers wrote into. The block is free when the
+*storage* behind the result
+dies: views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that somebody can
+still read is ever overwritten. New memory is several times slower at its first touch than at its second;
+blocks are therefore reused, best fit first, and memory that was once allocated stays allocated until the
+communicator is closed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import weakref
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dgcl.transport.shared_memory.segments import Segment, SegmentFile
+
+_ALIGNMENT = 256
+_SMALLEST_SEGMENT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of a segment: ``size`` bytes at ``offset`` (both multiples of the alignment)."""
+
+    segment: Segment
+    offset: int
+    size: int
+
+    @property
+    def address(self) -> int:
+        """Where the block is mapped in this process."""
+        return self.segment.address + self.offset
+
+
+class BufferPool:
+    """Blocks of one rank's segment file. Used by one thread; only :meth:`release` may be called from
+    others."""
+
+    def __init__(self, file: SegmentFile) -> None:
+        self._file = file
+        self._segments: dict[int, Segment] = {}
+        # (absolute offset in the file, size), sorted, joined within segments
+        self._free: list[tuple[int, int]] = []
+        self._returned: deque[Block] = deque()  # appended to by finalisers, in whatever thread they run
+        self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not joined to their neighbours
+        self._lent: dict[int, weakref.ref[np.ndarray]] = {}
+        self.bytes_in_use = 0
+
+    @property
+    def bytes_allocated(self) -> int:
+        """Bytes of shared memory that the pool holds, in use or free."""
+        return sum(segment.size for segment in self._segments.values())
+
+    def allocate(self, num_bytes: int) -> Block:
+        """A block of at least ``num_bytes`` (at least one alignment unit).
+
+        Raises:
+            MemoryError: No free block fits and no more memory can be had.
+        """
+        size = max(-(-num_bytes // _ALIGNMENT), 1) * _ALIGNMENT
+        self._collect()
+        same = self._waiting.get(size)
+        if same:  # what the steps of a training ask for again and again; the last one is warmest in the cache
+            self.bytes_in_use += size
+            return same.pop()
+        self._join()
+        best = min(
+            (place for place in range(len(self._free)) if self._free[place][1] >= size),
+            key=lambda place: self._free[place][1],
+            default=None,
+        )
+        if best is None:
+            segment = self._file.grow(max(size, _SMALLEST_SEGMENT))
+            self._segments[segment.base] = segment
+            bisect.insort(self._free, (segment.base, segment.size))
+            best = bisect.bisect_left(self._free, (segment.base, 0))
+        start, available = self._free.pop(best)
+        if available > size:
+            self._free.insert(best, (start + size, available - size))
+        segment = self._segment_at(start)
+        self.bytes_in_use += size
+        return Block(segment, start - segment.base, size)
+
+    def release(self, block: Block) -> None:
+        """Take a block back; it may be handed out again by the next :meth:`allocate`."""
+        self._returned.append(block)
+
+    def lend(self, block: Block, num_bytes: int, dtype: DTypeLike = np.uint8) -> np.ndarray:
+        """The first ``num_bytes`` of a block as a flat array; the block is released when the array dies."""
+        element = np.dtype(dtype)
+        # From a buffer, not a slice: numpy has views of a slice refer past it, to the segment's whole array.
+        array = np.frombuffer(block.segment.memory.data, element, num_bytes // element.itemsize, block.offset)
+        key = block.segment.base + block.offset
+
+        # The closure must not hold `self._lent[key]`'s referent, only the pool: a pool outlives its arrays.
+        def give_back(_: object, self: BufferPool = self) -> None:
+            self._lent.pop(key, None)
+            self._returned.append(block)
+
+        self._lent[key] = weakref.ref(array, give_back)
+        return array
+
+    def fill_free(self, byte: int) -> None:
+        """Set every byte that is not handed out: a benchmark or test that reads what was never written then
+        sees it."""
+        self._collect()
+        waiting = itertools.chain.from_iterable(self._waiting.values())
+        places = [(block.segment.base + block.offset, block.size) for block in waiting]
+        for start, size in self._free + places:
+            segment = self._segment_at(start)
+            segment.memory[start - segment.base : start - segment.base + size] = byte
+
+    def _segment_at(self, offset: int) -> Segment:
+        bases = list(self._segments)  # in ascending order: a file only grows
+        return self._segments[bases[bisect.bisect_right(bases, offset) - 1]]
+
+    def _collect(self) -> None:
+        """Sort returned blocks by size."""
+        while self._returned:
+            block = self._returned.popleft()
+            self.bytes_in_use -= block.size
+            self._waiting.setdefault(block.size, []).append(block)
+
+    def _join(self) -> None:
+        """Put waiting blocks into the free list, joining neighbours of the same segment."""
+        waiting, self._waiting = self._waiting, {}
+        for block in itertools.chain.from_iterable(waiting.values()):
+            start, size = block.segment.base + block.offset, block.size
+            place = bisect.bisect_left(self._free, (start, 0))
+            if place < len(self._free):
+                after, after_size = self._free[place]
+                if start + size == after and after not in self._segments:
+                    size += after_size
+                    del self._free[place]
+            if place > 0 and start not in self._segments:
+                before, before_size = self._free[place - 1]
+                if before + before_size == start:
+                    start, size = before, before_size + size
+                    place -= 1
+                    del self._free[place]
+            self._free.insert(place, (start, size))

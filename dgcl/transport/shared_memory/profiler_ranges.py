@@ -1,0 +1,28 @@
+"""What a profiler of torch calls the parts of a call: each send by its peer and stage, each wait by its peers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.transport.shared_memory.tasks import Task
+from dgcl.transport.shared_memory.waits import VERBS
+
+
+def send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
+    """The ``send``-th of a rank's sends."""
+    schedule = task.schedule
+    peer, stage, rows = schedule.send_peer[send], schedule.send_stage[send], schedule.send_count[send].sum()
+    verb = VERBS[task.verb]
+    return f"dgcl.{verb} rank {rank}: stage {stage} to rank {peer}, {rows} rows, {rows * row_bytes} bytes"
+
+
+def wait_label(rank: int, task: Task) -> str:
+    """Waiting for rows that are missing now, or for peers to be ready; the stages and ranks they come from."""
+    schedule = task.schedule
+    missing = np.flatnonzero(task.received == 0)
+    if len(missing):
+        pairs = sorted({(int(schedule.recv_stage[i]), int(schedule.recv_peer[i])) for i in missing})
+        what = "rows of " + ", ".join(f"stage {stage} from rank {peer}" for stage, peer in pairs)
+    else:
+        what = "ranks to be ready"
+    return f"dgcl.{VERBS[task.verb]} rank {rank}: waits for {what}"

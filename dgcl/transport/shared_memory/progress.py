@@ -1,0 +1,76 @@
+"""Lets the engine run on a call, in one go or, for a profiler, one send at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.profiler import record_function
+
+from dgcl.program.model import Program
+from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.engine import ALL, FOUND, LOOK, SENT, advance
+from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.profiler_ranges import send_label, wait_label
+from dgcl.transport.shared_memory.tasks import Call
+from dgcl.transport.shared_memory.wait_policy import Patience
+
+
+class Stepper:
+    """What the engine needs besides the call.
+
+    Args:
+        program, peers, board: Of the communicator.
+        bytes_sent: ``(2, P)`` int64, added to.
+    """
+
+    def __init__(self, program: Program, peers: Peers, board: Board, bytes_sent: np.ndarray) -> None:
+        self._rank, self._num_stages, self._peers = program.rank, program.num_stages, peers
+        self._bell, self._bytes_sent = board.bell_address, bytes_sent
+
+    def carry_on(self, call: Call, patience: Patience) -> int:
+        """Do what can be done, wait as long as ``patience`` says, and return what :func:`advance` does."""
+        if torch.autograd._profiler_enabled():
+            return self._in_ranges(call, patience)
+        return self._advance(call, patience)
+
+    def _advance(self, call: Call, patience: Patience, chosen: int = ALL) -> int:
+        task, row_type = call.task, call.row_type
+        status: int = advance(
+            task.verb,
+            call.number,
+            self._num_stages,
+            call.tag,
+            row_type.row_bytes,
+            row_type.sum_code,
+            task.streamed_from(row_type.row_bytes),
+            call.buffers,
+            task.sends,
+            task.receives,
+            task.tables,
+            task.lines,
+            self._peers.maps,
+            task.bells,
+            self._bell,
+            task.sent,
+            task.received,
+            self._bytes_sent[task.verb],
+            task.where,
+            task.times,
+            patience,
+            task.yields,
+            chosen,
+        )
+        return status
+
+    def _in_ranges(self, call: Call, patience: Patience) -> int:
+        """As :meth:`_advance`, one send at a time, with a range of the profiler around each and each wait."""
+        while True:
+            with record_function(wait_label(self._rank, call.task)):
+                status = self._advance(call, patience, LOOK)
+            if status != FOUND:
+                return status
+            send = int(call.task.where[0])
+            with record_function(send_label(self._rank, call.task, send, call.row_type.row_bytes)):
+                status = self._advance(call, patience, send)
+            if status != SENT:
+                return status

@@ -1,0 +1,136 @@
+"""Shared memory between the ranks of one host: anonymous files that nobody can forget to delete.
+
+Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*; peers
+open it through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. It
+is ordinary POSIX shared memory with three differences that matter here:
+
+- it has no name, so killing every rank at any moment leaves nothing behind, and nobody can guess it;
+- it is not counted against ``/dev/shm``, which many containers limit to 64 MB;
+- only processes of the same user may open it, and it is sealed against shrinking, so a mapping never turns
+  into a SIGBUS.
+
+A segment's memory is allocated when it is created: too little memory is an error at that point, with the
+sizes, not a crash later. File offsets are never reused, so a mapping of a segment stays what it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgcl.ranks.free_memory import available_memory
+
+_PAGE = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A mapped piece of a segment file; the mapping lives as long as any array made from ``memory``.
+
+    Attributes:
+        base: Offset in the file, in bytes.
+        size: Bytes, a multiple of the page size.
+        memory: The mapping as a ``(size,)`` uint8 array.
+        address: Where it is mapped in this process.
+    """
+
+    base: int
+    size: int
+    memory: np.ndarray
+    address: int
+
+
+def _map(descriptor: int, base: int, size: int) -> Segment:
+    mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, offset=base)
+    memory = np.frombuffer(mapping, dtype=np.uint8)
+    return Segment(base, size, memory, memory.ctypes.data)
+
+
+class SegmentFile:
+    """The owner's side: one anonymous file of this process, growing by segments."""
+
+    _descriptor = -1
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("dgcl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.fchmod(self._descriptor, 0o600)
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        self._size = 0
+
+    @property
+    def handle(self) -> tuple[int, int]:
+        """(process id, file descriptor): what a peer needs to open the file."""
+        return os.getpid(), self._descriptor
+
+    @property
+    def size(self) -> int:
+        """Bytes allocated so far."""
+        return self._size
+
+    def grow(self, num_bytes: int) -> Segment:
+        """Append a segment of at least ``num_bytes``, zero-filled and backed by real memory.
+
+        Raises:
+            MemoryError: The memory cannot be had; the file is as it was.
+        """
+        size = max(-(-num_bytes // _PAGE), 1) * _PAGE
+        problem = None
+        available = available_memory()
+        if size > available:
+            problem = f"{available / 1e6:.1f} MB are available"
+        else:
+            try:
+                os.posix_fallocate(self._descriptor, self._size, size)
+                segment = _map(self._descriptor, self._size, size)
+            except OSError as error:
+                problem = error.strerror
+        if problem is not None:
+            raise MemoryError(
+                f"cannot allocate {size / 1e6:.1f} MB of shared memory for rows: {problem} (this rank holds"
+                f" {self._size / 1e6:.1f} MB already); use narrower layers or fewer results that are kept"
+                " alive, or more machines"
+            )
+        self._size += size
+        return segment
+
+    def close(self) -> None:
+        """Give up the file; segments that are still referenced stay mapped until their last array dies."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()  # of a set-up that failed halfway
+
+
+class PeerFile:
+    """A peer's side: the file of another rank, opened by its handle.
+
+    Raises:
+        OSError: The file cannot be opened: another host, another PID namespace, or another user.
+    """
+
+    _descriptor = -1
+
+    def __init__(self, handle: tuple[int, int]) -> None:
+        process, descriptor = handle
+        self._descriptor = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+    def map(self, base: int, size: int) -> Segment:
+        """Map the segment at ``base``; its size must be what the owner published."""
+        if base < 0 or size <= 0 or base % _PAGE or os.fstat(self._descriptor).st_size < base + size:
+            raise ValueError(f"no segment of {size} bytes at offset {base} in the peer's file")
+        return _map(self._descriptor, base, size)
+
+    def close(self) -> None:
+        """Close the file; mapped segments stay mapped."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()  # of a set-up that failed halfway

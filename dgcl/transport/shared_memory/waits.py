@@ -1,0 +1,97 @@
+"""What a call waits for: for the executor to look at, and for its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.engine import read_word
+from dgcl.transport.shared_memory.row_types import RowType
+from dgcl.transport.shared_memory.tasks import Call
+
+VERBS: Final = ("expand", "fold")
+
+_MOST_WAITS: Final = 5  # in a message
+_ROW_BYTES_BITS: Final = 48
+
+
+def awaited(call: Call) -> list[tuple[int, str]]:
+    """The peers that a call waits for, and for what; the earliest stage first."""
+    task, schedule = call.task, call.task.schedule
+    waits: list[tuple[int, int, str]] = []
+    for i in np.flatnonzero(task.received == 0):
+        rows, stage = count_rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
+        peer = int(schedule.recv_peer[i])
+        waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
+    for i in np.flatnonzero(call.unsent()):
+        peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
+        rows = count_rows(schedule.send_count[i].sum())
+        if read_word(int(task.lines[0][peer])) < call.number:
+            waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
+        elif task.remote[i]:
+            waits.append((stage, peer, f"stage {stage}: {rows} to rank {peer} are not through the network"))
+    return [(peer, text) for _, peer, text in sorted(waits)]
+
+
+def progress(call: Call) -> str:
+    """The stage that a call has got to."""
+    schedule = call.task.schedule
+    undone = [*schedule.recv_stage[call.task.received == 0], *schedule.send_stage[call.unsent()]]
+    return f"stage {min(undone)}" if undone else "its end"
+
+
+def suspects(
+    waits: list[tuple[int, str]], number: int, boards: Sequence[Board], stopped: Sequence[int] = ()
+) -> str:
+    """What is waited for: first ranks that are ``stopped``, then those that have not begun call ``number``,
+    then those that may wait themselves."""
+    begun = {peer: boards[peer].current_call()[0] >= number for peer, _ in waits}
+    waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, begun[wait[0]]))
+    known = [
+        f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
+        for peer, needed in waits[:_MOST_WAITS]
+    ]
+    known += [f"and {len(waits) - _MOST_WAITS} more"] if len(waits) > _MOST_WAITS else []
+    known += [f"the process of rank {rank} is stopped" for rank in stopped]
+    return "; ".join(known)
+
+
+def arrived_meanwhile(call: Call, peer: int, boards: Sequence[Board], num_stages: int) -> bool:
+    """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
+    task, schedule = call.task, call.task.schedule
+    missing = (task.received == 0) & (schedule.recv_peer == peer)
+    base = call.number * num_stages + 1
+    done = read_word(int(task.lines[1][peer]))
+    if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
+        return False
+    # Before what is unsent is looked up: a sender that has ended by then has marked what is through.
+    stopped = call.job is not None and call.job.sender_done.is_set()
+    unsent = call.unsent() & (schedule.send_peer == peer)
+    if unsent.any() and read_word(int(task.lines[0][peer])) < call.number:
+        return False
+    # What is posted to a partner may be through before the sender has noticed, but not after it has ended.
+    went_on = boards[peer].current_call()[0] > call.number
+    return went_on or not (stopped and (unsent & task.remote).any())
+
+
+def pack_tag(verb: int, row_type: RowType) -> int:
+    """Verb, element type and row size in one word."""
+    assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
+    return (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
+
+
+def unpack_tag(tag: int) -> str:
+    """What a tag says, in words."""
+    from dgcl.transport.shared_memory.dtypes import dtype_bytes, dtype_name
+
+    row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
+    width = row_bytes // dtype_bytes(code)
+    return f"{VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width})"
+
+
+def count_rows(count: int | np.integer) -> str:
+    """So many rows, in words."""
+    return f"{count} row" if count == 1 else f"{count} rows"

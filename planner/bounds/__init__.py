@@ -1,0 +1,1 @@
+"""Lower bounds that no plan can beat: by cuts, by distances, by prices on connections."""

@@ -1,0 +1,152 @@
+"""Seconds that no plan in the model can beat, however clever: bounds by cuts and by distance.
+
+The model is that of docs/plan-format.md ("Meta"); each function below carries its proof. None of them
+depends on how many stages a plan has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray
+from dgcl.planner.bounds.cuts import Cut, candidate_cuts, labels
+from dgcl.planner.cost import GIGA
+from dgcl.planner.plan import Bound
+from dgcl.planner.reach import require_routes, require_same_size
+from dgcl.planner.relation import Relation, mask_words
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+NOTHING_TO_SEND = Bound(0.0, "nothing: no row is sent")
+
+
+def best_bound(relation: Relation, topology: Topology, row_bytes: int, *others: Bound | None) -> Bound:
+    """Return the largest of the cut bound, the distance bound and `others` (a planner's own); the first of
+    equals.
+    """
+    bounds = [cut_bound(relation, topology, row_bytes), *(bound for bound in others if bound is not None)]
+    best = max(bounds, key=lambda bound: bound.seconds)
+    if _longest_link(relation, topology, row_bytes) <= best.seconds:
+        return best  # the usual case: no way is longer than its direct link, if it has one
+    return max(best, distance_bound(relation, topology, row_bytes), key=lambda bound: bound.seconds)
+
+
+def cut_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:
+    """Return the best bound by bytes that must cross a cut, over the capacity of the connections that they
+    cross.
+
+    Take disjoint groups of ranks. A link *crosses* if it enters a group from outside that group. Let X be
+    connection-directions such that every crossing link uses at least one of them (a cover), B the sum of
+    their
+    bandwidths, A the smallest latency of a crossing link, and N the bytes that must enter: for each group,
+    all rows that are owned outside it and needed inside it. Then every plan takes at least A + N / B.
+
+    Proof. A tree from an owner outside a group to a destination inside it has an edge that enters the
+    group, and no edge enters two groups; so crossing edges carry at least N bytes in all. Say they carry
+    n(k) in stage k, and let S be the stages with n(k) > 0. Each of those bytes loads some direction of X,
+    so sum over c in X of load(k, c) >= n(k), and if m(k) is the largest load(k, c) / bandwidth(c) among the
+    directions in X that crossing traffic of stage k uses, then m(k) * B >= n(k). The direction where this
+    maximum lies is on the route of a crossing link used in stage k, whose time is at least A + m(k). Hence
+    the plan takes at least the sum over S of A + n(k) / B, which is at least A + N / B. (Half-duplex
+    connections have one direction for both ways; parallel connections are separate members of X; a
+    direction that no crossing link uses never needs to be in X, however wide it is.)
+
+    Raises:
+        ValueError: the relation cannot be delivered over these links at all.
+    """
+    require_same_size(relation.world_size, topology)
+    if relation.num_classes == 0:
+        return NOTHING_TO_SEND
+    from dgcl.planner.bounds.cut_kernels import covers
+
+    cuts = candidate_cuts(topology)
+    bytes_in = _entering_rows(relation, cuts) * float(row_bytes)
+    arrays = topology.arrays()
+    cover, latency = covers(
+        labels(cuts, relation.world_size),
+        arrays.link_of,
+        arrays.link_ptr,
+        arrays.link_directions,
+        arrays.link_latency,
+        arrays.bandwidth,
+    )
+    capacity = cover @ arrays.bandwidth * GIGA
+    crossed = bytes_in > 0
+    if (capacity[crossed] <= 0).any():
+        require_routes(relation.pair_rows(), topology)
+    seconds = np.zeros(len(cuts))
+    seconds[crossed] = latency[crossed] + bytes_in[crossed] / capacity[crossed]
+    best = int(np.argmax(seconds))
+    return Bound(float(seconds[best]), _describe(cuts[best], np.flatnonzero(cover[best]).tolist(), topology))
+
+
+def _entering_rows(relation: Relation, cuts: list[Cut]) -> FloatArray:
+    """Return the rows that must enter the groups of each cut, (num_cuts,) float64."""
+    from dgcl.planner.bounds.cut_kernels import entering_rows
+
+    groups = list(dict.fromkeys(group for cut in cuts for group in cut.groups))
+    member = np.zeros((len(groups), relation.world_size), np.bool_)
+    masks = np.zeros((len(groups), mask_words(relation.world_size)), np.uint64)
+    for g, group in enumerate(groups):
+        for rank in group:
+            member[g, rank] = True
+            masks[g, rank >> 6] |= np.uint64(1 << (rank & 63))
+    rows = entering_rows(relation.source, relation.dests, relation.count, member, masks)
+    index = {group: g for g, group in enumerate(groups)}
+    return np.array([sum(rows[index[group]] for group in cut.groups) for cut in cuts])
+
+
+def distance_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:
+    """Return the longest of the shortest ways that one row must go, over all pairs that need one.
+
+    Proof. The edges on the way from a row's owner to its destination run in stages of their own, one after
+    the other. Each such stage lasts at least the latency of that edge's link plus the time of this one row
+    over its slowest connection. So the plan takes at least the length of the shortest way with these
+    lengths.
+
+    Raises:
+        ValueError: a pair that needs rows is not joined by any chain of links.
+    """
+    require_same_size(relation.world_size, topology)
+    if relation.num_classes == 0:
+        return NOTHING_TO_SEND
+    need = relation.pair_rows()
+    require_routes(need, topology)
+    length = _link_lengths(topology, row_bytes)
+    for via in range(relation.world_size):  # Floyd and Warshall
+        np.minimum(length, length[:, via, None] + length[None, via, :], out=length)
+    s, d = np.unravel_index(int(np.argmax(np.where(need > 0, length, -1.0))), need.shape)
+    names = [topology.devices[r].name for r in (s, d)]
+    return Bound(float(length[s, d]), f"the way of one row from {names[0]} to {names[1]}")
+
+
+def _link_lengths(topology: Topology, row_bytes: int) -> FloatArray:
+    """Return the seconds of one row over each pair's link, (P, P); inf without one, 0 from a rank to
+    itself.
+    """
+    arrays = topology.arrays()
+    length = np.full((topology.num_devices, topology.num_devices), np.inf)
+    np.fill_diagonal(length, 0.0)
+    if arrays.link_src.size:
+        slowest = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
+        length[arrays.link_src, arrays.link_dst] = arrays.link_latency + row_bytes / (slowest * GIGA)
+    return length
+
+
+def _longest_link(relation: Relation, topology: Topology, row_bytes: int) -> float:
+    """Return the seconds of one row over the slowest link of a pair that needs rows, inf if one has no
+    link.
+    """
+    need = relation.pair_rows()
+    return float(np.where(need > 0, _link_lengths(topology, row_bytes), 0.0).max(initial=0.0))
+
+
+def _describe(cut: Cut, cover: list[int], topology: Topology) -> str:
+    """Name a cut by what it surrounds and by the kinds of connections that its traffic cannot avoid."""
+    arrays = topology.arrays()
+    kinds = sorted({topology.connections[arrays.direction_connection[c]].kind for c in cover})
+    owner = f"{cut.name}'" if cut.name.endswith("s") else f"{cut.name}'s"
+    return f"{owner} {' + '.join(kinds)}, {cut.way}"

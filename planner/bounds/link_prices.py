@@ -1,0 +1,213 @@
+"""Bounds by prices: what the cheapest trees must pay, whatever the number of stages.
+
+Theorem. Let y(c) >= 0 be prices on connection-directions with sum over c of bandwidth(c) * y(c) = 1, and let
+price(link) be the sum of y over the directions of its route. For each class take the price of a cheapest tree
+from its source to its destinations. Then no plan is faster than the sum over classes of count * row_bytes *
+that price.
+
+Proof. Let load(k, c) be the loads of any plan and T(k) the time of its stage k, so load(k, c) <=
+bandwidth(c) * T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) <= (sum over c of y(c) *
+bandwidth(c)) * (sum over k of T(k)), which is the plan's time. The left side is what all its trees pay:
+each byte over a link pays for every direction of the route. No tree pays less than a cheapest one. QED.
+(Latencies only add to T(k), and where they matter rows count by the factor of their link:
+`loop.latency_factor` has the proof of load(k, c) <= bandwidth(c) * T(k) with rows so weighted. A
+half-duplex connection has one direction that both ways load; parallel connections have prices of their
+own.)
+
+Contraction. The theorem holds with devices merged into nodes: drop from every tree the edges inside a node
+and what remains still joins the source's node to all destinations' nodes, and costs at most as much. So a
+small graph of nodes gives a valid bound for a machine of any size: one machine's devices with all others
+merged, say, or the machines as nodes.
+
+The best prices are found by multiplicative weights and then by columns, as for stages (fractional.py): here
+there is one price vector instead of one per stage. Every price vector on the way gives a valid bound, so
+nothing depends on how well that search converges, nor on the linear program's tolerances.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
+from dgcl.planner.bounds.steiner_trees import FreeLinks, free_answer, play_free_rounds
+from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.master.restricted_master import Columns, best_mixture
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, build_family
+from dgcl.planner.compiled import compiled
+
+if TYPE_CHECKING:
+    from dgcl.planner.relation import Relation
+    from dgcl.topology.arrays import TopologyArrays
+
+ROUNDS, SAMPLES = 300, 30
+STEPS = 40
+STEP = 2.0
+BLENDS = (0.2, 0.4, 0.6, 0.8)
+_FLOOR = 1e-12  # of a weight: keeps every price positive, so shortest paths have no circles
+
+
+@dataclass(frozen=True, eq=False)
+class PriceBound:
+    """A bound and the prices that prove it.
+
+    Attributes:
+        value: rows per GB/s; times row_bytes / 1e9 it is seconds.
+        weight: (C,) >= 0, adding up to 1: bandwidth(c) * y(c).
+    """
+
+    value: float
+    weight: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class _Quotient:
+    """A contracted problem: sets over nodes, links between nodes, and the rows that start at each node."""
+
+    family: SubsetFamily
+    links: FreeLinks
+    routes: Routes
+    start: FloatArray
+
+
+def price_bound(
+    relation: Relation,
+    arrays: TopologyArrays,
+    node_of: IntArray,
+    *,
+    factor: FloatArray,
+    aim: float,
+    known: float = 0.0,
+    enough: float = np.inf,
+    tolerance: float = 1e-4,
+    rounds: int = ROUNDS,
+    steps: int = STEPS,
+    deadline: float = np.inf,
+) -> PriceBound:
+    """Search for the best prices of the contracted problem.
+
+    Args:
+        relation: what must be delivered. arrays: the machine. node_of: (P,) node of each device, 0..N-1; N
+        up to about 12. factor: (L,) latency factors of the links (`loop.latency_factor`); the bound
+        holds for plans whose
+            stages are as short as these say, all plans for ones.
+        aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
+        known: a bound that is known anyhow: stop when no prices can prove noticeably more.
+        enough: stop when the bound is at least this.
+        tolerance: stop when the bound is this near to the best that prices can give, relatively.
+        rounds: of multiplicative weights.
+        steps: largest number of linear programs.
+        deadline: on the clock of time.perf_counter.
+    """
+    quotient = _contract(relation, arrays, np.asarray(node_of, np.int64), factor)
+    num_directions, nodes = arrays.bandwidth.shape[0], quotient.start.shape[0]
+    assert (factor >= 1.0).all()
+    if not quotient.start.any():
+        return PriceBound(0.0, np.full(num_directions, 1.0 / max(1, num_directions)))
+    best_weight = np.full(num_directions, 1.0 / num_directions)
+    every = rounds // SAMPLES // 2 * 2 + 1  # odd: answers often alternate between two
+    kept = np.empty((rounds // every, nodes, num_directions))
+    score, best, first, num_kept = np.zeros(num_directions), 0.0, 0, 0
+    turn = rounds if deadline == np.inf else every
+    while first < rounds and (first == 0 or time.perf_counter() < deadline):
+        last = min(rounds, first + turn)
+        weight = np.empty(num_directions)
+        value = play_free_rounds(
+            quotient.family, quotient.links, quotient.routes, quotient.start, score, first, last, STEP / aim, every,
+            kept[num_kept:], weight,
+        )  # fmt: skip
+        if value > best:
+            best, best_weight = value, weight
+        first, num_kept = last, num_kept + (last - first) // every
+    if (
+        best == 0.0
+    ):  # no prices make it finite: some destination is out of reach over links with finite factors
+        return PriceBound(np.inf, best_weight)
+    columns, mixture = _columns(kept[:num_kept]), None
+    for _ in range(steps):
+        if best >= enough or time.perf_counter() > deadline:
+            break
+        mixture = best_mixture(columns, nodes, 0.0, mixture)
+        if mixture.seconds <= max(best, known) * (1.0 + tolerance):
+            break
+        center = best_weight
+        for blend in BLENDS:
+            weight = blend * center + (1.0 - blend) * mixture.weight[0] + _FLOOR
+            weight /= weight.sum()
+            kept = np.empty((1, nodes, num_directions))
+            value = free_answer(
+                quotient.family, quotient.links, quotient.routes, quotient.start, weight, kept[0]
+            )
+            if value > best:
+                best, best_weight = value, weight
+            columns = columns.joined(_columns(kept))
+    return PriceBound(best, best_weight)
+
+
+def _columns(kept: FloatArray) -> Columns:
+    """Return answers (n, N, C) as columns of one stage, one block per node."""
+    num, nodes, num_directions = kept.shape
+    block = np.tile(np.arange(nodes), num)
+    return Columns(kept.reshape(num * nodes, 1, num_directions), np.zeros(num * nodes), block, block)
+
+
+def _contract(
+    relation: Relation, arrays: TopologyArrays, node_of: Int64Array, factor: FloatArray
+) -> _Quotient:
+    """Merge devices into nodes."""
+    nodes = int(node_of.max()) + 1
+    rows = np.zeros((nodes, 1 << nodes))
+    nodes_of_byte = _byte_masks(node_of, relation.dests.shape[1])
+    _merge(relation.source, relation.dests, relation.count, node_of, nodes_of_byte, rows)
+    family = build_family([np.arange(nodes)], [np.flatnonzero(rows.any(axis=0))])
+    src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
+    crossing = np.flatnonzero(src != dst)
+    lengths = np.diff(arrays.link_ptr)[crossing]
+    hops = np.arange(int(lengths.sum())) + np.repeat(
+        arrays.link_ptr[:-1][crossing] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths
+    )
+    routes = Routes(
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        arrays.link_directions[hops],
+        1.0 / arrays.bandwidth,
+        factor[crossing],
+        np.zeros(crossing.shape[0]),
+    )
+    return _Quotient(family, FreeLinks(src[crossing], dst[crossing]), routes, rows[:, family.set_mask])
+
+
+def _byte_masks(node_of: Int64Array, words: int) -> Int64Array:
+    """Return (8 * words, 256) the nodes that the ranks in one byte of a destination mask are in, as bit masks."""
+    world = node_of.shape[0]
+    rank = np.arange(64 * words).reshape(8 * words, 8)
+    bit = np.where(rank < world, np.int64(1) << node_of[np.minimum(rank, world - 1)], 0)
+    has = np.arange(256)[:, None] >> np.arange(8) & 1
+    return np.bitwise_or.reduce(np.where(has[None] == 1, bit[:, None, :], 0), axis=2)
+
+
+@compiled
+def _merge(
+    source: Int32Array,
+    dests: MaskArray,
+    count: Int64Array,
+    node_of: Int64Array,
+    nodes: Int64Array,
+    rows: FloatArray,
+) -> None:
+    """Add each class to `rows` (N, 2**N): rows at a node that must be brought to a set of other nodes."""
+    for c in range(source.shape[0]):
+        mask = np.int64(0)
+        for word in range(dests.shape[1]):
+            bits = dests[c, word]
+            byte = 8 * word
+            while bits:
+                mask |= nodes[byte, np.int64(bits & np.uint64(255))]
+                bits >>= np.uint64(8)
+                byte += 1
+        home = node_of[source[c]]
+        mask &= ~(np.int64(1) << home)
+        if mask:
+            rows[home, mask] += count[c]

@@ -1,0 +1,213 @@
+"""The cheapest trees when stages do not matter: the Dreyfus-Wagner program for all classes at once.
+
+State (v, A): a row at node v and the set A of nodes still to be served through it. The cheapest way goes to
+some node w over a shortest path and there either delivers (w in A) or divides A in two (Dreyfus and Wagner,
+"The Steiner problem in graphs", 1971). O(N * 3**N + N**2 * 2**N) for N nodes, less where fewer sets occur.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.compiled import compiled
+
+ARRIVE = -1  # the row is at a node of its set: that node is served
+
+
+class FreeLinks(NamedTuple):
+    """Links between nodes, (L,) int64 each: from node `src` to node `dst`; parallel links are allowed."""
+
+    src: Int64Array
+    dst: Int64Array
+
+
+@compiled
+def _shortest_paths(
+    price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array
+) -> None:
+    """Fill (N, N) tables of least prices and of the first link of such a path (Floyd and Warshall)."""
+    nodes = distance.shape[0]
+    distance[:] = np.inf
+    first_link[:] = -1
+    for link in range(price.shape[0]):
+        s, d = links.src[link], links.dst[link]
+        if price[link] < distance[s, d]:
+            distance[s, d] = price[link]
+            first_link[s, d] = link
+    for v in range(nodes):
+        distance[v, v] = 0.0
+    for via in range(nodes):
+        for s in range(nodes):
+            for d in range(nodes):
+                candidate = distance[s, via] + distance[via, d]
+                if candidate < distance[s, d]:
+                    distance[s, d] = candidate
+                    first_link[s, d] = first_link[s, via]
+
+
+@compiled
+def _cheapest(
+    family: SubsetFamily, distance: FloatArray, value: FloatArray, split: Int32Array, target: Int32Array
+) -> None:
+    """Fill (N, F) tables: price of finishing a state, the node to go to, and what to do there."""
+    nodes, num_sets = value.shape
+    at_node = np.empty(nodes)
+    value[:, 0] = 0.0
+    for f in range(1, num_sets):
+        mask = family.set_mask[f]
+        for v in range(nodes):
+            if (mask >> v) & 1:
+                at_node[v] = value[v, family.minus[f, v]]
+                split[v, f] = ARRIVE
+                continue
+            best, choice = np.inf, -2
+            for q in range(family.pair_ptr[f] + 1, family.pair_ptr[f + 1]):  # the first is the undivided set
+                candidate = value[v, family.pair_first[q]] + value[v, family.pair_rest[q]]
+                if candidate < best:
+                    best, choice = candidate, q
+            at_node[v] = best
+            split[v, f] = choice
+        for v in range(nodes):
+            best, choice = np.inf, -1
+            for w in range(nodes):
+                candidate = distance[v, w] + at_node[w]
+                if candidate < best:
+                    best, choice = candidate, w
+            value[v, f] = best
+            target[v, f] = choice
+
+
+@compiled
+def _push(
+    family: SubsetFamily,
+    split: Int32Array,
+    target: Int32Array,
+    start: FloatArray,
+    owner: int,
+    links: FreeLinks,
+    first_link: Int32Array,
+    routes: Routes,
+    busy: FloatArray,
+) -> None:
+    """Add to `busy` (C,) the times that the rows of `owner` cause."""
+    nodes, num_sets = start.shape
+    here, carried = np.zeros((nodes, num_sets)), np.zeros((nodes, nodes))
+    here[owner] = start[owner]
+    for f in range(num_sets - 1, 0, -1):
+        for v in range(nodes):
+            rows = here[v, f]
+            if rows == 0.0:
+                continue
+            w = target[v, f]
+            if w != v:
+                carried[v, w] += rows
+            choice = split[w, f]
+            if choice == ARRIVE:
+                here[w, family.minus[f, w]] += rows
+            else:
+                here[w, family.pair_first[choice]] += rows
+                here[w, family.pair_rest[choice]] += rows
+    for s in range(nodes):
+        for d in range(nodes):
+            v = s
+            hops = 0  # links of price 0 may form circles, in which rounding can trap a walk
+            while carried[s, d] > 0.0 and v != d and hops < nodes:
+                hops += 1
+                link = first_link[v, d]
+                for i in range(routes.ptr[link], routes.ptr[link + 1]):
+                    c = routes.direction[i]
+                    busy[c] += carried[s, d] * routes.cost[c] * routes.factor[link]
+                v = links.dst[link]
+
+
+@compiled
+def free_answer(
+    family: SubsetFamily,
+    links: FreeLinks,
+    routes: Routes,
+    start: FloatArray,
+    weight: FloatArray,
+    columns: FloatArray,
+) -> float:
+    """Answer the weights (C,) of connection-directions with the cheapest trees.
+
+    Args:
+        family: one group of all N nodes.
+        links, routes: L links between nodes and the connection-directions that they load.
+        start: (N, F), rows at each node that must be brought to each set.
+        weight: (C,) >= 0.
+        columns: (N, C) output, the busy times that each node's rows cause.
+
+    Returns:
+        Sum over rows of the price of their cheapest tree; inf when some set cannot be reached.
+    """
+    nodes, num_sets = start.shape
+    price = np.zeros(links.src.shape[0])
+    for link in range(price.shape[0]):
+        for i in range(routes.ptr[link], routes.ptr[link + 1]):
+            c = routes.direction[i]
+            price[link] += weight[c] * routes.cost[c]
+        price[link] = price[link] * routes.factor[link] if routes.factor[link] < np.inf else np.inf
+    distance, first_link = np.empty((nodes, nodes)), np.empty((nodes, nodes), np.int32)
+    _shortest_paths(price, links, distance, first_link)
+    value = np.empty((nodes, num_sets))
+    split, target = np.empty((nodes, num_sets), np.int32), np.empty((nodes, num_sets), np.int32)
+    _cheapest(family, distance, value, split, target)
+    total = 0.0
+    columns[:] = 0.0
+    for v in range(nodes):
+        mine = 0.0
+        for f in range(num_sets):
+            if start[v, f] > 0.0:
+                mine += start[v, f] * value[v, f]
+        total += mine
+        if 0.0 < mine < np.inf:
+            _push(family, split, target, start, v, links, first_link, routes, columns[v])
+    return total
+
+
+@compiled
+def play_free_rounds(
+    family: SubsetFamily,
+    links: FreeLinks,
+    routes: Routes,
+    start: FloatArray,
+    score: FloatArray,
+    first: int,
+    last: int,
+    step: float,
+    every: int,
+    columns: FloatArray,
+    best_weight: FloatArray,
+) -> float:
+    """Play rounds ``first:last`` of multiplicative weights from `score` (C,), in place.
+
+    Every `every`-th answer is kept in `columns` (n, N, C); `best_weight` (C,) is set to the best weights
+    found.
+
+    Returns:
+        The best value of an answer: a bound on plans of any number of stages, in time units.
+    """
+    weight = np.empty_like(score)
+    scratch = np.empty((start.shape[0], score.shape[0]))
+    best = 0.0
+    kept = 0
+    for t in range(first, last):
+        top = score.max()
+        weight[:] = np.exp(score - top)
+        weight /= weight.sum()
+        value = free_answer(family, links, routes, start, weight, scratch)
+        if best < value < np.inf:
+            best = value
+            best_weight[:] = weight
+        if (t - first) % every == every - 1:
+            columns[kept] = scratch
+            kept += 1
+        for v in range(scratch.shape[0]):
+            score += step / np.sqrt(t + 1.0) * scratch[v]
+    return best

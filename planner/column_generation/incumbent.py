@@ -1,0 +1,72 @@
+"""The best plan and the best bound so far, which everything that searches adds to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.column_generation.effort import Effort
+from dgcl.planner.column_generation.pricing.seconds import trees_seconds
+from dgcl.planner.cost import direct_seconds
+from dgcl.planner.methods import direct
+from dgcl.planner.plan import Bound, PlanOptions, Trees
+
+if TYPE_CHECKING:
+    from dgcl.planner.relation import Relation
+    from dgcl.topology import Topology
+
+SAME = 2e-4  # relative; a plan with more stages must be faster by this much
+
+
+class Incumbent:
+    """The best plan and the best bound so far."""
+
+    def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
+        limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
+        self.deadline = time.perf_counter() + limit
+        self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
+        self.bound = best_bound(relation, topology, options.row_bytes)
+        self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
+        self.seconds = np.inf
+        self._trees: Trees | None = None
+        if self.direct_seconds is not None:
+            self.seconds = self.direct_seconds  # its trees are made only if nothing is faster
+            if relation.world_size <= 2:
+                self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
+
+    def offer(self, trees: Trees, made_by: str) -> bool:
+        """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
+        seconds = trees_seconds(trees, self.topology.arrays(), self.options.row_bytes)
+        more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
+        if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
+            return False
+        self._trees, self.seconds = replace(trees, made_by=made_by), seconds
+        return True
+
+    def raise_bound(self, bound: Bound) -> None:
+        """Take `bound` if it is better."""
+        if bound.seconds > self.bound.seconds:
+            self.bound = bound
+
+    def gap(self) -> float:
+        """Return how far the plan is above the bound, relatively."""
+        return self.seconds / self.bound.seconds - 1.0 if self.bound.seconds > 0 else 0.0
+
+    def is_good(self) -> bool:
+        """Tell whether the gap is one at which the search ends."""
+        return self.gap() <= self.effort.good
+
+    def is_late(self) -> bool:
+        """Tell whether the time limit is over while there is a plan to show."""
+        return self.seconds < np.inf and time.perf_counter() > self.deadline
+
+    def trees(self) -> Trees:
+        """Return the best plan with the best bound."""
+        if self._trees is None:
+            assert self.direct_seconds is not None
+            return replace(direct.stars(self.relation), made_by="direct", bound=self.bound)
+        return replace(self._trees, bound=self.bound)

@@ -1,0 +1,1 @@
+"""The best fractional plan: prices by multiplicative weights, mixtures of kept columns, a simplex."""

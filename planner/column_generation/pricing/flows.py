@@ -1,0 +1,146 @@
+"""Rows pushed through the chosen options of all states at once, and what that loads.
+
+Rows of different classes that meet in one state are one number from there on: that is why a round of
+planning costs the same for a thousand classes and for a million.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, Moves, rarely_carried
+from dgcl.planner.compiled import compiled
+
+if TYPE_CHECKING:
+    from dgcl.planner.column_generation.pricing.states import StateSpace
+
+
+class Flows(NamedTuple):
+    """How many rows take each option of each state; K stages, P devices, G groups, F sets.
+
+    Attributes:
+        wait: (K, P, F), rows of a set that wait.
+        pair: (K, A), rows that take a split: split q of a set of group g at device v is
+            ``pair_base[v*G+g] + q``.
+        move: (K, B), rows of a set that leave over a move: set f of group g over the j-th move of (v, g) is
+            ``move_base[v*G+g] + (f - set_ptr[g]) * number of moves + j``.
+        pair_base, move_base: (P*G,) int64.
+    """
+
+    wait: FloatArray
+    pair: FloatArray
+    move: FloatArray
+    pair_base: Int64Array
+    move_base: Int64Array
+
+
+def empty_flows(space: StateSpace, num_stages: int) -> Flows:
+    """Return zero flows; with 0 stages, what `push` takes when nothing is recorded."""
+    family, moves = space.family, space.moves
+    world, num_groups = space.world_size, len(space.groups)
+    pair_base, move_base = np.zeros(world * num_groups, np.int64), np.zeros(world * num_groups, np.int64)
+    num_pairs = num_moves = 0
+    for v in range(world):
+        for g in range(num_groups):
+            at = v * num_groups + g
+            low, high = family.set_ptr[g], family.set_ptr[g + 1]
+            move_base[at] = num_moves
+            num_moves += int((high - low) * (moves.ptr[at + 1] - moves.ptr[at]))
+            if moves.splits[at]:
+                pair_base[at] = num_pairs - family.pair_ptr[low]
+                num_pairs += int(family.pair_ptr[high] - family.pair_ptr[low])
+    wait = np.zeros((num_stages, world, space.num_sets))
+    return Flows(
+        wait, np.zeros((num_stages, num_pairs)), np.zeros((num_stages, num_moves)), pair_base, move_base
+    )
+
+
+@compiled
+def push(
+    family: SubsetFamily,
+    moves: Moves,
+    choices: Choices,
+    start: FloatArray,
+    first: int,
+    last: int,
+    link_rows: FloatArray,
+    record: bool,
+    flows: Flows,
+) -> None:
+    """Send the start rows of devices ``first:last`` through their chosen options.
+
+    Args:
+        family, moves, choices, start: the states (StateSpace) and what to do in each.
+        first, last: the owners whose rows are sent.
+        link_rows: (K, L) output, rows over each link in each stage.
+        record: whether to add the rows that take each option to `flows`.
+        flows: see `record`.
+    """
+    num_stages, world, num_sets = choices.split.shape
+    num_groups = family.set_ptr.shape[0] - 1
+    here, later = np.zeros((world, num_sets)), np.zeros((world, num_sets))
+    busy, busy_later = np.zeros((world, num_groups), np.bool_), np.zeros((world, num_groups), np.bool_)
+    leaving = np.zeros(num_sets)
+    rare = rarely_carried(family, moves)
+    link_rows[:] = 0.0
+    here[first:last] = start[first:last]
+    busy[first:last] = True
+    for k in range(num_stages):
+        for v in range(world):
+            for g in range(num_groups):
+                if not busy[v, g]:
+                    continue
+                busy[v, g] = False
+                at = v * num_groups + g
+                low, high = family.set_ptr[g], family.set_ptr[g + 1]
+                few = rare[family.group_of[v], g]
+                some, most = np.int64(low + 1), np.int64(high)
+                if few:
+                    home = family.group_of[v] * num_groups + g
+                    some, most = moves.carried_ptr[home], moves.carried_ptr[home + 1]
+                for n in range(most - 1, some - 1, -1):  # what remains of a split is a smaller set: met later
+                    f = np.int64(moves.carried[n]) if few else n
+                    rows = here[v, f]
+                    if rows == 0.0:
+                        continue
+                    here[v, f] = 0.0
+                    if not moves.splits[at]:
+                        leaving[f] += rows
+                        continue
+                    choice = choices.split[k, v, f]
+                    leaving[family.pair_first[choice]] += rows
+                    rest = family.pair_rest[choice]
+                    if rest != low:
+                        here[v, rest] += rows
+                    if record:
+                        flows.pair[k, flows.pair_base[at] + choice] += rows
+                begin, end = moves.ptr[at], moves.ptr[at + 1]
+                for n in range(some, most):
+                    f = np.int64(moves.carried[n]) if few else n
+                    rows = leaving[f]
+                    if rows == 0.0:
+                        continue
+                    leaving[f] = 0.0
+                    j = choices.move[k, v, f]
+                    if j == WAIT:
+                        later[v, f] += rows
+                        busy_later[v, g] = True
+                        if record:
+                            flows.wait[k, v, f] += rows
+                        continue
+                    w = moves.dst[j]
+                    link_rows[k, moves.link[j]] += rows
+                    left = np.int64(f)
+                    if family.group_of[w] == g:
+                        left = np.int64(family.minus[f, family.bit_of[w]])
+                    if left != low:
+                        later[w, left] += rows
+                        busy_later[w, g] = True
+                    if record:
+                        flows.move[k, flows.move_base[at] + (f - low) * (end - begin) + (j - begin)] += rows
+        here, later = later, here
+        busy, busy_later = busy_later, busy

@@ -1,0 +1,1 @@
+"""From fractional flows to whole trees: rounding, flow decomposition, assembly."""

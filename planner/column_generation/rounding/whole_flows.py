@@ -1,0 +1,157 @@
+"""Fractional flows to whole rows, state by state: floors, then the remainders to whom most is still owed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.column_generation.pricing.flows import Flows
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.pricing.tree_program import Moves
+from dgcl.planner.compiled import compiled
+
+
+class WholeFlows(NamedTuple):
+    """`Flows` in whole rows: wait (K, P, F), pair (K, A), move (K, B), all int64, indexed as there."""
+
+    wait: Int64Array
+    pair: Int64Array
+    move: Int64Array
+
+
+def whole_flows(
+    family: SubsetFamily, moves: Moves, rows: Int64Array, flows: Flows, num_links: int
+) -> WholeFlows:
+    """Round `flows` so that every one of the `rows` (P, F) at the start is conserved in every state.
+
+    In each state the rows that really arrived are dealt to the options in the proportions of `flows`,
+    rounded down; each remaining row goes to the option to which the plan so far owes most: to the states
+    behind it, and for moves to the link. The debts of earlier states (also of those where no row arrived)
+    are thereby paid by later ones instead of piling up.
+    """
+    whole = WholeFlows(
+        np.zeros(flows.wait.shape, np.int64),
+        np.zeros(flows.pair.shape, np.int64),
+        np.zeros(flows.move.shape, np.int64),
+    )
+    widest = int(np.diff(family.pair_ptr).max(initial=1)) + int(np.diff(moves.ptr).max(initial=1)) + 2
+    _round(family, moves, rows, flows, num_links, whole, np.empty(widest, np.int64), np.empty(widest))
+    return whole
+
+
+@compiled
+def _share_out(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: Int64Array) -> None:
+    """Divide `rows` in the proportions ``wanted[:num]``; remainders by fraction plus half of what is owed."""
+    total = 0.0
+    for o in range(num):
+        total += wanted[o]
+    if rows == 0 or total == 0.0:
+        assert rows == 0
+        out[:num] = 0
+        return
+    left = rows
+    for o in range(num):
+        exact = rows * (wanted[o] / total)
+        out[o] = np.int64(np.floor(exact + 1e-9))
+        left -= out[o]
+        owed[o] = exact - out[o] + 0.5 * owed[o]
+    while left != 0:
+        best = -1
+        for o in range(num):
+            if left > 0:
+                if wanted[o] > 0.0 and (best < 0 or owed[o] > owed[best]):
+                    best = o
+            elif out[o] > 0 and (best < 0 or owed[o] < owed[best]):
+                best = o  # floors of very large numbers can exceed the total by a few
+        step = 1 if left > 0 else -1
+        out[best] += step
+        owed[best] -= step
+        left -= step
+
+
+@compiled
+def _round(
+    family: SubsetFamily,
+    moves: Moves,
+    start: Int64Array,
+    flows: Flows,
+    num_links: int,
+    whole: WholeFlows,
+    amount: Int64Array,
+    owed: FloatArray,
+) -> None:
+    num_stages, world, num_sets = flows.wait.shape
+    num_groups = family.set_ptr.shape[0] - 1
+    here, later = np.zeros((world, num_sets), np.int64), np.zeros((world, num_sets), np.int64)
+    here_debt, later_debt = np.zeros((world, num_sets)), np.zeros((world, num_sets))
+    leaving, leaving_debt = np.zeros(num_sets, np.int64), np.zeros(num_sets)
+    link_debt = np.zeros(num_links)
+    wanted = np.zeros(amount.shape[0])
+    for v in range(world):
+        for f in range(num_sets):
+            here[v, f] = start[v, f]
+    for k in range(num_stages):
+        link_debt[:] = 0.0
+        later[:] = 0
+        later_debt[:] = 0.0
+        for v in range(world):
+            for g in range(num_groups):
+                at = v * num_groups + g
+                low, high = family.set_ptr[g], family.set_ptr[g + 1]
+                begin, end = moves.ptr[at], moves.ptr[at + 1]
+                own = np.int64(0)
+                if family.group_of[v] == g:
+                    own = np.int64(1) << family.bit_of[v]
+                leaving[low:high] = 0
+                leaving_debt[low:high] = 0.0
+                for f in range(high - 1, low, -1):
+                    rows = here[v, f]
+                    if family.set_mask[f] & own:
+                        continue
+                    if not moves.splits[at]:
+                        leaving[f] += rows
+                        leaving_debt[f] += here_debt[v, f]
+                        continue
+                    num = 0
+                    for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
+                        wanted[num] = flows.pair[k, flows.pair_base[at] + q]
+                        owed[num] = leaving_debt[family.pair_first[q]] + here_debt[v, family.pair_rest[q]]
+                        num += 1
+                    _share_out(rows, num, wanted, owed, amount)
+                    num = 0
+                    for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
+                        part, rest = family.pair_first[q], family.pair_rest[q]
+                        debt = wanted[num] - amount[num]
+                        whole.pair[k, flows.pair_base[at] + q] = amount[num]
+                        leaving[part] += amount[num]
+                        leaving_debt[part] += debt
+                        if rest != low:
+                            here[v, rest] += amount[num]
+                            here_debt[v, rest] += debt
+                        num += 1
+                for f in range(low + 1, high):
+                    base = flows.move_base[at] + (f - low) * (end - begin)
+                    wanted[0], owed[0] = flows.wait[k, v, f], later_debt[v, f]
+                    for j in range(end - begin):
+                        wanted[1 + j] = flows.move[k, base + j]
+                        owed[1 + j] = link_debt[moves.link[begin + j]]
+                    _share_out(leaving[f], 1 + end - begin, wanted, owed, amount)
+                    whole.wait[k, v, f] = amount[0]
+                    later[v, f] += amount[0]
+                    later_debt[v, f] += wanted[0] - amount[0]
+                    for j in range(end - begin):
+                        rows = amount[1 + j]
+                        whole.move[k, base + j] = rows
+                        debt = wanted[1 + j] - rows
+                        link_debt[moves.link[begin + j]] += debt
+                        w = moves.dst[begin + j]
+                        left = np.int64(f)
+                        if family.group_of[w] == g:
+                            left = np.int64(family.minus[f, family.bit_of[w]])
+                        if left != low:
+                            later[w, left] += rows
+                            later_debt[w, left] += debt
+        here, later = later, here
+        here_debt, later_debt = later_debt, here_debt

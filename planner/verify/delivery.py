@@ -1,0 +1,104 @@
+"""Proof, on symbols, that trees deliver a relation; nothing here trusts the code that made the trees.
+
+For each tree it is checked that
+
+1. every edge is a link of the topology, and its stage is below max(1, world_size - 1);
+2. no rank is entered twice, and the root (the class's owner) never;
+3. the sender of every edge is the root, or is entered by an edge listed before it and of a smaller stage;
+4. every destination of the class is entered.
+
+By (3) and induction over the list every sender holds the row when its stage comes, so by (4) every
+destination gets it and by (2) gets it exactly once; stages rise along every path, so nobody waits in a
+circle. Since the counts of the trees of a class add up to its size, and vertices are dealt to them in
+order, this holds for every vertex.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.errors import PlanError
+from dgcl.planner.plan import Trees
+from dgcl.planner.relation import Relation
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+
+def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
+    """Prove that `trees` deliver `relation` over the links of `topology` (see the module's text).
+
+    One pass over the edges; no memory besides. Shapes and pointers were checked when `relation` and `trees` were made.
+
+    Raises:
+        PlanError: naming the tree, its class and the edge that break the proof.
+    """
+    world = relation.world_size
+    if topology.num_devices != world:
+        raise PlanError(f"the topology has {topology.num_devices} devices but the relation has {world} ranks")
+    _check_counts(relation, trees)
+    if trees.num_trees == 0:
+        return
+    from dgcl.planner.verify.delivery_kernels import FINE, first_fault
+
+    fault, tree, edge = first_fault(
+        relation.source, relation.dests, relation.num_dests(), trees.tree_class, trees.edge_ptr, trees.edge_src,
+        trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1),
+    )  # fmt: skip
+    if fault != FINE:
+        raise PlanError(_what_is_wrong(fault, tree, edge, relation, trees, topology))
+
+
+def _check_counts(relation: Relation, trees: Trees) -> None:
+    num = relation.num_classes
+    bad = np.flatnonzero((trees.tree_class < 0) | (trees.tree_class >= num))
+    if bad.size:
+        t = int(bad[0])
+        raise PlanError(f"tree {t} serves class {trees.tree_class[t]}: there are {num} classes")
+    # Counts are below 2**62 each: halves are summed apart so that no sum of them can wrap around.
+    low, high = np.zeros(num, np.int64), np.zeros(num, np.int64)
+    np.add.at(low, trees.tree_class, trees.tree_count & 0x7FFF_FFFF)
+    np.add.at(high, trees.tree_class, trees.tree_count >> 31)
+    high += low >> 31
+    low &= 0x7FFF_FFFF
+    wrong = np.flatnonzero((high != relation.count >> 31) | (low != relation.count & 0x7FFF_FFFF))
+    if wrong.size:
+        c = int(wrong[0])
+        total = (int(high[c]) << 31) + int(low[c])
+        raise PlanError(f"class {c} has {relation.count[c]} vertices but its trees take {total}")
+
+
+def _what_is_wrong(fault: int, t: int, e: int, relation: Relation, trees: Trees, topology: Topology) -> str:
+    """Say what `first_fault` found."""
+    from dgcl.planner import delivery_kernels as kernels
+
+    c = int(trees.tree_class[t])
+    begin, end = int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1])
+    entered = trees.edge_dst[begin:end].tolist()
+    if fault == kernels.LEFT_OUT:
+        left = [d for d in relation.dest_ranks(c) if d not in entered]
+        return f"tree {t} of class {c} never delivers to rank {left[0]} ({len(left)} left out)"
+    sender, receiver, stage = int(trees.edge_src[e]), int(trees.edge_dst[e]), int(trees.edge_stage[e])
+    world = relation.world_size
+    if fault == kernels.NO_SENDER:
+        what = f"the sender is no rank (world size {world})"
+    elif fault == kernels.NO_RECEIVER:
+        what = f"the receiver is no rank (world size {world})"
+    elif fault == kernels.NO_LINK:
+        what = f"topology {topology.name!r} has no such link"
+    elif fault == kernels.LATE:
+        what = f"stages must be < {max(1, world - 1)} at world size {world}"
+    elif fault == kernels.OWNER:
+        what = "enters the owner of the class, which has the row"
+    elif fault == kernels.TWICE:
+        what = f"rank {receiver} is entered twice in this tree"
+    elif fault == kernels.TOO_SOON:
+        fed = int(trees.edge_stage[begin + entered.index(sender)])
+        what = f"its sender gets the row in stage {fed}, not earlier"
+    elif sender in entered:
+        what = "edges must be listed parents first"
+    else:
+        what = f"rank {sender} sends a row that it never receives"
+    return f"tree {t} of class {c}, edge {e} (rank {sender} -> rank {receiver}, stage {stage}): {what}"

@@ -1,0 +1,194 @@
+"""Whether a plan is what it states: delivery is proved, cost, gap and fingerprint are recomputed; and its fold.
+
+`check_plan_file` needs nothing but the file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_seconds
+from dgcl.planner.errors import PlanError
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, plan_arrays
+from dgcl.planner.verify.carried import carried_trees
+from dgcl.planner.verify.delivery import verify_trees
+
+if TYPE_CHECKING:
+    from dgcl.planner.verify.reverse import Fold
+
+_RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check_plan_file` proved, all of it recomputed from the file.
+
+    Attributes:
+        path: the file.
+        method, world_size, row_bytes, num_classes, num_trees, num_edges, num_stages: what the plan is.
+        boundary_vertices: vertices that some other rank needs.
+        deliveries: (vertex, destination) pairs, each served exactly once.
+        bytes_needed, bytes_sent: deliveries and tree edges, in bytes.
+        predicted_seconds, lower_bound_seconds, gap, direct_seconds: as stated and found true; of the bound only
+            that it is not above this plan's cost, without relays that serve nobody, is found.
+        cut_bound_seconds: the bound by cuts, recomputed.
+        fold_seconds, fold_bound_seconds: what the way back takes, proved to add every contribution once, and
+            a bound on any fold (the plan's as stated where links are alike both ways, else by cuts and distance);
+            None where some link has none the other way.
+        fingerprint: recomputed and equal to the stated one.
+    """
+
+    path: str
+    method: str
+    world_size: int
+    row_bytes: int
+    num_classes: int
+    num_trees: int
+    num_edges: int
+    num_stages: int
+    boundary_vertices: int
+    deliveries: int
+    bytes_needed: int
+    bytes_sent: int
+    predicted_seconds: float
+    lower_bound_seconds: float
+    gap: float
+    direct_seconds: float | None
+    cut_bound_seconds: float
+    fold_seconds: float | None
+    fold_bound_seconds: float | None
+    fingerprint: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return asdict(self)
+
+
+def verify_plan(plan: Plan) -> None:
+    """Prove delivery and recompute everything the plan states about itself.
+
+    Raises:
+        PlanError: naming what is wrong.
+    """
+    from dgcl.topology import Topology
+
+    if plan.meta["topology"] != plan.topology.to_json():  # as it is in plans of our own making
+        stated = Topology.from_json(plan.meta["topology"])
+        if stated != plan.topology:
+            raise PlanError("meta.topology is not the topology that the plan carries")
+    _verify(plan)
+
+
+def _verify(plan: Plan) -> None:
+    """Prove a plan whose topology is that of its meta."""
+    meta = plan.meta
+    if meta["world_size"] != plan.relation.world_size:
+        raise PlanError(
+            f"meta.world_size is {meta['world_size']} but the relation has {plan.relation.world_size} ranks"
+        )
+    verify_trees(plan.relation, plan.trees, plan.topology)
+    _check_cost(plan)
+    found = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
+    if found != meta["fingerprint"]:
+        raise PlanError(f"meta.fingerprint is {meta['fingerprint']!r} but arrays and meta give {found!r}")
+
+
+def _check_cost(plan: Plan) -> None:
+    """Recompute cost, gap and peer-to-peer cost, and hold the stated figures against them."""
+    meta = plan.meta
+    stages = stage_seconds(plan.trees, plan.topology.arrays(), plan.row_bytes).tolist()
+    if len(stages) != len(meta["stage_seconds"]):
+        raise PlanError(
+            f"meta.stage_seconds has {len(meta['stage_seconds'])} stages, the edges {len(stages)}"
+        )
+    for k, (stated, found) in enumerate(zip(meta["stage_seconds"], stages, strict=True)):
+        _require_equal(f"stage_seconds[{k}]", stated, found)
+    _require_equal("predicted_seconds", meta["predicted_seconds"], sum(stages))
+    predicted, bound = meta["predicted_seconds"], meta["lower_bound_seconds"]
+    if bound > predicted * (1 + _RELATIVE):
+        raise PlanError(f"meta.lower_bound_seconds {bound!r} is above the plan's own cost {predicted!r}")
+    if predicted > 0 and bound <= 0:
+        raise PlanError("meta.lower_bound_seconds is 0 although rows are sent: every link takes some time")
+    gap = predicted / bound - 1 if predicted > 0 else 0.0
+    if abs(meta["gap"] - gap) > _RELATIVE * (1 + abs(gap)):
+        raise PlanError(f"meta.gap is {meta['gap']!r} but predicted / bound - 1 is {gap!r}")
+    direct = direct_seconds(plan.relation, plan.topology, plan.row_bytes)
+    if (direct is None) != (meta["direct_seconds"] is None):
+        raise PlanError(f"meta.direct_seconds is {meta['direct_seconds']!r} but recomputed it is {direct!r}")
+    if direct is not None:
+        _require_equal("direct_seconds", meta["direct_seconds"], direct)
+        _require_not_beaten(bound, "peer-to-peer", direct)
+    carried = carried_trees(plan)
+    if carried is not plan.trees:
+        found = predicted_seconds(carried, plan.topology.arrays(), plan.row_bytes)
+        _require_not_beaten(bound, "the plan without relays that serve nobody", found)
+
+
+def _require_not_beaten(bound: float, what: str, seconds: float) -> None:
+    if bound > seconds * (1 + _RELATIVE):
+        raise PlanError(f"meta.lower_bound_seconds {bound!r} is above what {what} takes, {seconds!r}")
+
+
+def _require_equal(name: str, stated: float, found: float) -> None:
+    if abs(stated - found) > _RELATIVE * max(abs(stated), abs(found)):
+        raise PlanError(f"meta.{name} is {stated!r} but the edges cost {found!r}")
+
+
+def _fold(plan: Plan) -> Fold | None:
+    """Return the verified fold of a plan; None where there is no way back."""
+    from dgcl.planner.verify.reverse import NoWayBackError, reverse_plan
+
+    try:
+        fold = reverse_plan(plan)
+    except NoWayBackError:
+        return None
+    if fold.bound.seconds > fold.predicted_seconds * (1 + _RELATIVE):
+        raise PlanError(f"the fold costs {fold.predicted_seconds!r}, below its bound {fold.bound.seconds!r}")
+    return fold
+
+
+def check_plan_file(path: str | os.PathLike[str]) -> Report:
+    """Read a plan file and prove it, with nothing but the file.
+
+    Raises:
+        ValueError: not a plan file (`Plan.load` says what is wrong), or (PlanError) a plan that is not what
+            it states.
+        OSError: the file cannot be opened.
+    """
+    from dgcl.planner.bounds.best import cut_bound
+
+    plan = Plan.load(path)
+    try:
+        _verify(plan)  # the file has one topology only
+        cut = cut_bound(plan.relation, plan.topology, plan.row_bytes)
+        if cut.seconds > plan.predicted_seconds * (1 + _RELATIVE):
+            raise PlanError(f"the plan costs {plan.predicted_seconds!r}, below the cut bound {cut.seconds!r}")
+        fold = _fold(plan)
+    except PlanError as error:
+        raise PlanError(f"{os.fspath(path)}: {error}") from None
+    relation, trees = plan.relation, plan.trees
+    return Report(
+        path=os.fspath(path),
+        method=plan.method,
+        world_size=plan.world_size,
+        row_bytes=plan.row_bytes,
+        num_classes=relation.num_classes,
+        num_trees=trees.num_trees,
+        num_edges=trees.num_edges,
+        num_stages=plan.num_stages,
+        boundary_vertices=relation.num_vertices,
+        deliveries=relation.deliveries,
+        bytes_needed=relation.deliveries * plan.row_bytes,
+        bytes_sent=trees.rows_moved() * plan.row_bytes,
+        predicted_seconds=plan.predicted_seconds,
+        lower_bound_seconds=plan.lower_bound_seconds,
+        gap=plan.gap,
+        direct_seconds=plan.direct_seconds,
+        cut_bound_seconds=cut.seconds,
+        fold_seconds=None if fold is None else fold.predicted_seconds,
+        fold_bound_seconds=None if fold is None else fold.bound.seconds,
+        fingerprint=plan.fingerprint,
+    )

@@ -1,0 +1,162 @@
+"""Parts in files: what ranks load is what they would have been given, and damaged files are refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.build import prepare
+from dgcl.prepare.part_files import PLAN, load_share, part_path, save_shares
+
+EDGES = torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(3))
+PARTS = np.arange(50) * 3 // 50
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_shares(tmp_path / "parts", prepare(EDGES, 3, "uniform", part=PARTS))
+    return tmp_path / "parts"
+
+
+def train(folder: Path | None, features: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, an exchange of dispatched features, and sums over edges, from files or from rank 0."""
+    comm = (
+        dgcl.build_comm_info(EDGES, "uniform", part=PARTS) if folder is None else dgcl.load_comm_info(folder)
+    )
+    rows = dgcl.dispatch_features(features)
+    held = dgcl.graph_allgather(rows)
+    return torch.cat([comm.owned_ids, comm.halo_ids]), held, comm.local_graph("csr").sum(held)
+
+
+def test_ranks_that_load_train_as_ranks_that_are_given(folder: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(150, dtype=np.float32).reshape(50, 3))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    given, loaded = dgcl.launch(train, 3, None, mapped), dgcl.launch(train, 3, folder, mapped)
+    for before, after in zip(given, loaded, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_a_file_is_mapped_and_never_written(folder: Path) -> None:
+    before = part_path(folder, 1).read_bytes()
+    share, _ = load_share(folder, 1, 3)
+    base = share.local.indices
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    assert len(base) == len(before)  # the whole file, in one mapping
+    share.local.indices[:] = 0
+    assert part_path(folder, 1).read_bytes() == before
+
+
+@pytest.mark.parametrize("place", [0, 9, 40, 2000, -40, -1])
+def test_a_changed_byte_is_noticed(folder: Path, place: int) -> None:
+    content = bytearray(part_path(folder, 0).read_bytes())
+    content[place] ^= 1
+    part_path(folder, 0).write_bytes(content)
+    with pytest.raises(ValueError, match=r"rank-00000.part: it is (no part file|damaged)"):
+        load_share(folder, 0, 3)
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, 1000])
+def test_a_truncated_file_is_refused(folder: Path, length: int) -> None:
+    part_path(folder, 0).write_bytes(part_path(folder, 0).read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"parts: .*rank-00000.part"):
+        load_share(folder, 0, 3)
+
+
+def outcome(folder: Path) -> str:
+    try:
+        dgcl.load_comm_info(folder)
+    except ValueError as error:
+        return str(error)
+    return "connected"
+
+
+def spoil_missing(folder: Path) -> None:
+    part_path(folder, 2).unlink()
+
+
+def spoil_rank(folder: Path) -> None:
+    part_path(folder, 1).write_bytes(part_path(folder, 0).read_bytes())
+
+
+def spoil_set(folder: Path) -> None:
+    first = part_path(folder, 0).read_bytes()
+    save_shares(folder, prepare(EDGES, 3, "uniform", part=PARTS))
+    part_path(folder, 0).write_bytes(first)
+
+
+def spoil_rename(folder: Path) -> None:
+    """As if the writer of other parts had been killed before its last rename: their plan is not there yet."""
+    plan = (folder / PLAN).read_bytes()
+    save_shares(folder, prepare(EDGES, 3, "uniform", part=PARTS[::-1].copy()))
+    (folder / PLAN).write_bytes(plan)
+
+
+def spoil_plan(folder: Path) -> None:
+    (folder / PLAN).write_bytes(b"PK")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_missing, "No such file"),
+        (spoil_rank, "it is for rank 0 of 3, and this is rank 1 of 3"),
+        (spoil_set, "rank 0 and rank 1 were not written together"),
+        (spoil_rename, "plan.npz beside it is another plan than the one that it was made for"),
+        (spoil_plan, "plan.npz"),
+    ],
+    ids=["missing", "another rank's", "another set's", "another set's plan", "no plan"],
+)
+def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str) -> None:
+    before = set(threading.enumerate())
+    spoil(folder)
+    said = dgcl.launch(outcome, 3, folder)
+    assert all(words in text for text in said), said
+    assert not {each.name for each in threading.enumerate() if each not in before}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("renames", [0, 1, 3])
+def test_a_writer_that_is_stopped(folder: Path, renames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first rename nothing has changed; later a mix is refused; the next writer puts all right."""
+    before, done = contents(folder), 0
+
+    def replace(source: Path, target: Path) -> None:
+        nonlocal done
+        if done == renames:
+            raise OSError("the disk is full")
+        done += 1
+        Path(source).rename(target)
+
+    other = prepare(EDGES, 3, "uniform", part=PARTS[::-1].copy())
+    with monkeypatch.context() as patched:
+        patched.setattr("dgcl.prepare.part_files.os.replace", replace)
+        with pytest.raises(OSError, match="the disk is full"):
+            save_shares(folder, other)
+    after = contents(folder)
+    assert after.keys() == before.keys()
+    assert sum(after[name] != before[name] for name in before) == renames
+    said = dgcl.launch(outcome, 3, folder)
+    assert all((text == "connected") == (renames == 0) for text in said), said
+    save_shares(folder, other)
+    assert dgcl.launch(outcome, 3, folder) == ["connected"] * 3
+
+
+def test_what_a_killed_writer_left_and_parts_of_more_ranks_are_removed(folder: Path) -> None:
+    (folder / ".new-0123").mkdir()
+    (folder / ".new-0123" / "rank-00000.part").write_bytes(b"half of it")
+    save_shares(folder, prepare(EDGES, 2, "uniform", part=PARTS // 2))
+    assert sorted(contents(folder)) == [PLAN, "rank-00000.part", "rank-00001.part"]
+
+
+def test_another_number_of_ranks(folder: Path) -> None:
+    assert all("this is rank" in text and "of 2" in text for text in dgcl.launch(outcome, 2, folder))

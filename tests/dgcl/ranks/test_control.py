@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import dgcl
+from dgcl.errors import CommError, CommTimeoutError, PeerLostError
+from dgcl.ranks.abort_reasons import Farewell, Farewells
+from dgcl.ranks.context import context
+from dgcl.ranks.control import Control, SingleControl, ThreadControl, ThreadMeeting, all_reduce_sum
+from dgcl.ranks.groups import in_time
+from dgcl.ranks.messages import GroupMessages
+from tests.dgcl.rank_pool import RankPool
+
+
+def collectives() -> None:
+    """Every collective, with values that tell who gave them."""
+    control = context.require_control()
+    rank, world_size = control.rank, control.world_size
+    last = world_size - 1
+    for step in range(5):
+        everyone = [(r, step, "x" * r) for r in range(world_size)]
+        mine = everyone[rank]
+        assert control.exchange(mine) == everyone
+        assert control.broadcast(mine) == everyone[0]
+        assert control.broadcast(mine, src=last) == everyone[last]
+        assert control.scatter(everyone if rank == 0 else None) == mine
+        assert control.scatter(everyone[::-1] if rank == last else None, src=last) == everyone[last - rank]
+        assert control.gather(mine) == (everyone if rank == 0 else None)
+        assert control.gather(mine, dst=last) == (everyone if rank == last else None)
+        assert control.exchange(None) == [None] * world_size
+        control.barrier()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_collectives_among_threads(world_size: int) -> None:
+    dgcl.launch(collectives, world_size)
+
+
+def test_collectives_among_processes(rank_pool: Callable[[int], RankPool]) -> None:
+    rank_pool(3).run(collectives)
+
+
+def sums() -> list[torch.Tensor]:
+    control = context.require_control()
+    generator = torch.Generator().manual_seed(control.rank)
+    results = []
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
+        part = torch.randn(50, 3, generator=generator).to(dtype)
+        total = all_reduce_sum(control, part.t())
+        parts = control.exchange(part.clone())
+        expected = parts[0].clone()
+        for other in parts[1:]:
+            expected += other
+        assert torch.equal(total, expected.t())
+        results.append(total)
+    return results
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_sums_have_the_same_bits_on_every_rank(world_size: int) -> None:
+    first, *others = dgcl.launch(sums, world_size)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_sums_among_processes(rank_pool: Callable[[int], RankPool]) -> None:
+    rank_pool(3).run(sums)
+
+
+def test_a_sum_is_of_the_values_at_the_call() -> None:
+    """Threads read each other's memory: a rank that returns first may write to its tensor at once."""
+
+    def run() -> None:
+        control = context.require_control()
+        for step in range(200):
+            tensor = torch.full((2000,), float(control.rank + step))
+            total = all_reduce_sum(control, tensor)
+            tensor.fill_(-1e9)
+            assert (total == 0 + 1 + 2 + 3 * step).all()
+
+    dgcl.launch(run, 3)
+
+
+def test_sums_of_different_tensors_are_an_error() -> None:
+    def run() -> None:
+        control = context.require_control()
+        with pytest.raises(
+            CommError, match=r"ranks disagree: \(1,\) torch.float32 on rank 0, \(2,\) torch.float32"
+        ):
+            all_reduce_sum(control, torch.zeros(1 + control.rank))
+
+    dgcl.launch(run, 2)
+
+
+def test_one_rank_alone_needs_nobody() -> None:
+    control: Control = SingleControl()
+    assert (control.rank, control.world_size) == (0, 1)
+    assert control.exchange(5) == control.gather(5) == [5]
+    assert control.scatter([5]) == control.broadcast(5) == 5
+
+
+# Threads that do not come.
+
+
+def meet(world_size: int, timeout: float, *ranks: Callable[[ThreadControl, ThreadMeeting], Any]) -> list[Any]:
+    """What each thread returns or raises."""
+    meeting = ThreadMeeting(world_size, timeout)
+    results: list[Any] = [None] * world_size
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = ranks[rank](ThreadControl(meeting, rank), meeting)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    return results
+
+
+def comes(control: ThreadControl, meeting: ThreadMeeting) -> list[Any]:
+    return control.exchange(control.rank)
+
+
+def leaves(control: ThreadControl, meeting: ThreadMeeting) -> None:
+    meeting.leave(control.rank, "has returned")
+
+
+def test_a_thread_that_has_left_is_named_at_once() -> None:
+    results = meet(3, 60.0, comes, leaves, comes)
+    for rank in (0, 2):
+        assert isinstance(results[rank], PeerLostError)
+        assert str(results[rank]) == f"rank {rank}: the ranks cannot meet: rank 1 has returned"
+
+
+def test_threads_that_do_not_come_are_named_after_the_deadline() -> None:
+    def stays_away(control: ThreadControl, meeting: ThreadMeeting) -> None:
+        time.sleep(0.6)
+
+    results = meet(3, 0.2, comes, stays_away, comes)
+    kinds = sorted(type(results[rank]).__name__ for rank in (0, 2))
+    assert kinds[0] in ("CommTimeoutError", "PeerLostError")
+    late = next(results[rank] for rank in (0, 2) if isinstance(results[rank], CommTimeoutError))
+    assert "ranks [1] have not come to meet within 0.2 s" in str(late)
+
+
+def test_who_comes_after_the_others_gave_up_is_told() -> None:
+    def comes_late(control: ThreadControl, meeting: ThreadMeeting) -> Any:
+        time.sleep(0.5)
+        return control.exchange(1)
+
+    results = meet(2, 0.2, comes, comes_late)
+    assert isinstance(results[0], CommTimeoutError)
+    assert isinstance(results[1], PeerLostError)
+    assert "rank 0 has given up waiting" in str(results[1])
+
+
+def test_leaving_after_a_meeting_does_not_disturb_it() -> None:
+    """A thread may leave while others are still on their way out of the last meeting."""
+
+    def comes_and_leaves(control: ThreadControl, meeting: ThreadMeeting) -> list[Any]:
+        values: list[Any] = []
+        for _ in range(20):
+            values = control.exchange(control.rank)
+        meeting.leave(control.rank, "has returned")
+        return values
+
+    for _ in range(20):
+        assert meet(4, 20.0, *[comes_and_leaves] * 4) == [[0, 1, 2, 3]] * 4
+
+
+def test_meetings_of_hurried_and_slow_threads_keep_their_values_apart() -> None:
+    def run() -> None:
+        control = context.require_control()
+        chance = random.Random(control.rank)
+        for step in range(100):
+            if chance.random() < 0.1:
+                time.sleep(0.002)
+            assert control.exchange((control.rank, step)) == [(rank, step) for rank in range(4)]
+
+    dgcl.launch(run, 4)
+
+
+def test_scatter_wants_one_entry_per_rank() -> None:
+    def run() -> None:
+        with pytest.raises(ValueError, match="rank 0 must give one entry per rank"):
+            context.require_control().scatter([1, 2, 3])
+
+    dgcl.launch(run, 2)
+
+
+def test_a_control_group_that_was_closed_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr("dgcl.ranks.messages.forget_group", closed.append)
+    group: Any = object()
+    messages = GroupMessages(group, 0)
+    messages.close(Farewell(1, "rank 1 has died"))
+    messages.leave("was stopped later")
+    assert closed == [group]
+    with pytest.raises(CommError, match=r"is closed since rank 1 has died; call dgcl\.init\(\) again"):
+        messages.swap("exchange", {}, [1])
+
+
+@pytest.mark.parametrize("outcome", ["value", "error", "never"])
+def test_a_step_that_is_given_up(outcome: str) -> None:
+    release = threading.Event()
+
+    def step() -> int:
+        if outcome == "error":
+            raise ValueError("not this one")
+        if outcome == "never":
+            release.wait()
+        return 7
+
+    if outcome == "value":
+        assert in_time(step, 60.0) == 7
+    elif outcome == "error":
+        with pytest.raises(ValueError, match="not this one"):
+            in_time(step, 60.0)
+    else:
+        with pytest.raises(RuntimeError, match=r"no answer within 0\.05 s"):
+            in_time(step, 0.05)
+        release.set()
+
+
+# What ranks say when they leave.
+
+
+def test_a_farewell_is_read_by_others_and_belongs_to_its_group() -> None:
+    store = dist.HashStore()
+    one, other = (Farewells(dist.PrefixStore(name, store)) for name in ("one", "other"))
+    assert one.of(2) is None
+    said = Farewell(0, 'rank 0 was stopped by OSError: "no" \N{SNOWMAN}')
+    one.say(2, said)
+    assert one.of(2) == said
+    assert one.of(0) is None
+    assert other.of(2) is None
+
+
+class BrokenStore(dist.HashStore):
+    """The store of a job whose keeper has died, or whose host does not answer."""
+
+    def __init__(self, answer: Callable[[], None]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def set(self, key: str, value: str) -> None:
+        self._answer()
+
+    def check(self, keys: list[str]) -> bool:
+        self._answer()
+        return False
+
+
+def dies() -> None:
+    raise dist.DistNetworkError("Broken pipe")
+
+
+def hangs() -> None:
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("answer", [dies, hangs])
+def test_a_store_that_is_gone_is_said_and_not_waited_for(answer: Callable[[], None]) -> None:
+    farewells = Farewells(BrokenStore(answer))
+    begin = time.monotonic()
+    farewells.say(0, Farewell(0, "rank 0 has returned"))
+    with pytest.raises(ConnectionError, match="does not answer"):
+        farewells.of(1)
+    assert time.monotonic() - begin < 4.5

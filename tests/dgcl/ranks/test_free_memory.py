@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dgcl.ranks.free_memory import _rooms, available_memory
+
+MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000 kB\nMemAvailable:    5000 kB\n"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "rooms"),
+    [
+        ({"proc/meminfo": MEMINFO}, [5_120_000]),
+        ({}, []),
+        (
+            {
+                "proc/self/cgroup": "0::/jobs/mine\n",
+                "groups/jobs/mine/memory.max": "max\n",
+                "groups/jobs/mine/memory.current": "700\n",
+                "groups/jobs/memory.max": "9000\n",
+                "groups/jobs/memory.current": "4000\n",
+                "groups/jobs/memory.stat": "anon 10\ninactive_file 500\n",
+            },
+            [5500],
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/hidden/by/the/container\n",
+                "groups/memory.max": "100\n",
+                "groups/memory.current": "150\n",
+            },
+            [-50],
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,memory:/a\n4:cpuset:/\n",
+                "groups/memory/a/memory.limit_in_bytes": "800\n",
+                "groups/memory/a/memory.usage_in_bytes": "300\n",
+                "groups/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 20\n",
+                "groups/memory/memory.limit_in_bytes": "1000\n",
+                "groups/memory/memory.usage_in_bytes": "100\n",
+            },
+            [520, 900],
+        ),
+    ],
+    ids=["the machine", "nothing is said", "a group above", "inside a container", "version 1"],
+)
+def test_rooms(tmp_path: Path, files: dict[str, str], rooms: list[int]) -> None:
+    write(tmp_path, files)
+    assert list(_rooms(tmp_path / "proc", tmp_path / "groups")) == rooms
+
+
+def test_this_machine_has_some() -> None:
+    assert 1 << 20 < available_memory() < 1 << 50

@@ -1,0 +1,300 @@
+"""dgcl.ranks.rendezvous: who has met has met the same attempts of the others, whoever gave up and came again before."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dgcl
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError
+from dgcl.ranks.context import context
+from dgcl.ranks.control import GroupControl
+from dgcl.ranks.groups import make_group, next_store
+from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.rendezvous import Attempt, meet
+from tests.dgcl.rank_pool import RankPool
+
+
+def come(store: dist.Store, place: int, size: int, timeout: float, purpose: str = "init") -> int | CommError:
+    try:
+        return meet(store, place, size, purpose, timeout, threading.Event())
+    except CommError as error:
+        return error
+
+
+def test_ranks_that_retry_at_different_times_meet() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        failed = list(pool.map(lambda place: come(store, place, 3, 0.2 + 0.4 * place), (0, 1)))
+    assert all(isinstance(error, CommTimeoutError) for error in failed)
+    assert str(failed[0]) == "rank 2 has not come within 0.2 s"
+    assert str(failed[1]) == "rank 0 has given up waiting, rank 2 has not come within 0.6 s"
+    late = come(store, 2, 3, 0.05)
+    assert "rank 0 has given up waiting, rank 1 has given up waiting" in str(late)
+    for _ in range(2):  # having met, they can meet again, under another number
+        with ThreadPoolExecutor(3) as pool:
+            numbers = list(pool.map(lambda place: come(store, place, 3, 60.0), (2, 0, 1)))
+        assert isinstance(numbers[0], int)
+        assert len(set(numbers)) == 1
+    with ThreadPoolExecutor(3) as pool:
+        assert numbers[0] not in pool.map(lambda place: come(store, place, 3, 60.0), (1, 2, 0))
+
+
+def test_different_purposes_are_named_on_all() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(lambda place: come(store, place, 2, 60.0, ("init", "network")[place]), (0, 1)))
+    assert [type(error) for error in errors] == [DisagreementError, DisagreementError]
+    assert {str(error) for error in errors} == {"rank 0 is at init and rank 1 at network"}
+
+
+def test_a_meeting_that_nobody_waits_for_is_left() -> None:
+    store, given_up = dist.HashStore(), threading.Event()
+    given_up.set()
+    with pytest.raises(CommError, match="nobody waits"):
+        meet(store, 0, 2, "init", 60.0, given_up)
+    assert "rank 0 has given up waiting" in str(come(store, 1, 2, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("dead", "places", "clause"),
+    [
+        (2, (0, 1), "rank 2 had come, but has died or given up since, and has not joined"),
+        (0, (1, 2), "rank 0 had come, but did not call the others"),
+    ],
+    ids=["called", "caller"],
+)
+def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, int], clause: str) -> None:
+    store = dist.HashStore()
+    Attempt(store, dead, 3, "init")
+    begin = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(lambda place: come(store, place, 3, 0.5), places))
+    assert time.monotonic() - begin < 10.0
+    assert [type(error) for error in errors] == [CommTimeoutError] * 2
+    assert all(clause in str(error) for error in errors), errors
+    with ThreadPoolExecutor(3) as pool:
+        assert len(set(pool.map(lambda place: come(store, place, 3, 60.0), (0, 1, 2)))) == 1
+
+
+def test_a_rank_that_meets_twice_at_once_is_told() -> None:
+    store = dist.HashStore()
+    first = Attempt(store, 1, 2, "init")
+    assert first.step() is None
+    second = Attempt(store, 1, 2, "init")
+    with pytest.raises(CommError, match=r"rank 1 meets these ranks twice at once, in two threads"):
+        first.step()
+    first.give_up()
+    number = Attempt(store, 0, 2, "init").step()
+    assert number is not None
+    assert second.step() == number
+
+
+def test_a_ticket_that_an_older_attempt_covers_late_is_laid_again() -> None:
+    store = dist.HashStore()
+    older, newer = (Attempt(store, 1, 2, "init") for _ in range(2))
+    store.set("ticket of 1", older._laid_out)
+    assert newer.step() is None
+    number = Attempt(store, 0, 2, "init").step()
+    assert number is not None
+    assert newer.step() == number
+
+
+def retry(members: list[int]) -> None:
+    """The last of these ranks misses a first meeting, the others give up at different times; then all come."""
+    if dist.get_rank() not in members:
+        return
+    group = dist.distributed_c10d._get_default_group()
+    if len(members) < group.size():
+        group = dist.new_group(members, use_local_synchronization=True)
+    rank, last = dist.get_rank(group), len(members) - 1
+    store = dist.PrefixStore(f"gave up {members}", dist.distributed_c10d._get_default_store())
+    if rank < last:
+        with pytest.raises(
+            CommTimeoutError, match=rf"cannot connect to each other: .*rank {last} has not come"
+        ):
+            GroupControl(group, 0.5 + rank)
+        store.set(str(rank), "")
+    else:
+        store.wait([str(other) for other in range(last)])
+    for _ in range(2):
+        control = GroupControl(group, 120.0)
+        assert control.exchange((rank, members)) == [(other, members) for other in range(len(members))]
+        control.leave("is done")
+
+
+@pytest.mark.parametrize("members", [[0, 1, 2], [2, 1]], ids=["all", "some"])
+def test_processes_that_retry_meet(rank_pool: Callable[[int], RankPool], members: list[int]) -> None:
+    rank_pool(3).run(retry, members)
+
+
+def crossed() -> None:
+    """Ranks 0 and 1 make a group of both, rank 1 after one of ranks 1 and 2, in which rank 2 is late."""
+    pairs = {0: [[0, 1]], 1: [[1, 2], [0, 1]], 2: [[1, 2]]}
+    me = dist.get_rank()
+    made = []
+    for pair in pairs[me]:
+        if me == 2:
+            time.sleep(0.5)
+        store = next_store(pair, pair.index(me), "a test", 60.0, threading.Event())
+        made.append(
+            GroupMessages(make_group(pair, pair.index(me), store, 60.0, is_part=True), pair.index(me))
+        )
+    for pair, messages in zip(pairs[me], made, strict=True):
+        other = 1 - pair.index(me)
+        assert messages.swap("a test", {other: (me, pair)}, [other]) == {other: (pair[other], pair)}
+
+
+def test_groups_of_other_ranks_do_not_mix(rank_pool: Callable[[int], RankPool]) -> None:
+    rank_pool(3).run(crossed)
+
+
+def wait_for_all(step: str) -> None:
+    """Until every rank has come to this step, by the store alone."""
+    store = dist.PrefixStore(f"step {step}", dist.distributed_c10d._get_default_store())
+    store.set(str(dist.get_rank()), "")
+    store.wait([str(rank) for rank in range(dist.get_world_size())])
+
+
+def in_other_orders() -> None:
+    """Rank 0 comes to all first, rank 1 to the pair; both are told, and all meet afterwards."""
+    me = dist.get_rank()
+    missing = {0: "rank 1 has not come|were not within", 1: "rank 0 has not come", 2: "rank 1 has not come"}
+
+    def come_to_mine() -> None:
+        if me == 1:
+            next_store([0, 1], 1, "dgcl.init", 1.0, threading.Event())
+        else:
+            GroupControl(None, 1.0)
+
+    wait_for_all("begin")
+    with pytest.raises(CommTimeoutError, match=missing[me]):
+        come_to_mine()
+    wait_for_all("gave up")  # who still waited here would meet those who have come again
+    assert GroupControl(None, 60.0).exchange(me) == [0, 1, 2]
+
+
+def after_a_failure() -> None:
+    """What the error says helps: dgcl.init() once more."""
+    control = context.require_control()
+    me = control.rank
+    if me == 1:
+        control.leave("was stopped by a test")
+    with pytest.raises(CommError, match=r"rank 1 was stopped by a test"):
+        control.barrier()
+    with pytest.raises(CommError, match=r"call dgcl\.init\(\) again"):
+        control.barrier()
+    dgcl.init()
+    fresh = context.require_control()
+    assert fresh.exchange(me) == [0, 1, 2]
+    dgcl.init()
+    assert context.control is fresh, "nothing has failed"
+
+
+def in_threads() -> None:
+    """Two threads of each rank, with a control plane each, make groups at once, not in step."""
+    me = dist.get_rank()
+    controls = [GroupControl(None, 60.0) for _ in range(2)]
+
+    def make(which: int) -> None:
+        time.sleep(0.02 * ((me + which) % 3))
+        for _ in range(5):
+            messages = GroupMessages(controls[which].new_group(), me)
+            others = [other for other in range(3) if other != me]
+            got = messages.swap("a test", dict.fromkeys(others, (me, which)), others)
+            assert got == {other: (other, which) for other in others}
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(make, range(2)))
+
+
+def where_the_store_is_hidden() -> None:
+    """torch makes the groups then; ranks are in different numbers of others, which its names of parts depend on."""
+    me = dist.get_rank()
+    if me < 2:
+        dist.new_group([me], use_local_synchronization=True)
+    with patch("dgcl.ranks.groups.next_store", lambda *_: None):
+        for group in (None, dist.group.WORLD):
+            control = GroupControl(group, 60.0)
+            assert control.exchange(me) == [0, 1, 2]
+            control.leave("is done")
+
+
+def many_times() -> None:
+    """What a control plane holds ends with it."""
+    held = []
+    for count in range(40):
+        control = GroupControl(None, 60.0)
+        control.barrier()
+        if count in (9, 39):
+            held.append([len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")])
+    assert held[0] == held[1]
+
+
+@pytest.mark.parametrize(
+    "scenario", [in_other_orders, after_a_failure, in_threads, where_the_store_is_hidden, many_times]
+)
+def test_processes_meet(rank_pool: Callable[[int], RankPool], scenario: Callable[[], None]) -> None:
+    rank_pool(3).run(scenario)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(("step", "step", "give up", "vanish"))), max_size=60
+    ),
+)
+def test_whatever_the_order_all_have_met_the_same_attempts(size: int, events: list[tuple[int, str]]) -> None:
+    """Ranks step, give up and come again, or vanish and come again, in any order; in the end all come and stay."""
+    store = dist.HashStore()
+    attempts: list[Attempt | None] = [None] * size
+    tickets = [0] * size
+    met: dict[int, dict[int, int]] = {}  # number -> place -> which attempt of that place
+
+    def step(place: int) -> int | None:
+        if attempts[place] is None:
+            attempts[place] = Attempt(store, place, size, "init")
+            tickets[place] += 1
+        attempt = attempts[place]
+        assert attempt is not None
+        number = attempt.step()
+        if number is not None:
+            assert place not in met.setdefault(number, {}), "called twice"
+            met[number][place] = tickets[place]
+            attempts[place] = None
+        return number
+
+    for place, event in events:
+        if place >= size:
+            continue
+        if event == "step":
+            step(place)
+            continue
+        attempt, attempts[place] = attempts[place], None
+        if attempt is not None and event == "give up":
+            attempt.give_up()
+    # A meeting that some have reached and others left is over, too: these find nobody to connect to.
+    for place in range(size):
+        attempts[place] = None
+    last: list[int | None] = [None] * size
+    for _ in range(2 * size + 2):
+        for place in reversed(range(size)):
+            if last[place] is None:
+                last[place] = step(place)
+    complete = [number for number, places in met.items() if len(places) == size]
+    assert complete, met
+    # Nobody has met an attempt that came after another meeting of the same rank.
+    for place in range(size):
+        mine = [(number, places[place]) for number, places in met.items() if place in places]
+        assert sorted(mine) == sorted(mine, key=lambda pair: pair[1])
+        assert len({ticket for _, ticket in mine}) == len(mine)

@@ -1,0 +1,149 @@
+"""dgcl.relation.local_graph: every in-edge of an owned vertex, once, in local ids, with the whole graph's degrees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.graph import Graph, as_graph
+from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+
+# Edges u->v: vertex 2 has a self loop and two in-edges from 0, vertex 4 is isolated.
+EDGES = np.array([[0, 2, 0, 1, 0, 3, 1], [2, 2, 2, 0, 3, 1, 3]])
+NUM_NODES = 5
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def build_one(graph: Graph, owned: np.ndarray, halo: np.ndarray) -> LocalGraph:
+    return next(build_local_graphs(graph, [(owned, halo)]))
+
+
+def edge_list(local: LocalGraph) -> list[tuple[int, int, int]]:
+    """(global source, global head, global edge id) of every local edge, in local order."""
+    heads = local.owned_ids[local.heads]
+    return list(
+        zip(local.local_ids[local.indices].tolist(), heads.tolist(), local.edge_ids.tolist(), strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return as_graph(EDGES, num_nodes=NUM_NODES)
+
+
+@pytest.mark.parametrize(
+    ("owned", "halo", "edges"),
+    [
+        pytest.param(ids(0, 1, 2, 3, 4), ids(), None, id="one-rank"),
+        pytest.param(
+            ids(2, 3), ids(1, 0), {(0, 2, 0), (2, 2, 1), (0, 2, 2), (0, 3, 4), (1, 3, 6)}, id="halo"
+        ),
+        pytest.param(ids(0), ids(1), {(1, 0, 3)}, id="one-edge"),
+        pytest.param(ids(4), ids(), set(), id="isolated"),
+        pytest.param(ids(0), ids(3, 1, 2), {(1, 0, 3)}, id="halo-holds-more-than-needed"),
+        pytest.param(ids(), ids(), set(), id="no-vertices"),
+        pytest.param(ids(), ids(3), set(), id="no-vertices-with-halo"),
+    ],
+)
+def test_holds_exactly_the_in_edges(graph, owned, halo, edges) -> None:
+    local = build_one(graph, owned, halo)
+    if edges is None:
+        edges = {(u, v, e) for e, (u, v) in enumerate(EDGES.T.tolist())}
+    assert set(edge_list(local)) == edges
+    assert local.num_edges == len(edges)
+    assert (local.num_owned, local.num_halo, local.num_local) == (
+        len(owned),
+        len(halo),
+        len(owned) + len(halo),
+    )
+    assert local.local_ids.tolist() == [*owned.tolist(), *halo.tolist()]
+    assert local.num_nodes_global == NUM_NODES
+
+
+def test_degrees_are_those_of_the_whole_graph(graph) -> None:
+    local = build_one(graph, ids(2, 3), ids(1, 0))
+    assert local.in_degrees.tolist() == [3, 2, 1, 1]  # of 2, 3, 1, 0
+    assert local.out_degrees.tolist() == [1, 1, 2, 3]
+
+
+def test_dtypes(graph) -> None:
+    local = build_one(graph, ids(2, 3), ids(1, 0))
+    assert local.indices.dtype == np.int32
+    wide = ("owned_ids", "halo_ids", "indptr", "edge_ids", "in_degrees", "out_degrees")
+    assert {getattr(local, name).dtype for name in wide} == {np.dtype(np.int64)}
+
+
+def test_parallel_edges_keep_the_users_order(graph) -> None:
+    local = build_one(graph, ids(2), ids(0))
+    assert local.edge_ids.tolist() == [0, 1, 2]
+    assert local.local_ids[local.indices].tolist() == [0, 2, 0]
+
+
+def test_several_ranks_at_once_equal_one_by_one(graph) -> None:
+    rows = [(ids(0, 4), ids(1)), (ids(1, 3), ids(0)), (ids(2), ids(0))]
+    for (owned, halo), local in zip(rows, build_local_graphs(graph, rows), strict=True):
+        alone = build_one(graph, owned, halo)
+        for name in ("indptr", "indices", "edge_ids", "in_degrees", "out_degrees"):
+            np.testing.assert_array_equal(getattr(local, name), getattr(alone, name))
+
+
+@pytest.mark.parametrize(
+    ("owned", "halo", "message"),
+    [
+        pytest.param(ids(3, 2), ids(0, 1), "owned_ids must ascend", id="unsorted"),
+        pytest.param(ids(2, 2), ids(0), "owned_ids must ascend", id="repeated-owned"),
+        pytest.param(ids(2), ids(0, 0), "vertex 0 has two local rows", id="repeated-halo"),
+        pytest.param(ids(2), ids(0, 2), "vertex 2 has two local rows", id="owned-in-halo"),
+        pytest.param(ids(2), ids(), "vertex 0 is missing", id="halo-missing"),
+        pytest.param(ids(5), ids(), r"owned_ids must lie in \[0, 5\)", id="owned-out-of-range"),
+        pytest.param(ids(2), ids(-1), r"halo_ids must lie in \[0, 5\)", id="halo-negative"),
+        pytest.param(np.array([2.0]), ids(0), "owned_ids must be a one-dimensional integer", id="float"),
+        pytest.param(
+            ids(2)[None], ids(0), "owned_ids must be a one-dimensional integer", id="two-dimensional"
+        ),
+    ],
+)
+def test_refuses(graph, owned, halo, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_one(graph, owned, halo)
+
+
+@st.composite
+def parted_graphs(draw: st.DrawFn) -> tuple[np.ndarray, int, np.ndarray, int]:
+    num_nodes = draw(st.integers(1, 12))
+    world_size = draw(st.integers(1, 5))
+    vertex = st.integers(0, num_nodes - 1)
+    edges = draw(st.lists(st.tuples(vertex, vertex), max_size=40))
+    part = draw(st.lists(st.integers(0, world_size - 1), min_size=num_nodes, max_size=num_nodes))
+    return np.array(edges, np.int64).reshape(-1, 2).T, num_nodes, np.array(part), world_size
+
+
+@settings(max_examples=100)
+@given(parted_graphs(), st.randoms(use_true_random=False))
+def test_ranks_share_out_the_edges(case, random) -> None:
+    """Over all ranks every edge appears once, at its head's owner, whatever the order of the halo."""
+    edges, num_nodes, part, world_size = case
+    rows = []
+    for rank in range(world_size):
+        halo = sorted(
+            set(edges[0][part[edges[1]] == rank].tolist()) - set(np.flatnonzero(part == rank).tolist())
+        )
+        random.shuffle(halo)
+        rows.append((np.flatnonzero(part == rank), np.array(halo, np.int64)))
+    seen = []
+    for rank, local in enumerate(build_local_graphs(as_graph(edges, num_nodes=num_nodes), rows)):
+        found = edge_list(local)
+        assert all(part[head] == rank for _, head, _ in found)
+        seen += found
+        np.testing.assert_array_equal(
+            local.in_degrees, np.bincount(edges[1], minlength=num_nodes)[local.local_ids]
+        )
+        np.testing.assert_array_equal(
+            local.out_degrees, np.bincount(edges[0], minlength=num_nodes)[local.local_ids]
+        )
+    assert sorted(seen, key=lambda edge: edge[2]) == [(u, v, e) for e, (u, v) in enumerate(edges.T.tolist())]

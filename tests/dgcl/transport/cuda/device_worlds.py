@@ -1,0 +1,180 @@
+"""Whole exchanges by the CUDA kernels, judged vertex by vertex; run in numba's simulator and on a GPU.
+
+``python -m tests.dgcl.transport.cuda.device_worlds`` runs them in the simulator (NUMBA_ENABLE_CUDASIM=1) and prints JSON:
+case to what went wrong, "" for nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgcl.gpu_check.loopback import Loopback, connect
+from dgcl.kernels.cuda_catalogue import catalogue
+from dgcl.kernels.cuda_memory import SIMULATED
+from dgcl.kernels.cuda_tables import CALL, FLAG
+from dgcl.transport.cuda.program import EXPAND, FOLD, Launch
+from tests.dgcl.support_plans import TREES, World, random_world
+
+#: Runs one call of a verb on all ranks, and waits for its end.
+Runner = Callable[[Loopback, int], None]
+
+
+#: The orders in which ranks run in the simulator.
+ORDERS = ("in-lockstep", "in-any-order-1", "in-any-order-2")
+
+
+@dataclass(frozen=True)
+class Case:
+    trees: str
+    world_size: int
+    width: int
+    dtype: torch.dtype
+    empty: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"{self.trees}-{self.world_size}-ranks-{self.width}-{kind}" + "-one-empty" * bool(self.empty)
+
+
+CASES = {
+    case.name: case
+    for case in [
+        *(Case(trees, 4, 4, torch.int32) for trees in TREES),
+        *(Case("line", 3, width, torch.int64) for width in (1, 2)),
+        Case("chain", 5, 3, torch.int16),
+        Case("random-1", 5, 5, torch.int8),
+        Case("hub", 3, 8, torch.int32, empty=(0,)),
+        Case("direct", 1, 2, torch.int32),
+        Case("random-2", 4, 3, torch.float64),
+        Case("line", 4, 4, torch.float32),
+        Case("hub", 4, 7, torch.bfloat16),
+    ]
+}
+
+
+def values(vertices: np.ndarray, rank: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """What a rank has for vertices: small whole numbers, whose sums are exact in every type."""
+    columns = np.arange(width)
+    return torch.from_numpy((vertices[:, None] * 7 + rank * 3 + columns) % 9 - 4).to(dtype)
+
+
+def check_expand(loopback: Loopback, world: World, run: Runner, width: int, dtype: torch.dtype) -> None:
+    for rank in loopback.ranks:
+        program = rank.program
+        for buffer in (rank.local, rank.relay):
+            buffer.fill_(77)
+        rank.local[: program.num_owned] = values(program.owned_ids, 0, width, dtype).to(rank.local.device)
+    run(loopback, EXPAND)
+    for rank in loopback.ranks:
+        ids = np.concatenate([rank.program.owned_ids, rank.program.halo_ids])
+        assert torch.equal(rank.local.cpu(), values(ids, 0, width, dtype)), f"rank {rank.program.rank}"
+
+
+def check_fold(loopback: Loopback, world: World, run: Runner, width: int, dtype: torch.dtype) -> None:
+    total = torch.zeros(world.graph.num_nodes, width, dtype=dtype)
+    for rank in loopback.ranks:
+        program = rank.program
+        ids = np.concatenate([program.owned_ids, program.halo_ids])
+        mine = values(ids, program.rank, width, dtype)
+        total[torch.from_numpy(ids)] += mine  # each id at most once per rank
+        rank.local.copy_(mine)
+        for buffer in (rank.relay, rank.arrivals, rank.result):
+            buffer.fill_(77)
+    run(loopback, FOLD)
+    for rank in loopback.ranks:
+        right = total[torch.from_numpy(rank.program.owned_ids)]
+        assert torch.equal(rank.result.cpu(), right), f"rank {rank.program.rank}"
+
+
+def run_case(
+    case: Case, device: torch.device, max_blocks: Callable[[str], int], threads: int, run: Runner, scale: int
+) -> None:
+    """Two rounds of expand and fold: what a first call leaves behind must not help a second."""
+    world = random_world(
+        5,
+        case.world_size,
+        case.trees,
+        num_nodes=20 * scale,
+        num_edges=50 * scale,
+        empty=case.empty,
+    )
+    loopback = connect(world.programs, case.width, case.dtype, device, max_blocks, threads)
+    for _ in range(2):
+        check_expand(loopback, world, run, case.width, case.dtype)
+        check_fold(loopback, world, run, case.width, case.dtype)
+    loopback.check(4)
+
+
+def _satisfied(launch: Launch) -> bool:
+    """Whether a wait would end at once."""
+    state, table, count = launch.parameters
+    call = ctypes.c_int64.from_address(state + CALL).value
+    flags = np.frombuffer((ctypes.c_char * (count * FLAG.itemsize)).from_address(table), FLAG)
+    return all(
+        ctypes.c_int64.from_address(int(flag["address"])).value >= call * flag["multiplier"] + flag["offset"]
+        for flag in flags
+    )
+
+
+def run_in_any_order(loopback: Loopback, verb: int, launch: Callable[..., None], seed: int) -> None:
+    """One call of all ranks, one after the other as far as each can go before it must wait.
+
+    What a wait fails to wait for has not come, then.
+    """
+    generator = np.random.default_rng(seed)
+    loopback.begin(verb)
+    left = {rank: list(launches) for rank, launches in enumerate(loopback.launches[verb])}
+    while left:
+        for rank in generator.permutation(list(left)).tolist():
+            steps = left[rank]
+            if steps[0].kernel == "wait" and not _satisfied(steps[0]):
+                continue
+            while steps and (steps[0].kernel != "wait" or _satisfied(steps[0])):
+                step = steps.pop(0)
+                launch(step.kernel, step.blocks, step.threads, *step.parameters)
+            if not steps:
+                del left[rank]
+            break
+        else:
+            raise AssertionError(f"ranks {list(left)} wait for each other")
+
+
+def _simulate() -> dict[str, str]:
+    from numba import cuda
+
+    from dgcl.gpu_check.loopback import run_in_lockstep
+
+    kernels: dict[str, Any] = {name: cuda.jit(kernel.build()) for name, kernel in catalogue().items()}
+
+    def launch(name: str, blocks: int, threads: int, *parameters: int) -> None:
+        kernels[name][blocks, min(threads, 4)](*parameters)
+
+    runners: dict[str, Runner] = {
+        "in-lockstep": lambda loopback, verb: run_in_lockstep(loopback, verb, launch),
+        "in-any-order-1": lambda loopback, verb: run_in_any_order(loopback, verb, launch, 1),
+        "in-any-order-2": lambda loopback, verb: run_in_any_order(loopback, verb, launch, 2),
+    }
+    outcome = {}
+    for name, case in CASES.items():
+        for how, run in runners.items():
+            try:
+                run_case(case, torch.device("cpu"), lambda kernel: 3, 4, run, 1)
+                outcome[f"{name}-{how}"] = ""
+            except Exception:  # the parent judges
+                outcome[f"{name}-{how}"] = traceback.format_exc()
+    return outcome
+
+
+if __name__ == "__main__":
+    assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
+    json.dump(_simulate(), sys.stdout)

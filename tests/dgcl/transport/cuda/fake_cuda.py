@@ -1,0 +1,482 @@
+"""A CUDA driver made of host memory, as thin as it can be while it keeps what CUDA promises, and no more.
+
+- Work runs later, in a thread of its own, and of several streams in any order: a random one of those that
+  can go on. Streams named in ``slow`` run only when no other can. Nothing runs while the device is frozen.
+- Device memory is shared memory (memfd), so a handle opens in another process, at another address, and as with CUDA
+  not in its own. What touches memory that is not allocated, or not any more, is an error that the test sees.
+- Driver functions want a context; captures forbid what CUDA forbids. Blocking functions are counted.
+
+The kernels are numpy here, on the same tables; that the real ones do the same is shown elsewhere
+(:mod:`tests.kernels.cuda_row_cases`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import itertools
+import mmap
+import os
+import random
+import re
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.dgcl.transport.cuda.fake_kernels import KERNELS
+
+VOID, UINT, U64 = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
+
+#: What waits: (whether it can go on, what it does then).
+Work = tuple[Callable[[], bool], Callable[[], None]]
+
+_contexts = threading.local()
+_numbers = itertools.count(1)
+
+
+class Memory:
+    """All memory of a process that devices may touch, by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def add(self, address: int, size: int, owner: Any) -> None:
+        with self._lock:
+            bisect.insort(self._starts, address)
+            self._known[address] = (size, owner)
+
+    def remove(self, address: int) -> Any:
+        with self._lock:
+            self._starts.remove(address)
+            return self._known.pop(address)[1]
+
+    def check(self, address: int, size: int) -> None:
+        with self._lock:
+            place = bisect.bisect_right(self._starts, address) - 1
+            start = self._starts[place] if place >= 0 else 0
+            if size and (place < 0 or address + size > start + self._known[start][0]):
+                raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
+
+
+class Event:
+    def __init__(self) -> None:
+        self.recorded = self.happened = 0
+        self.captured: list[Work] | None = None  # where it was recorded last, if in a capture
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.work: deque[Work] = deque()
+        self.captured: list[Work] | None = None
+        self.kept: deque[Any] = deque()
+
+    def put(self, run: Callable[[], None], ready: Callable[[], bool] = lambda: True) -> None:
+        if self.captured is not None:
+            self.captured.append((ready, run))
+        else:
+            self.work.append((ready, run))
+
+
+class FakeCuda:
+    """A device and its driver; what :class:`dgcl.kernels.cuda_driver.Driver` takes.
+
+    Args:
+        memory: Of the process; devices that share it reach each other.
+        seed: Of the order in which streams run.
+        memory_operations: Whether streams can wait for words.
+        uuid: Which device; processes that name the same share it.
+    """
+
+    def __init__(
+        self, memory: Memory, seed: int = 0, *, memory_operations: bool = True, uuid: int | None = None
+    ) -> None:
+        self.memory, self.memory_operations = memory, memory_operations
+        self.number = uuid if uuid is not None else next(_numbers)
+        self.context = 0x1000 + next(_numbers)
+        self.errors: list[BaseException] = []
+        self.blocks: list[str] = []  # names of threads that blocked
+        self.refused: dict[str, int] = {}  # functions that fail, and how
+        self.broken_writes = False  # what is written into other devices' memory gets lost
+        self.limit = 1 << 40  # bytes of memory
+        self.held = False  # copies to the host begin when all that runs has ended
+        self.slow: set[int] = set()
+        self.frozen = threading.Event()
+        self._streams: dict[int, Stream] = {0: Stream()}
+        self._events: dict[int, Event] = {}
+        self._functions: dict[int, str] = {}
+        self._used = 0
+        self._random = random.Random(seed)
+        self._stopped = threading.Event()
+        self._make_callbacks()
+        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
+        self._thread.start()
+
+    # The device.
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if self.frozen.is_set() or not self._step():
+                time.sleep(20e-6)
+
+    def _step(self) -> bool:
+        handles = [handle for handle, stream in list(self._streams.items()) if stream.work]
+        self._random.shuffle(handles)
+        handles.sort(key=lambda handle: handle in self.slow)
+        for handle in handles:
+            stream = self._streams[handle]
+            ready, run = stream.work[0]
+            try:
+                if not ready():
+                    continue
+                run()
+            except BaseException as error:  # the test looks at them
+                self.errors.append(error)
+            stream.work.popleft()
+            self._drop(stream)
+            return True
+        return False
+
+    def _drop(self, stream: Stream) -> None:
+        # The newest stays: what reads it may not all have been put into the stream yet.
+        count = len(stream.kept) - 1
+        if not stream.work:  # asked after that, for others may be added meanwhile
+            for _ in range(count):
+                tensor = stream.kept.popleft()  # lives until its place is forgotten
+                self.memory.remove(tensor.data_ptr())
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(10)
+
+    def drain(self, seconds: float = 20.0) -> None:
+        """Wait until everything is done."""
+        end = time.monotonic() + seconds
+        while any(stream.work for stream in list(self._streams.values())):
+            if self.errors:
+                raise self.errors[0]
+            assert time.monotonic() < end, "the device does not come to an end"
+            time.sleep(1e-4)
+        if self.errors:
+            raise self.errors[0]
+
+    # Captures, as torch makes them.
+
+    def begin_capture(self, stream: int) -> None:
+        self._streams[stream].captured = []
+
+    def end_capture(self, stream: int) -> list[Work]:
+        captured = self._streams[stream].captured
+        assert captured is not None
+        for other in self._streams.values():  # those that have joined it, too
+            if other.captured is captured:
+                other.captured = None
+        return captured
+
+    def replay(self, graph: list[Work], stream: int) -> None:
+        for ready, run in graph:
+            self._streams[stream].put(run, ready)
+
+    @property
+    def _capturing(self) -> bool:
+        return any(stream.captured is not None for stream in list(self._streams.values()))
+
+    # The driver: what compiled code calls.
+
+    def _make_callbacks(self) -> None:
+        callback, code = ctypes.CFUNCTYPE, ctypes.c_int
+        self.cuLaunchKernel = callback(code, VOID, *[UINT] * 7, VOID, ctypes.POINTER(VOID), VOID)(
+            self._launch
+        )
+        self.cuStreamWaitValue64_v2 = callback(code, VOID, U64, U64, UINT)(self._wait_value)
+        self.cuStreamWriteValue64_v2 = callback(code, VOID, U64, U64, UINT)(self._write_value)
+        self.cuEventRecord = callback(code, VOID, VOID)(self._record)
+        self.cuStreamWaitEvent = callback(code, VOID, VOID, UINT)(self._wait_event)
+        self.cuMemcpyAsync = callback(code, U64, U64, ctypes.c_size_t, VOID)(self._copy)
+
+    def _launch(self, function: int, blocks: int, *rest: Any) -> int:
+        stream, parameters = rest[6], rest[7]
+        name = self._functions[function]
+        count, ready, run = KERNELS[re.sub(r"_\d+$", "", name)]
+        values = [ctypes.c_int64.from_address(parameters[i]).value for i in range(count)]
+        self._streams[stream or 0].put(lambda: run(self, name, blocks, *values), lambda: ready(self, *values))
+        return self.refused.get("cuLaunchKernel", 0)
+
+    def _wait_value(self, stream: int, address: int, value: int, flags: int) -> int:
+        if "cuStreamWaitValue64_v2" in self.refused:
+            return self.refused["cuStreamWaitValue64_v2"]
+        assert flags == 0
+        assert self._streams[stream or 0].captured is None, "the value would be baked into the graph"
+        word = ctypes.c_int64.from_address(address)
+        self._streams[stream or 0].put(lambda: self.check(address, 8), lambda: word.value >= value)
+        return 0
+
+    def _write_value(self, stream: int, address: int, value: int, flags: int) -> int:
+        raise NotImplementedError
+
+    def _record(self, event: int, stream: int) -> int:
+        mine = self._events[event]
+        mine.captured = self._streams[stream or 0].captured
+        if mine.captured is None:
+            mine.recorded += 1
+            number = mine.recorded
+            self._streams[stream or 0].put(lambda: setattr(mine, "happened", max(mine.happened, number)))
+        return 0
+
+    def _wait_event(self, stream: int, event: int, flags: int) -> int:
+        mine = self._events[event]
+        number = mine.recorded
+        waiting = self._streams[stream or 0]
+        if mine.captured is not None and waiting.captured in (None, mine.captured):
+            waiting.captured = mine.captured  # it joins the capture, and comes behind what is in it
+            return 0
+        if mine.captured is not None or waiting.captured is not None:
+            return 905  # CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+        self._streams[stream or 0].put(lambda: None, lambda: mine.happened >= number)
+        return 0
+
+    def _copy(self, target: int, source: int, num_bytes: int, stream: int) -> int:
+        def run() -> None:
+            self.check(source, num_bytes)
+            self.check(target, num_bytes)
+            if not (self.broken_writes and not self.is_own(target)):
+                ctypes.memmove(target, source, num_bytes)
+
+        self._streams[stream or 0].put(run)
+        return 0
+
+    # The driver: the rest.
+
+    def check(self, address: int, num_bytes: int) -> None:
+        """What a device touches must be allocated."""
+        self.memory.check(address, num_bytes)
+
+    def is_own(self, address: int) -> bool:
+        """Whether an address is in memory of this device, or of the host."""
+        return any(
+            start <= address < start + size
+            for start, (size, owner) in list(self.memory._known.items())
+            if owner is None or getattr(owner, "device", None) is self
+        )
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("cu"):
+            refused = object.__getattribute__(self, "refused")
+            if name in refused and name not in ("cuLaunchKernel", "cuStreamWaitValue64_v2"):
+                return lambda *arguments: refused[name]
+        return object.__getattribute__(self, name)
+
+    def _need_context(self) -> None:
+        assert getattr(_contexts, "current", 0) == self.context, "no context, or another device's"
+
+    def cuInit(self, flags: Any) -> int:
+        return 0
+
+    def cuGetErrorName(self, code: Any, name: Any) -> int:
+        name._obj.value = b"CUDA_ERROR_OF_THE_FAKE"
+        return 0
+
+    def cuDeviceGet(self, device: Any, ordinal: Any) -> int:
+        device._obj.value = ordinal.value
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, which: Any, device: Any) -> int:
+        value._obj.value = {16: 2, 75: 9, 76: 0, 122: int(self.memory_operations)}[which.value]
+        return 0
+
+    def cuDeviceGetUuid_v2(self, uuid: Any, device: Any) -> int:
+        uuid._obj.bytes[:] = list(self.number.to_bytes(16, "little"))
+        return 0
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = getattr(_contexts, "current", None)
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        _contexts.current = context.value
+        return 0
+
+    def cuCtxEnablePeerAccess(self, context: Any, flags: Any) -> int:
+        return 0
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        before = getattr(_contexts, "relaxed", False)
+        _contexts.relaxed = mode._obj.value == 2
+        mode._obj.value = 2 if before else 0
+        return 0
+
+    def cuModuleLoadDataEx(self, module: Any, image: Any, *options: Any) -> int:
+        self._need_context()
+        module._obj.value = next(_numbers)
+        return 0
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: Any) -> int:
+        function._obj.value = module.value
+        self._functions[module.value] = name.value.decode().removeprefix("dgcl_")
+        return 0
+
+    def cuFuncGetAttribute(self, value: Any, which: Any, function: Any) -> int:
+        value._obj.value = 32
+        return 0
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *rest: Any) -> int:
+        count._obj.value = 2
+        return 0
+
+    def cuStreamCreate(self, stream: Any, flags: Any) -> int:
+        self._need_context()
+        assert flags.value == 1
+        stream._obj.value = self.new_stream()
+        return 0
+
+    def new_stream(self) -> int:
+        """As of a library that makes its own."""
+        number = 0x100 + next(_numbers)
+        self._streams[number] = Stream()
+        return number
+
+    def cuStreamDestroy_v2(self, stream: Any) -> int:
+        self._need_context()
+        assert not self._streams.pop(stream.value).work, "it had not ended"
+        return 0
+
+    def cuCtxGetStreamPriorityRange(self, lowest: Any, highest: Any) -> int:
+        self._need_context()
+        lowest._obj.value, highest._obj.value = 0, -2
+        return 0
+
+    def cuStreamCreateWithPriority(self, stream: Any, flags: Any, priority: Any) -> int:
+        assert priority.value == -2
+        return self.cuStreamCreate(stream, flags)
+
+    def cuStreamSynchronize(self, stream: Any) -> int:
+        self._need_context()
+        self.blocks.append(threading.current_thread().name)
+        end = time.monotonic() + 60
+        while self._streams[stream.value or 0].work:
+            assert time.monotonic() < end, "blocked for ever"
+            time.sleep(1e-5)
+        return 0
+
+    def cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
+        status._obj.value = int(self._streams[stream.value or 0].captured is not None)
+        return 0
+
+    def cuEventCreate(self, event: Any, flags: Any) -> int:
+        self._need_context()
+        event._obj.value = number = 0x10000 + next(_numbers)
+        self._events[number] = Event()
+        return 0
+
+    def cuEventDestroy_v2(self, event: Any) -> int:
+        del self._events[event.value]
+        return 0
+
+    def cuEventQuery(self, event: Any) -> int:
+        self._need_context()
+        if self._capturing and not getattr(_contexts, "relaxed", False):
+            return 900
+        mine = self._events[event.value]
+        return 0 if mine.happened >= mine.recorded else 600
+
+    def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
+        self._need_context()
+        if self._capturing and not getattr(_contexts, "relaxed", False):
+            return 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        if self._used + size.value > self.limit:
+            return 2  # CUDA_ERROR_OUT_OF_MEMORY
+        self._used += size.value
+        allocation = Allocation(self, size.value)
+        address._obj.value = allocation.address
+        self.memory.add(allocation.address, size.value, allocation)
+        return 0
+
+    def cuMemFree_v2(self, address: Any) -> int:
+        self._need_context()
+        allocation = self.memory.remove(address.value)
+        self._used -= allocation.size
+        return 0
+
+    def cuMemsetD8Async(self, address: Any, value: Any, size: Any, stream: Any) -> int:
+        self._need_context()
+        where, count = address.value, size.value
+        self._streams[stream.value or 0].put(
+            lambda: (self.check(where, count), ctypes.memset(where, value.value, count))[0]
+        )
+        return 0
+
+    def cuMemcpyHtoDAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
+        self._need_context()
+        data = ctypes.string_at(source.value, size.value)  # as from memory that is not locked
+        where = target.value
+        self._streams[stream.value or 0].put(
+            lambda: (self.check(where, len(data)), ctypes.memmove(where, data, len(data)))[0]
+        )
+        return 0
+
+    def cuMemcpyDtoHAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
+        self._need_context()
+        end = time.monotonic() + 60
+        while self.held and any(stream.work for stream in list(self._streams.values())):
+            assert time.monotonic() < end, "blocked for ever"
+            time.sleep(1e-3)
+        self.memory.check(target.value, size.value)  # locked
+        self._copy(target.value, source.value, size.value, stream.value)
+        return 0
+
+    def cuIpcGetMemHandle(self, handle: Any, address: Any) -> int:
+        allocation = self.memory._known[address.value][1]
+        packed = struct.pack("qqq", os.getpid(), allocation.file, allocation.size)
+        ctypes.memmove(ctypes.addressof(handle._obj), packed, len(packed))
+        return 0
+
+    def cuIpcOpenMemHandle_v2(self, address: Any, handle: Any, flags: Any) -> int:
+        self._need_context()
+        process, file, size = struct.unpack("qqq", bytes(handle)[:24])
+        if process == os.getpid():
+            return 201  # CUDA_ERROR_INVALID_CONTEXT
+        opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
+        mapped = mmap.mmap(opened, size)
+        os.close(opened)
+        address._obj.value = where = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        self.memory.add(where, size, mapped)
+        return 0
+
+    def cuIpcCloseMemHandle(self, address: Any) -> int:
+        self._need_context()
+        self.memory.remove(address.value)
+        return 0
+
+    def cuMemHostRegister_v2(self, address: Any, size: Any, flags: Any) -> int:
+        self._need_context()
+        self.memory.add(address.value, size.value, None)
+        return 0
+
+    def cuMemHostGetDevicePointer_v2(self, mapped: Any, address: Any, flags: Any) -> int:
+        mapped._obj.value = address.value
+        return 0
+
+    def cuMemHostUnregister(self, address: Any) -> int:
+        self.memory.remove(address.value)
+        return 0
+
+
+class Allocation:
+    """Memory of a device, as a file that other processes can open. Fresh memory is full of rubbish."""
+
+    def __init__(self, device: FakeCuda, size: int) -> None:
+        self.device, self.size = device, size
+        self.file = os.memfd_create("fake-cuda")
+        os.ftruncate(self.file, size)
+        self.mapped = mmap.mmap(self.file, size)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
+        np.frombuffer(self.mapped, np.uint8)[: 1 << 16] = 0xA5
+
+    def __del__(self) -> None:
+        os.close(self.file)

@@ -1,0 +1,256 @@
+"""What the CUDA kernels do, on the same tables, with numpy: for the driver that is made of host memory.
+
+Each is (number of parameters, whether it can go on, what it does).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dgcl.kernels import cuda_tables as tables
+from dgcl.kernels.cuda_catalogue import UNITS
+from dgcl.kernels.cuda_numbers import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
+
+_BUFFERS = 16  # bytes into a ready line
+
+
+def word(address: int) -> int:
+    return ctypes.c_int64.from_address(address).value
+
+
+def set_word(device: FakeCuda, address: int, value: int) -> None:
+    device.check(address, 8)
+    if not (device.broken_writes and not device.is_own(address)):
+        ctypes.c_int64.from_address(address).value = value
+
+
+def array(device: FakeCuda, address: int, count: int, kind: Any) -> np.ndarray:
+    kind = np.dtype(kind)
+    device.check(address, count * kind.itemsize)
+    return np.frombuffer((ctypes.c_char * (count * kind.itemsize)).from_address(address), kind, count)
+
+
+def rows_at(device: FakeCuda, address: int, count: int, row_bytes: int) -> np.ndarray:
+    return array(device, address, count * row_bytes, np.uint8).reshape(count, row_bytes)
+
+
+def skips(state: int) -> bool:
+    return word(state + tables.SKIP) != 0
+
+
+def enter(device: FakeCuda, name: str, grid: int, addresses: int, words: int, *values: int) -> None:
+    for i, value in enumerate(values[:4]):
+        set_word(device, addresses + 8 * i, value)
+    for i, value in enumerate(values[4:]):
+        set_word(device, words + 8 * i, value)
+
+
+def announce(
+    device: FakeCuda, name: str, grid: int, state: int, lines: int, num_lines: int, words: int, num_words: int
+) -> None:
+    if skips(state):
+        return
+    call = word(state + tables.CALL) + 1
+    set_word(device, state + tables.CALL, call)
+    said = array(device, words, num_words, np.int64).tolist()
+    for line in array(device, lines, num_lines, np.int64).tolist():
+        for i, value in enumerate(said):
+            set_word(device, line + 8 * (i + 1), value)
+        set_word(device, line, call)
+
+
+def flags_of(device: FakeCuda, flags: int, count: int) -> list[tuple[int, ...]]:
+    return array(device, flags, count, tables.FLAG).tolist()
+
+
+def wait_ready(device: FakeCuda, state: int, flags: int, count: int) -> bool:
+    call = word(state + tables.CALL)
+    if skips(state) or word(word(state + tables.ABORT)) != 0:
+        return True
+    for flag in flags_of(device, flags, count):
+        device.check(flag[0], 8)
+        value = word(flag[0])
+        if value == tables.FLAG_MAX:
+            return True
+        if value < call * flag[1] + flag[2]:
+            return False
+    return True
+
+
+def wait(device: FakeCuda, name: str, grid: int, state: int, flags: int, count: int) -> None:
+    if skips(state):
+        return
+    call = word(state + tables.CALL)
+    for i, flag in enumerate(flags_of(device, flags, count)):
+        value = word(flag[0])
+        if value == tables.FLAG_MAX or value < call * flag[1] + flag[2]:
+            set_word(device, state + tables.FAULT, tables.ABORTED)
+            set_word(device, state + tables.WHERE, i)
+            set_word(device, state + tables.SKIP, 1)
+            return
+
+
+def _find(device: FakeCuda, flag: tuple[int, ...], which: int) -> int | None:
+    base, size, offset = array(device, flag[0] + _BUFFERS + 24 * which, 3, np.int64).tolist()
+    if size == 0 or flag[5] < 0:
+        return 0
+    for known in array(device, flag[4], flag[5], tables.MAP).tolist():
+        if known[:2] == (base, size) and known[2] != 0:
+            return known[2] + offset
+    return None
+
+
+def resolve_ready(device: FakeCuda, state: int, addresses: int, flags: int, count: int, tag: int) -> bool:
+    if skips(state) or word(word(state + tables.ABORT)) != 0:
+        return True
+    return all(
+        _find(device, flag, which) is not None or word(flag[0]) != word(state + tables.CALL)
+        for flag in flags_of(device, flags, count)
+        for which in range(2)
+    )
+
+
+def resolve(
+    device: FakeCuda, name: str, grid: int, state: int, addresses: int, flags: int, count: int, tag: int
+) -> None:
+    if skips(state):
+        return
+    for i, flag in enumerate(flags_of(device, flags, count)):
+        fault = 0
+        if word(flag[0]) != word(state + tables.CALL) or word(flag[0] + 8) != word(tag):
+            fault = tables.DISAGREES
+        for which in range(2):
+            found = _find(device, flag, which)
+            if found is None and fault == 0:
+                fault = tables.UNMAPPED
+            set_word(device, addresses + 8 * (flag[3] + which), found or 0)
+        if fault:
+            set_word(device, state + tables.FAULT, fault)
+            set_word(device, state + tables.WHERE, i)
+            set_word(device, state + tables.SKIP, 1)
+
+
+def signal(device: FakeCuda, name: str, grid: int, state: int, flags: int, count: int) -> None:
+    if skips(state):
+        return
+    call = word(state + tables.CALL)
+    for flag in flags_of(device, flags, count):
+        set_word(device, flag[0], call * flag[1] + flag[2])
+
+
+def _tasks(device: FakeCuda, tasks: int, blocks: int, grid: int) -> list[dict[str, int]]:
+    """What a launch's blocks do; every part of a task must have its block."""
+    dealt = array(device, blocks, grid, tables.BLOCK)
+    found = []
+    for task in np.unique(dealt["task"]).tolist():
+        mine = dealt[dealt["task"] == task]
+        assert sorted(mine["part"].tolist()) == list(range(int(mine["parts"][0])))
+        record = array(device, tasks + task * tables.TASK_BYTES, 1, tables.TASK)[0]
+        found.append({key: int(record[key]) for key in tables.TASK.names or ()})
+    return found
+
+
+def gather(
+    device: FakeCuda,
+    name: str,
+    grid: int,
+    state: int,
+    addresses: int,
+    tasks: int,
+    blocks: int,
+    rows: int,
+    row_bytes: int,
+) -> None:
+    if skips(state):
+        return
+    for task in _tasks(device, tasks, blocks, grid):
+        near, far, target = (word(addresses + 8 * task[slot]) for slot in ("source", "second", "target"))
+        index = array(device, rows + 4 * task["first"], task["count"], np.int32)
+        out = rows_at(device, target + task["to"] * row_bytes, task["count"], row_bytes)
+        limit = task["near_rows"]
+        for start, skipped, chosen in ((near, 0, index < limit), (far, limit, index >= limit)):
+            if chosen.any():
+                numbers = index[chosen] - skipped
+                picked = rows_at(device, start, int(numbers.max()) + 1, row_bytes)[numbers]
+                if not (device.broken_writes and not device.is_own(target)):
+                    out[chosen] = picked
+
+
+def sum_rows(
+    device: FakeCuda,
+    name: str,
+    grid: int,
+    state: int,
+    addresses: int,
+    tasks: int,
+    blocks: int,
+    pointers: int,
+    slots: int,
+    row_bytes: int,
+) -> None:
+    if skips(state):
+        return
+    element = re.fullmatch(r"sum_(\w+)_\d+", name)
+    assert element is not None
+    dtype = getattr(torch, element[1])
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+    def typed(memory: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(memory.copy()).view(dtype).to(wide)
+
+    for task in _tasks(device, tasks, blocks, grid):
+        target = word(addresses + 8 * task["target"]) + task["to"] * row_bytes
+        ptr = array(device, pointers + 4 * task["first"], task["count"] + 1, np.int32)
+        where = array(device, slots + 4 * int(ptr[0]), int(ptr[-1] - ptr[0]), np.int32)
+        arrivals = word(addresses + 8 * task["second"])
+        counts = np.diff(ptr)
+        begin = (ptr - ptr[0])[:-1].copy()
+        taken = np.zeros(task["count"], np.int64)
+        if task["source"] >= 0:
+            own = word(addresses + 8 * task["source"]) + task["first"] * row_bytes
+            total = typed(rows_at(device, own, task["count"], row_bytes))
+        else:
+            assert (counts > 0).all(), "a row that nobody has"
+            total = typed(
+                np.concatenate(
+                    [rows_at(device, arrivals + int(where[b]) * row_bytes, 1, row_bytes) for b in begin]
+                )
+            )
+            taken += 1
+        while (taken < counts).any():
+            chosen = np.flatnonzero(taken < counts)
+            added = np.concatenate(
+                [
+                    rows_at(device, arrivals + int(where[begin[i] + taken[i]]) * row_bytes, 1, row_bytes)
+                    for i in chosen
+                ]
+            )
+            total[torch.from_numpy(chosen)] += typed(added)
+            taken[chosen] += 1
+        out = rows_at(device, target, task["count"], row_bytes)
+        out[:] = total.to(dtype).view(torch.uint8).numpy().reshape(out.shape)
+
+
+def always(device: FakeCuda, *values: int) -> bool:
+    return True
+
+
+KERNELS: dict[str, tuple[int, Callable[..., bool], Callable[..., None]]] = {
+    "enter": (13, always, enter),
+    "announce": (5, always, announce),
+    "wait": (3, wait_ready, wait),
+    "resolve": (5, resolve_ready, resolve),
+    "signal": (3, always, signal),
+    "gather": (6, always, gather),
+    **{f"sum_{element}": (7, always, sum_rows) for element in ITEM_BYTES},
+}
+assert UNITS

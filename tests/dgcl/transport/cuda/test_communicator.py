@@ -1,0 +1,262 @@
+"""Communicators of device tensors, on devices made of host memory; and how devices are asked for."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.build import _several_machines, prepare
+from dgcl.communicator import Communicator
+from dgcl.prepare.part_files import save_shares
+from dgcl.ranks.context import context
+from dgcl.ranks.machines import RankPlace, places_of_ranks
+from dgcl.transport.cuda import open_devices
+from dgcl.transport.cuda.exchange import DeviceExchange
+from tests.dgcl.support_plans import World, make_world, random_world
+from tests.dgcl.support_ranks import on_threads
+from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
+from tests.dgcl.transport.cuda.fake_ranks import open_fake
+
+WORLD = random_world(3, 3, "random-1")
+PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
+
+
+class InStep:
+    """A device exchange whose results are there when a call returns: here torch computes on the host."""
+
+    def __init__(self, exchange: DeviceExchange) -> None:
+        self._exchange = exchange
+
+    def expand(self, rows: Tensor) -> Tensor:
+        out = self._exchange.expand(rows)
+        self._exchange.synchronize()
+        return out
+
+    def fold(self, rows: Tensor) -> Tensor:
+        out = self._exchange.fold(rows)
+        self._exchange.synchronize()
+        return out
+
+    def poison(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def on_device(world: World, function: Any, memory: Memory | None = None) -> list[Any]:
+    """``function(comm)`` on ranks that are threads, each with a device of its own."""
+    shares = world.shares()
+    memory = memory or Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(world.world_size)]
+
+    def run() -> Any:
+        control = context.require_control()
+        program, plan, local, sizes = shares[control.rank]
+        device = open_fake(fakes[control.rank])
+        comm = Communicator(program, plan, local, sizes, control, 20.0, device=device)
+        context.opened.add(comm)
+        assert comm._on_device is not None
+        comm.use_exchange(InStep(comm._on_device))
+        result = function(comm)
+        fakes[control.rank].drain()
+        return result
+
+    try:
+        return dgcl.launch(run, world.world_size)
+    finally:
+        for fake in fakes:
+            fake.stop()
+
+
+def train(comm: Communicator) -> list[Tensor]:
+    """Two layers, three steps, halo gradients and a halo of constants."""
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(comm.num_nodes, 6, generator=generator, dtype=torch.float64)
+    weights = [torch.randn(6, 6, generator=generator, dtype=torch.float64) for _ in range(2)]
+    parameters = [weight.requires_grad_() for weight in weights]
+    x = comm.dispatch_features(features, halo=True)
+    seen = [x.clone()]
+    for _ in range(3):
+        h = torch.tanh(x[: comm.num_owned] @ parameters[0] + x.sum(0))
+        h = dgcl.graph_allgather(h, comm)
+        pending = dgcl.graph_allgather_async((h[: comm.num_owned] @ parameters[1]).relu(), comm)
+        loss = pending.wait().square().sum() + h.square().sum()
+        grads = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, grad in zip(parameters, grads, strict=True):
+                parameter -= 1e-3 * comm.all_reduce_sum(grad)
+        seen += [loss.detach().clone(), *(parameter.detach().clone() for parameter in parameters)]
+    return seen
+
+
+def test_training_is_that_of_the_cpu_to_the_bit() -> None:
+    wanted = on_threads(WORLD, train)
+    for mine, theirs in zip(on_device(WORLD, train), wanted, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_bytes_are_those_of_the_plan_and_memory_goes_back() -> None:
+    def body(comm: Communicator) -> Any:
+        comm.expand(torch.ones(comm.num_owned, 2))
+        comm.fold(torch.ones(comm.num_local, 2))
+        comm.synchronize()
+        return {verb: sent.clone() for verb, sent in comm.bytes_sent.items()}
+
+    counted = on_device(WORLD, body)
+    for rank, sent in enumerate(counted):
+        assert sent["expand"].tolist() == (8 * WORLD.planned_rows[rank]).tolist()
+        assert sent["fold"].tolist() == (8 * WORLD.planned_rows[:, rank]).tolist()
+
+
+def test_rows_that_are_handed_out_are_on_the_device() -> None:
+    """Meta stands for a device that is not the CPU."""
+
+    def body(comm: Communicator) -> list[str]:
+        comm.device = torch.device("meta")
+        edges = comm.dispatch_edges(torch.ones(comm.num_edges, 2))
+        vertices = comm.dispatch_features(torch.ones(comm.num_nodes, 2))
+        assert edges.shape == (comm.local.num_edges, 2)
+        return [edges.device.type, vertices.device.type]
+
+    assert on_device(PAIR, body) == [["meta", "meta"]] * 2
+
+
+def test_parts_from_files_are_joined_on_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = prepare(WORLD.graph, 3, "uniform", part=WORLD.part)
+    save_shares(tmp_path / "parts", shares)
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(3)]
+    opened = threading.local()
+    monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", lambda device: open_fake(fakes[opened.rank]))
+
+    def run() -> bool:
+        opened.rank = context.require_control().rank
+        comm = dgcl.load_comm_info(tmp_path / "parts", device="cuda")
+        assert isinstance(comm._on_device, DeviceExchange)
+        rows = (comm.owned_ids[:, None] * 10 + torch.arange(3)).float()
+        out = comm.expand(rows)
+        comm.synchronize()
+        ids = torch.cat([comm.owned_ids, comm.halo_ids])
+        comm.close()
+        return torch.equal(out, (ids[:, None] * 10 + torch.arange(3)).float())
+
+    try:
+        assert dgcl.launch(run, 3) == [True] * 3
+    finally:
+        for fake in fakes:
+            fake.stop()
+
+
+def test_parts_ask_for_a_device_that_is_there(tmp_path: Path) -> None:
+    def run() -> None:
+        with pytest.raises(ValueError, match="device: expected 'cpu' or a CUDA device, got meta"):
+            dgcl.load_comm_info(tmp_path, device="meta")
+
+    dgcl.launch(run, 2)
+
+
+def test_a_baseline_may_take_over_and_give_back() -> None:
+    def body(comm: Communicator) -> bool:
+        comm.use_exchange(None)
+        return comm._exchange is comm._on_device
+
+    assert on_device(PAIR, body) == [True, True]
+
+
+def test_rows_elsewhere_are_refused() -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(ValueError, match=r"rows must be on the CPU, .*got meta.*; move them"):
+            comm.expand(torch.ones(comm.num_owned, 2, device="meta"))
+
+    on_threads(PAIR, body)
+
+
+def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(2)]
+    for fake in fakes:
+        fake.refused["cuMemHostRegister_v2"] = 801
+
+    def run() -> None:
+        control = context.require_control()
+        device = open_fake(fakes[control.rank])
+        with pytest.raises(dgcl.CommError, match=r"cannot lock shared memory.*801"):
+            DeviceExchange(PAIR.programs[control.rank], control, 20.0, device)
+
+    dgcl.launch(run, 2)
+    for fake in fakes:
+        fake.stop()
+
+
+def test_split_graphs_sum_as_on_the_cpu() -> None:
+    """Both parts of the edges, and gradients, of rows that a device exchanges."""
+
+    def run(comm: Communicator) -> list[Tensor]:
+        rows = torch.arange(comm.num_owned * 3, dtype=torch.float64).view(-1, 3).requires_grad_()
+        split = comm.split_graph(torch.arange(1, comm.local.num_edges + 1, dtype=torch.float64))
+        out = split.sum(rows)
+        out.square().sum().backward()
+        assert rows.grad is not None
+        return [out.detach().clone(), rows.grad]
+
+    for mine, theirs in zip(on_device(WORLD, run), on_threads(WORLD, run), strict=True):
+        assert all(map(torch.equal, mine, theirs))
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("meta", "device: expected 'cpu' or a CUDA device, got meta"),
+        ("nonsense", "device: 'nonsense'"),
+        pytest.param(
+            "cuda",
+            "sees no CUDA device; use device='cpu'",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_no_such_device(device: str, message: str) -> None:
+    def run() -> None:
+        rank = context.require_control().rank
+        with pytest.raises(ValueError, match=message) as caught:
+            open_devices(context.require_control(), device if rank == 1 else "cpu")
+        assert "rank 1" in str(caught.value)
+
+    dgcl.launch(run, 2)
+
+
+def test_the_cpu_needs_no_device() -> None:
+    def run() -> bool:
+        return open_devices(context.require_control(), "cpu") is None
+
+    assert dgcl.launch(run, 2) == [True, True]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one-gpu", "a-gpu-each"])
+def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def find_topology(control: object, places: list[RankPlace]) -> SimpleNamespace:
+        asked.append([place.gpu for place in places])
+        return SimpleNamespace(topology="found")
+
+    monkeypatch.setattr("dgcl.build.find_topology", find_topology)
+
+    def run() -> object:
+        control = context.require_control()
+        number = 1 if shared else 1 + control.rank
+        places = places_of_ranks(control, f"GPU-{UUID(int=number)}")
+        return _several_machines(control, "auto", places)
+
+    assert dgcl.launch(run, 2) == (["uniform:2"] * 2 if shared else ["found"] * 2)
+    first = "GPU-00000000-0000-0000-0000-000000000001"
+    assert asked == ([] if shared else [[first, first[:-1] + "2"]] * 2)

@@ -1,0 +1,212 @@
+"""Rows between devices that cannot reach each other: found out at set-up, and brought through the host."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError
+from dgcl.transport.cuda.gpu import Device
+from dgcl.transport.cuda.lanes import NUM_SLOTS, cut
+from tests.dgcl.support_plans import make_world, random_world
+from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
+from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
+from tests.dgcl.transport.cuda.test_exchange import both_verbs
+
+PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
+
+
+def losing(*ranks: int) -> Any:
+    """What these ranks' devices write into others gets lost, whatever the driver says."""
+
+    def prepare(fakes: list[FakeCuda]) -> None:
+        for rank in ranks:
+            fakes[rank].broken_writes = True
+
+    return prepare
+
+
+@pytest.fixture(params=[64, 1 << 12], ids=["many-slices", "one-slice"])
+def slice_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("trees", ["direct", "line", pytest.param("random-1", marks=pytest.mark.slow)])
+def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
+    """Rank 1 reaches nobody, the others reach each other: both ways in one call."""
+    world = random_world(3, 3, trees, num_nodes=30, num_edges=90)
+
+    def body(rank: Rank) -> Any:
+        both_verbs(rank, 3, torch.float32)
+        both_verbs(rank, 2, torch.bfloat16, 1)
+        lanes = rank.exchange._connections.lanes
+        assert lanes is not None
+        return sorted(lanes.staged), rank.exchange.bytes_sent[0].tolist()
+
+    results, _ = on_devices(world, body, shared=False, prepare=losing(1))
+    assert [staged for staged, _ in results] == [[1], [0, 2], [1]]
+    for rank, (_, sent) in enumerate(results):
+        assert sent == ((3 * 12 + 4) * world.planned_rows[rank]).tolist()
+
+
+def test_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dgcl"):
+        on_devices(PAIR, lambda rank: None, shared=False, prepare=losing(0, 1))
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("ranks 0 and 1 exchange rows through locked memory of the host" in line for line in said) == 1
+
+
+@pytest.mark.usefixtures("slice_bytes")
+def test_no_call_waits_for_the_device_here_either() -> None:
+    frozen: list[FakeCuda] = []
+
+    def prepare(fakes: list[FakeCuda]) -> None:
+        losing(0)(fakes)
+        frozen.extend(fakes)
+
+    def body(rank: Rank) -> None:
+        both_verbs(rank, 5, torch.float32, 1)
+        rank.control.barrier()
+        rank.fake.frozen.set()
+        rank.fake.blocks.clear()
+        rank.control.barrier()
+        results = [rank.exchange.expand(rank.owned(5, seed=seed)) for seed in range(5)]
+        folded = [rank.exchange.fold(rank.local(5, seed=seed)) for seed in range(5)]
+        assert rank.fake.blocks == []
+        rank.fake.frozen.clear()
+        rank.wait()
+        for seed in range(5):
+            assert torch.equal(results[seed], rank.expanded(5, seed=seed))
+            assert torch.equal(folded[seed], rank.folded(5, seed=seed))
+
+    on_devices(PAIR, body, shared=False, prepare=prepare)
+
+
+def test_a_driver_that_exports_nothing_leaves_the_host() -> None:
+    def prepare(fakes: list[FakeCuda]) -> None:
+        for fake in fakes:
+            fake.refused["cuIpcGetMemHandle"] = 801
+
+    on_devices(PAIR, lambda rank: both_verbs(rank, 3, torch.float32), shared=False, prepare=prepare)
+
+
+def test_devices_that_are_kept_closed_use_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Device.__init__
+
+    def closed(self: Device, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.is_open = False
+
+    monkeypatch.setattr(Device, "__init__", closed)
+
+    def body(rank: Rank) -> int:
+        both_verbs(rank, 3, torch.float32)
+        return len(rank.exchange._connections.wires.staged)
+
+    results, _ = on_devices(PAIR, body)
+    assert results == [1, 1]
+
+
+def test_rows_without_bytes_come_too() -> None:
+    def body(rank: Rank) -> None:
+        out = rank.exchange.expand(torch.zeros(rank.program.num_owned, 0))
+        assert out.shape == (rank.program.num_local, 0)
+        both_verbs(rank, 1, torch.float32, 1)
+
+    on_devices(PAIR, body, shared=False, prepare=losing(0))
+
+
+def test_a_rank_may_leave_when_its_part_is_enqueued() -> None:
+    def body(rank: Rank) -> Any:
+        both_verbs(rank, 3, torch.float32, 1)
+        rank.control.barrier()
+        if rank.rank == 0:
+            rank.fake.frozen.set()
+        out = rank.exchange.expand(rank.owned(3, seed=1))
+        if rank.rank == 1:
+            rank.exchange.close()
+        else:
+            time.sleep(0.3)
+            rank.fake.frozen.clear()
+            rank.wait()
+        return torch.equal(out, rank.expanded(3, seed=1))
+
+    results, _ = on_devices(PAIR, body, shared=False, prepare=losing(0))
+    assert results == [True, True]
+
+
+def test_a_late_rank_is_named() -> None:
+    def body(rank: Rank) -> Any:
+        both_verbs(rank, 3, torch.float32, 1)
+        rank.control.barrier()
+        if rank.rank == 1:
+            time.sleep(2.0)
+            return None
+        with pytest.raises(CommError) as caught:  # noqa: PT012
+            rank.exchange.expand(rank.owned(3))
+            rank.wait()
+        rank.fake.drain()
+        return caught.type, str(caught.value)
+
+    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0, prepare=losing(0))
+    assert results[0][0] is CommTimeoutError
+    assert "missing from rank 1 (it has not begun this call)" in results[0][1]
+
+
+def test_different_calls_are_noticed() -> None:
+    def body(rank: Rank) -> Any:
+        both_verbs(rank, 3, torch.float32, 1)
+        rank.control.barrier()
+        with pytest.raises(CommError) as caught:  # noqa: PT012
+            rank.exchange.expand(rank.owned(3 + rank.rank))
+            rank.wait()
+        return caught.type
+
+    results, _ = on_devices(PAIR, body, shared=False, timeout=10.0, prepare=losing(0))
+    assert results == [DisagreementError] * 2
+
+
+def test_such_a_call_is_not_captured() -> None:
+    def body(rank: Rank) -> None:
+        both_verbs(rank, 3, torch.float32, 1)
+        rank.control.barrier()
+        rank.fake.begin_capture(rank.stream)
+        with pytest.raises(RuntimeError, match="cannot be captured into a CUDA graph"):
+            rank.exchange.expand(rank.owned(3))
+        rank.fake.end_capture(rank.stream)
+
+    on_devices(PAIR, body, shared=False, prepare=losing(0))
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_slices_cover_every_byte_once_in_the_same_order_at_both_ends(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", size)
+    world = random_world(3, 4, "random-1")
+    every = frozenset(range(4))
+    for sender in world.programs:
+        given = cut(sender.expand, 12, every, receives=False)
+        for receiver in world.programs:
+            taken = cut(receiver.expand, 12, every, receives=True)
+            ends = [
+                [
+                    (piece.number, piece.portion, piece.first, piece.num_bytes, piece.last)
+                    for pieces in cuts.values()
+                    for piece in pieces
+                    if piece.peer == other
+                ]
+                for cuts, other in ((given, receiver.rank), (taken, sender.rank))
+            ]
+            assert ends[0] == ends[1]
+            rows = sender.expand.send_count[sender.expand.send_peer == receiver.rank].sum()
+            assert sum(piece[3] for piece in ends[0]) == 12 * rows
+            assert [piece[0] for piece in ends[0]] == list(range(len(ends[0])))
+            assert np.all([piece[3] <= size for piece in ends[0]])
+    assert NUM_SLOTS == 2

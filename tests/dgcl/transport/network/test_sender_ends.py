@@ -1,0 +1,40 @@
+"""A sender that marks its last send and ends while the executor asks what a partner that has left still lacks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dgcl.transport.shared_memory.engine import EXPAND
+from dgcl.transport.shared_memory.tasks import Call
+from dgcl.transport.shared_memory.waits import arrived_meanwhile
+
+
+@pytest.mark.parametrize(("ends", "through"), [(True, True), (False, False)], ids=["all sent", "cut off"])
+def test_what_is_sent_at_the_last_moment_is_not_missing(ends: bool, through: bool) -> None:
+    ready = np.array([1], np.int64)
+    job: Any = SimpleNamespace(sent=np.zeros(1, np.uint8))
+
+    def is_set() -> bool:
+        job.sent[:] = ends
+        return True
+
+    job.sender_done = SimpleNamespace(is_set=is_set)
+    schedule = SimpleNamespace(
+        recv_peer=np.zeros(0, int), recv_stage=np.zeros(0, int), send_peer=np.array([0])
+    )
+    task: Any = SimpleNamespace(
+        verb=EXPAND,
+        schedule=schedule,
+        sent=np.ones(1, np.uint8),
+        received=np.zeros(0, np.uint8),
+        remote=np.array([True]),
+        lines=(np.array([ready.ctypes.data]), np.array([ready.ctypes.data])),
+    )
+    row_type: Any = None
+    call = Call(task, 1, 0, row_type, (0, 0, 0), job=job)
+    boards: Any = [SimpleNamespace(current_call=lambda: (1, 0))]
+    assert arrived_meanwhile(call, 0, boards, 1) == through

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dgcl.transport.shared_memory.caches import last_level_cache
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        (["48K", "1024K", "32768K"], 32 << 20),
+        (["32K", "256M"], 256 << 20),
+        (["64"], 64),
+        (["nonsense"], 32 << 20),
+        ([""], 32 << 20),
+        ([], 32 << 20),
+    ],
+    ids=["kilobytes", "megabytes", "bytes", "unreadable", "empty", "none"],
+)
+def test_the_largest_cache_is_found(sizes: list[str], expected: int, tmp_path: Path) -> None:
+    for number, size in enumerate(sizes):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        (folder / "size").write_text(f"{size}\n")
+    assert last_level_cache(tmp_path) == expected
+
+
+def test_this_machine_has_some() -> None:
+    assert last_level_cache() > 0

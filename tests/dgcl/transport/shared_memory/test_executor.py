@@ -1,0 +1,525 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.errors import CommError
+from dgcl.ranks.context import context
+from tests.dgcl.rank_pool import RankPool
+from tests.dgcl.support_plans import World, make_world, random_world
+from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
+from tests.samples import sampled
+
+DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.complex64,
+    torch.complex128,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
+SUMMABLE = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+SHAPES = ((), (1,), (7,), (3, 5), (128,), (602,), (0,), (2, 0, 3))
+
+WORLDS = {
+    "one rank": random_world(0, 1),
+    "two": random_world(1, 2),
+    "three in a line": random_world(2, 3, "line"),
+    "four over a hub": random_world(3, 4, "hub"),
+    "four in chains": random_world(4, 4, "chain"),
+    "four at random": random_world(5, 4, "random-1"),
+    "eight at random": random_world(6, 8, "random-2"),
+    "eight direct": random_world(6, 8),
+    "sixteen in a line": random_world(7, 16, "line", num_nodes=40, num_edges=120),
+    "empty parts": random_world(8, 5, "random-1", empty=(0, 3)),
+    "more ranks than vertices": random_world(9, 6, "line", num_nodes=3, num_edges=9),
+    "nothing to exchange": make_world([(0, 1), (2, 3)], [0, 0, 1, 1], 2),
+    "no edges": make_world([], [0, 1, 1], 2),
+    "one rank without a halo": make_world([(0, 1), (0, 2)], [0, 1, 1], 2),
+}
+worlds = pytest.mark.parametrize(
+    "world",
+    sampled(WORLDS.values(), keep=lambda n: list(WORLDS)[n] != "sixteen in a line"),
+    ids=WORLDS,
+)
+some_worlds = pytest.mark.parametrize(
+    "world", [WORLDS["three in a line"], WORLDS["four at random"]], ids=["line", "random"]
+)
+
+
+@worlds
+def test_expand_copies_every_bit_of_every_type_and_shape(world: World) -> None:
+    def run(comm: Communicator) -> None:
+        ids = local_ids(comm)
+        for dtype in DTYPES:
+            for shape in SHAPES:
+                full = random_bits((comm.num_nodes, *shape), dtype)
+                assert same_bits(comm.expand(full[comm.owned_ids]), full[ids]), (dtype, shape)
+
+    on_threads(world, run)
+
+
+@worlds
+def test_fold_of_small_integers_is_exact_in_every_type(world: World) -> None:
+    def run(comm: Communicator) -> None:
+        generator = torch.Generator().manual_seed(comm.rank)
+        for dtype in SUMMABLE:
+            for shape in SHAPES:
+                drawn = torch.randint(0, 7, (comm.num_local, *shape), generator=generator)
+                rows = drawn.to(dtype)
+                result = comm.fold(rows)
+                assert same_bits(result, folded(comm, rows)), (dtype, shape)
+                assert same_bits(rows, drawn.to(dtype)), "fold wrote to its argument"
+
+    on_threads(world, run)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64], ids=str)
+def test_integers_wrap_around_as_in_torch(dtype: torch.dtype) -> None:
+    def run(comm: Communicator) -> None:
+        rows = random_bits((comm.num_local, 5), dtype, seed=comm.rank)
+        assert torch.equal(comm.fold(rows), folded(comm, rows))
+
+    on_threads(WORLDS["four at random"], run)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit", "per_hop"),
+    [
+        (torch.float16, 2.0**-11, True),
+        (torch.bfloat16, 2.0**-8, True),
+        (torch.float32, 2.0**-24, False),
+        (torch.float64, 2.0**-53, False),
+    ],
+    ids=["float16", "bfloat16", "float32", "float64"],
+)
+@pytest.mark.parametrize(
+    "name", ["three in a line", "four in chains", "eight at random", "sixteen in a line"]
+)
+def test_fold_of_floats_is_within_its_bound(
+    name: str, dtype: torch.dtype, unit: float, per_hop: bool
+) -> None:
+    """16-bit floats: one rounding per hop and one at the owner; wider ones: one per addition."""
+
+    def run(comm: Communicator) -> None:
+        generator = torch.Generator().manual_seed(comm.rank)
+        rows = torch.randn(comm.num_local, 33, dtype=torch.float64, generator=generator).to(dtype)
+        exact, size = folded(comm, rows.double()), folded(comm, rows.double().abs())
+        hops = comm.plan.num_stages if per_hop else comm.world_size
+        room = (1 + unit) ** (hops + 1) * (1 + 2.0**-23 * comm.world_size * per_hop) - 1
+        error = (comm.fold(rows).double() - exact).abs()
+        assert (error <= room * size + 2.0**-50 * size).all(), float((error / size).max() / unit)
+
+    on_threads(WORLDS[name], run)
+
+
+@worlds
+def test_bytes_executed_are_bytes_planned(world: World) -> None:
+    shapes = [(torch.float32, (7,)), (torch.int8, ()), (torch.float64, (2, 3)), (torch.float16, (0,))]
+    row_bytes = 28 + 1 + 48
+
+    def run(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
+        for dtype, shape in shapes:
+            comm.expand(torch.zeros(comm.num_owned, *shape, dtype=dtype))
+            comm.fold(torch.zeros(comm.num_local, *shape, dtype=dtype))
+        return comm.bytes_sent["expand"], comm.bytes_sent["fold"]
+
+    results = on_threads(world, run)
+    planned = world.planned_rows * row_bytes
+    assert np.array_equal(torch.stack([expand for expand, _ in results]), planned)
+    assert np.array_equal(torch.stack([fold for _, fold in results]), planned.T)
+
+
+def test_bytes_are_counted_once_when_memory_is_new() -> None:
+    """Halo and relay rows of one send lie in two new segments, which the sender maps one by one."""
+
+    def run(comm: Communicator) -> None:
+        planned = torch.from_numpy(world.planned_rows[comm.rank])
+        sent = torch.zeros(3, dtype=torch.int64)
+        for width in (1, 60_000, 1):
+            assert torch.equal(
+                comm.expand(torch.ones(comm.num_owned, width)), torch.ones(comm.num_local, width)
+            )
+            sent += planned * width * 4
+            assert torch.equal(comm.bytes_sent["expand"], sent)
+
+    world = WORLDS["three in a line"]
+    on_threads(world, run)
+
+
+@worlds
+def test_forward_backward_forward_again_is_exact(world: World) -> None:
+    """Nothing is carried over from call to call, neither in relay rows nor in arrivals."""
+
+    def run(comm: Communicator) -> None:
+        ids = local_ids(comm)
+        for step in range(4):
+            full = random_bits((comm.num_nodes, 6), torch.int64, seed=step)
+            assert torch.equal(comm.expand(full[comm.owned_ids]), full[ids])
+            rows = random_bits((comm.num_local, 9), torch.int64, seed=100 * step + comm.rank)
+            assert torch.equal(comm.fold(rows), folded(comm, rows))
+
+    on_threads(world, run)
+
+
+@some_worlds
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_two_runs_give_the_same_bits(world: World, dtype: torch.dtype) -> None:
+    def run(comm: Communicator) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(comm.rank)
+        rows = torch.randn(comm.num_local, 17, generator=generator).to(dtype)
+        results = []
+        for _ in range(3):
+            rows = comm.expand(comm.fold(rows).sin())
+            results.append(rows)
+        return results
+
+    first, second = on_threads(world, run), on_threads(world, run)
+    for mine, again in zip(first, second, strict=True):
+        for a, b in zip(mine, again, strict=True):
+            assert same_bits(a, b)
+
+
+def test_binary_tree_on_three_ranks() -> None:
+    edges = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
+
+    def run(comm: Communicator) -> tuple[list[int], list[float]]:
+        ids = dgcl.graph_allgather(comm.owned_ids).tolist()
+        x = torch.zeros(comm.num_owned, requires_grad=True)
+        dgcl.graph_allgather(x).sum().backward()
+        assert x.grad is not None
+        return ids, x.grad.tolist()
+
+    results = on_threads(make_world(edges, np.arange(7) % 3, 3), run)
+    assert [ids for ids, _ in results] == [[0, 3, 6, 1, 2], [1, 4, 0], [2, 5, 0]]
+    assert [grad for _, grad in results] == [[3, 1, 1], [2, 1], [2, 1]]
+
+
+# Whose memory a result lives in.
+
+
+def test_a_thousand_live_results_keep_their_values() -> None:
+    def run(comm: Communicator) -> None:
+        ids = local_ids(comm)
+        results = [comm.expand(comm.owned_ids * 1000 + step) for step in range(500)]
+        sums = [comm.fold(torch.full((comm.num_local, 3), step)) for step in range(500)]
+        for step, result in enumerate(results):
+            assert torch.equal(result, ids * 1000 + step)
+        once = folded(comm, torch.ones(comm.num_local, 3, dtype=torch.int64))
+        for step, total in enumerate(sums):
+            assert torch.equal(total, once * step)
+
+    on_threads(WORLDS["three in a line"], run)
+
+
+def test_results_outlive_the_communicator() -> None:
+    def run(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        result = comm.expand(comm.owned_ids)
+        total = comm.fold(torch.ones(comm.num_local, 2))
+        expected = local_ids(comm)
+        comm.close()
+        return result, total, expected
+
+    results = on_threads(WORLDS["four at random"], run)
+    gc.collect()
+    for result, total, expected in results:
+        assert torch.equal(result, expected)
+        result += 1  # and they are ordinary memory
+        assert torch.equal(result, expected + 1)
+        assert (total >= 1).all()
+
+
+def test_memory_does_not_grow_when_results_die() -> None:
+    def run(comm: Communicator) -> None:
+        pool = comm._runtime.pool
+        x = torch.zeros(comm.num_owned, 64, requires_grad=True)
+        sizes = []
+        for _ in range(60):
+            dgcl.graph_allgather(x).square().sum().backward()
+            sizes.append((pool.bytes_allocated, pool.bytes_in_use))
+        assert len(set(sizes[2:])) == 1, sizes
+
+    on_threads(WORLDS["four at random"], run)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda result: result.detach(),
+        lambda result: result[-1:],
+        lambda result: result.view(-1),
+        lambda result: result.t(),
+        lambda result: result.untyped_storage(),
+        lambda result: result.numpy(),
+        lambda result: result.clone().requires_grad_() * result,  # saved by autograd
+    ],
+    ids=["detach", "slice", "view", "transpose", "storage", "numpy", "saved for backward"],
+)
+def test_whatever_shows_a_result_keeps_its_memory(keep) -> None:  # type: ignore[no-untyped-def]
+    def run(comm: Communicator) -> None:
+        full = torch.arange(comm.num_nodes * 2.0).view(-1, 2)
+        result = comm.expand(full[comm.owned_ids])
+        address, kept = result.data_ptr(), keep(result)
+        del result
+        others = [comm.expand(full[comm.owned_ids] + 1) for _ in range(5)]
+        assert address not in [other.data_ptr() for other in others], "the block was handed out again"
+        del kept, others
+        again = [comm.expand(full[comm.owned_ids]) for _ in range(7)]
+        assert address in [other.data_ptr() for other in again], "the block was never handed out again"
+
+    on_threads(WORLDS["three in a line"], run)
+
+
+def test_results_may_be_written_to() -> None:
+    """A result is the caller's: writing to it touches neither the owner's rows nor another rank's result."""
+
+    def run(comm: Communicator) -> None:
+        rows = comm.owned_ids.clone()
+        first = comm.expand(rows)
+        first.fill_(-1)
+        comm.control.barrier()
+        assert torch.equal(rows, comm.owned_ids)
+        assert torch.equal(comm.expand(rows), local_ids(comm))
+        rows.fill_(5)
+        total = comm.fold(torch.ones(comm.num_local))
+        total.zero_()
+        comm.control.barrier()
+        assert torch.equal(comm.fold(torch.ones(comm.num_local)), folded(comm, torch.ones(comm.num_local)))
+
+    on_threads(WORLDS["four at random"], run)
+
+
+@pytest.mark.parametrize(
+    "shape_up",
+    [
+        lambda grad: grad[:, :1].expand(-1, grad.shape[1]),
+        lambda grad: grad.t().contiguous().t(),
+        lambda grad: torch.stack([grad, grad], dim=2)[:, :, 0],
+        lambda grad: grad.flip(0).flip(0),
+        lambda grad: torch._neg_view(grad),
+    ],
+    ids=["expanded", "transposed", "strided", "flipped", "negative view"],
+)
+def test_gradients_of_any_strides_are_only_read(shape_up) -> None:  # type: ignore[no-untyped-def]
+    def run(comm: Communicator) -> None:
+        x = torch.ones(comm.num_owned, 6, dtype=torch.float64, requires_grad=True)
+        base = torch.arange(comm.num_local * 6.0, dtype=torch.float64).view(-1, 6)
+        grad = shape_up(base)
+        before = grad.clone()
+        (result,) = torch.autograd.grad(dgcl.graph_allgather(x), x, grad)
+        assert torch.equal(grad, before)
+        assert torch.equal(result, folded(comm, before))
+
+    on_threads(WORLDS["four at random"], run)
+
+
+@pytest.mark.parametrize(
+    "strided",
+    [
+        lambda rows: rows.t().contiguous().t(),
+        lambda rows: rows.repeat_interleave(2, dim=0)[::2],
+        lambda rows: rows[:, :1].expand(-1, 6),
+        lambda rows: rows.flip(1),
+    ],
+    ids=["transposed", "every other row", "expanded", "flipped"],
+)
+def test_rows_of_any_strides_are_sent(strided) -> None:  # type: ignore[no-untyped-def]
+    def run(comm: Communicator) -> None:
+        full = torch.arange(comm.num_nodes * 6).view(-1, 6)
+        assert torch.equal(comm.expand(strided(full[comm.owned_ids])), strided(full)[local_ids(comm)])
+
+    on_threads(WORLDS["three in a line"], run)
+
+
+# Several communicators, and modes of torch.
+
+
+def test_two_communicators_interleave() -> None:
+    """Over other graphs, plans and call numbers, in the same threads."""
+    first, second = random_world(11, 4, "random-1"), random_world(12, 4, "line", num_nodes=33)
+    shares = (first.shares(), second.shares())
+
+    def run() -> None:
+        a, b = join(shares[0]), join(shares[1])
+        x = torch.arange(a.num_nodes * 1.0).requires_grad_()
+        y = torch.arange(b.num_nodes * 1.0).requires_grad_()
+        for _ in range(5):
+            from_a = dgcl.graph_allgather(x[a.owned_ids], comm=a)
+            from_b = dgcl.graph_allgather(y[b.owned_ids], comm=b)
+            assert torch.equal(from_a, x[local_ids(a)])
+            assert torch.equal(from_b, y[local_ids(b)])
+            assert torch.equal(b.expand(b.owned_ids), local_ids(b))
+            (from_a.sum() * 2 + from_b.sum() * 3).backward()
+        held_a = torch.ones(a.num_local)
+        assert x.grad is not None
+        assert y.grad is not None
+        assert torch.equal(x.grad[a.owned_ids], 10 * folded(a, held_a))
+        a.close()
+        assert torch.equal(y.grad[b.owned_ids], 15 * folded(b, torch.ones(b.num_local)))
+        assert torch.equal(b.expand(b.owned_ids), local_ids(b))
+
+    dgcl.launch(run, 4)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_without_autograd(mode) -> None:  # type: ignore[no-untyped-def]
+    def run(comm: Communicator) -> None:
+        x = torch.randn(comm.num_owned, 3, requires_grad=True)
+        with mode():
+            result = dgcl.graph_allgather(x)
+            assert not result.requires_grad
+            assert result.is_inference() == (mode is torch.inference_mode)
+            total = comm.fold(torch.ones(comm.num_local, 3))
+        assert torch.equal(result[: comm.num_owned], x)
+        assert torch.equal(total, folded(comm, torch.ones(comm.num_local, 3)))
+        assert dgcl.graph_allgather(x).requires_grad
+
+    on_threads(WORLDS["four at random"], run)
+
+
+# Between processes: memory of others, mapped when it is first named.
+
+
+def between_processes(name: str) -> None:
+    """Every type, and rows so wide that segments are added while peers already work."""
+    comm = join(WORLDS[name].shares())
+    ids = local_ids(comm)
+    for width in (1, 30, 20000):
+        for dtype in (torch.float32, torch.int64, torch.bfloat16, torch.bool):
+            full = random_bits((comm.num_nodes, width), dtype, seed=width)
+            assert same_bits(comm.expand(full[comm.owned_ids]), full[ids]), (width, dtype)
+        rows = random_bits((comm.num_local, width), torch.int32, seed=comm.rank)
+        assert torch.equal(comm.fold(rows), folded(comm, rows))
+    planned = torch.from_numpy(WORLDS[name].planned_rows)[comm.rank]
+    row_bytes = sum((1, 30, 20000)) * (4 + 8 + 2 + 1)
+    assert torch.equal(comm.bytes_sent["expand"], planned * row_bytes)
+    comm.close()
+
+
+@pytest.mark.parametrize("name", ["three in a line", "four over a hub", "four at random"])
+def test_rows_between_processes(rank_pool: Callable[[int], RankPool], name: str) -> None:
+    rank_pool(WORLDS[name].world_size).run(between_processes, name)
+
+
+def stress(seed: int, seconds: float) -> int:
+    """Random verbs, widths and types on two communicators, with pauses that differ from rank to rank."""
+    world_size = context.require_control().world_size
+    comms = [
+        join(random_world(seed, world_size, "random-1").shares()),
+        join(random_world(seed + 1, world_size, "line").shares()),
+    ]
+    same, own = random.Random(seed), random.Random(seed * 1000 + comms[0].rank)
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    steps, end = 0, time.monotonic() + seconds
+    while comms[0].control.broadcast(time.monotonic() < end):
+        for _ in range(20):
+            steps += 1
+            comm = same.choice(comms)
+            shape = same.choice([(), (1,), (3,), (17, 2), (128,), (602,), (5000,), (0,)])
+            dtype = same.choice([torch.float32, torch.float64, torch.int64, torch.int8, torch.bfloat16])
+            if own.random() < 0.1:
+                time.sleep(own.expovariate(2000))
+            if same.random() < 0.6:
+                full = random_bits((comm.num_nodes, *shape), dtype, seed=steps)
+                result, expected = comm.expand(full[comm.owned_ids]), full[local_ids(comm)]
+            else:
+                rows = [
+                    torch.randint(
+                        0, 4, (len(ids), *shape), generator=torch.Generator().manual_seed(steps + rank)
+                    )
+                    for rank, ids in enumerate(held_by(comm))
+                ]
+                total = torch.zeros(comm.num_nodes, *shape, dtype=torch.int64)
+                for ids, theirs in zip(held_by(comm), rows, strict=True):
+                    total.index_add_(0, ids, theirs)
+                result = comm.fold(rows[comm.rank].to(dtype))
+                expected = total[comm.owned_ids].to(dtype)
+            assert same_bits(result, expected), (seed, steps)
+            kept.append((result, expected))
+            if len(kept) > 30:
+                old, known = kept.pop(own.randrange(len(kept)))
+                assert same_bits(old, known), (seed, steps)
+    for comm in comms:
+        comm.close()
+    return steps
+
+
+def held_by(comm: Communicator) -> list[torch.Tensor]:
+    """Global ids of the local rows of every rank, which one rank alone would not know."""
+    world = comm.__dict__.get("_test_held")
+    if world is None:
+        world = comm.__dict__["_test_held"] = comm.control.exchange(local_ids(comm))
+    return world
+
+
+def test_random_calls_on_threads() -> None:
+    dgcl.launch(stress, 8, 51, 2.0)
+
+
+def test_random_calls_on_processes(rank_pool: Callable[[int], RankPool]) -> None:
+    rank_pool(4).run(stress, 52, 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [8, 16, 32])
+def test_random_calls_of_many_more_ranks_than_cores(num_ranks: int) -> None:
+    assert min(dgcl.launch(stress, num_ranks, 60 + num_ranks, 15.0)) >= 20
+
+
+@pytest.mark.parametrize("verb", ["expand", "fold", "expand_async"])
+def test_a_recorder_that_raises_fails_the_communicator(verb: str) -> None:
+    """Who catches its error has no rows, and would begin the next call where the peers go on with another."""
+
+    def run(comm: Communicator) -> None:
+        def recorder(record: object) -> None:
+            raise ArithmeticError("in a recorder")
+
+        rows = torch.ones(comm.num_local if verb == "fold" else comm.num_owned, 3)
+        call = getattr(comm, verb)
+        call = (lambda rows: comm.expand_async(rows).wait()) if verb == "expand_async" else call
+        call(rows)
+        comm.control.barrier()
+        if comm.rank == 1:
+            comm._runtime.record_calls(recorder)
+            with pytest.raises(ArithmeticError):
+                call(rows)
+        else:
+            with contextlib.suppress(CommError):  # it may be done before it hears of it
+                call(rows)
+        comm.control.barrier()
+        with pytest.raises(CommError, match="ArithmeticError"):
+            call(rows)
+        comm.control.barrier()
+
+    on_threads(WORLDS["four at random"], run)

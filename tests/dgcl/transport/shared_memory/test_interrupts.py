@@ -1,0 +1,154 @@
+"""Ctrl-C between any two steps of Python inside a call: whoever counts on this rank hears of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.autograd import pending as halo
+from dgcl.communicator import Communicator
+from dgcl.transport.shared_memory import commitment, executor, stepper, turn
+from dgcl.transport.shared_memory.engine import WAITING
+from tests.dgcl.support_plans import make_world
+from tests.dgcl.support_ranks import join
+
+ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
+_FILES = {module.__file__ for module in (executor, halo, commitment, stepper, turn)}
+
+
+class _Interrupts:
+    """Raises KeyboardInterrupt at the n-th step of the interpreter in the runtime's own modules."""
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+        self.struck = False
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in _FILES or frame.f_code.co_name == "__del__":
+            return None  # an exception in a finaliser goes nowhere
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and not self.struck:
+            self._left -= 1
+            if self._left == 0:
+                self.struck = True
+                raise KeyboardInterrupt
+        return self
+
+
+def wait_in_vain(comm: Communicator, times: int) -> None:
+    """Have the next ``times`` looks of the engine find nothing to do."""
+    stepper = comm._runtime._stepper
+    carry_on, left = stepper.carry_on, [times]
+
+    def look(*given: Any) -> int:
+        left[0] -= 1
+        return WAITING if left[0] >= 0 else carry_on(*given)
+
+    stepper.carry_on = look  # type: ignore[method-assign, assignment]
+
+
+def expand(comm: Communicator) -> None:
+    comm.expand(torch.ones(comm.num_owned, 2))
+
+
+def fold(comm: Communicator) -> None:
+    comm.fold(torch.ones(comm.num_local, 2))
+
+
+def halo_rows(comm: Communicator) -> None:
+    comm.expand_async(torch.ones(comm.num_owned, 2)).wait()
+
+
+def fold_halo(comm: Communicator) -> None:
+    comm.fold_halo(torch.ones(comm.num_halo, 2), torch.ones(comm.num_owned, 2))
+
+
+@pytest.mark.parametrize("call", [expand, fold, halo_rows, fold_halo], ids=lambda call: call.__name__)
+def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
+    call: Callable[[Communicator], None],
+) -> None:
+    shares = ALONE.shares()
+
+    def run() -> list[str]:
+        said = []
+        step = 0
+        while True:
+            step += 1
+            comm = join(shares)
+            call(comm)
+            interrupts = _Interrupts(step)
+            sys.settrace(interrupts)
+            try:
+                call(comm)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            runtime = comm._runtime
+            failure = runtime._failure
+            task = runtime.tasks[call in (fold, fold_halo)]
+            done = bool(task.sent.all() and task.received.all()) and runtime.under_way is None
+            assert failure is not None or done, f"step {step}: peers would wait until the deadline"
+            said.append(str(failure))
+            comm.close()
+            if not interrupts.struck:
+                return said
+
+    (said,) = dgcl.launch(run, 1)
+    assert len(said) > 100, "not every step was tried"
+    assert sum("KeyboardInterrupt()" in text for text in said) > 50
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_hand_is_lent_leaves_what_was_started_as_it_was() -> None:
+    shares = ALONE.shares()
+
+    def run() -> int:
+        step = 0
+        while True:
+            step += 1
+            comm, started = join(shares), join(shares, 5.0)
+            rows = torch.full((started.num_owned, 2), float(step))
+            wait_in_vain(started, 1)
+            pending = started.expand_async(rows)
+            wait_in_vain(comm, 2)
+            interrupts = _Interrupts(step)
+            sys.settrace(interrupts)
+            try:
+                expand(comm)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            assert pending.wait().shape == (0, 2), f"step {step}"
+            started.close()
+            comm.close()
+            if not interrupts.struck:
+                return step
+
+    (steps,) = dgcl.launch(run, 1)
+    assert steps > 200, "not every step was tried"
+
+
+@pytest.mark.parametrize("calls_before", [0, 2])
+def test_who_is_interrupted_before_a_call_begins_names_that_call(calls_before: int) -> None:
+    def run() -> str:
+        comm = join(ALONE.shares())
+        for _ in range(calls_before):
+            expand(comm)
+
+        def interrupted(num_bytes: int) -> Any:
+            raise KeyboardInterrupt
+
+        comm._runtime.pool.allocate = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            expand(comm)
+        return str(comm._runtime._failure)
+
+    assert dgcl.launch(run, 1) == [f"rank 0 left before call {calls_before + 1}: KeyboardInterrupt()"]

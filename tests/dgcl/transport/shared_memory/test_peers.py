@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import pytest
+
+import dgcl
+from dgcl.errors import CommError
+from dgcl.ranks.context import context
+from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.segments import SegmentFile
+
+
+def connect(change: Any) -> list[str | None]:
+    """What each of two ranks is told when rank 1 gives out ``change(card)`` as its card."""
+
+    def run() -> str | None:
+        control = context.require_control()
+        file = SegmentFile()
+        board = Board.create(file, control.world_size)
+        exchange, first = control.exchange, True
+
+        def changed(value: Any) -> list[Any]:
+            nonlocal first
+            card = change(*value) if first and control.rank == 1 else value
+            first = False
+            return exchange(card)
+
+        control.exchange = changed  # type: ignore[method-assign]
+        try:
+            peers = Peers(control, file, board)
+        except CommError as error:
+            return str(error)
+        peers.close()
+        return None
+
+    before = len(os.listdir("/proc/self/fd"))
+    said = dgcl.launch(run, 2)
+    assert len(os.listdir("/proc/self/fd")) <= before + 4, "files are left open"
+    return said
+
+
+def test_ranks_that_share_memory_connect() -> None:
+    assert connect(lambda *card: card) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda process, *rest: (2**22 + 1, *rest), "No such file"),
+        (lambda process, descriptor, *rest: (process, 9999, *rest), "No such file"),
+        (lambda *card: (*card[:4], card[4] + 1, card[5]), "that process is another one"),
+        (lambda *card: (*card[:3], 64, *card[4:]), "its board is too small"),
+        (lambda *card: (*card[:2], 1 << 40, *card[3:]), "no segment of"),
+    ],
+    ids=["no such process", "no such file", "another process", "too small", "outside the file"],
+)
+def test_ranks_that_share_none_are_told_on_both_sides(change: Any, why: str) -> None:
+    """A rank of another host looks like this: its process id means nothing here, or somebody else."""
+    said = connect(change)
+    assert said[0] == said[1]
+    assert said[0] is not None
+    host = socket.gethostname()
+    assert said[0].startswith(f"rank 0 on {host} and rank 1 on {host} share no memory: process ")
+    assert why in said[0]
+    assert "share the PID namespace" in said[0]

@@ -1,0 +1,124 @@
+"""Whether every rank can have a core for itself, against trying all ways to give them one; when a wait yields."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.ranks.context import context
+from dgcl.transport.shared_memory.engine import EXPAND, WAITING
+from dgcl.transport.shared_memory.wait_policy import AT_ONCE, Patience, among_others, fit_on_cores
+
+
+@pytest.mark.parametrize(
+    ("allowed", "fit"),
+    [
+        ([(0, 1)], True),
+        ([(0, 1), (0, 1)], True),
+        ([(0, 1)] * 3, False),
+        ([(0,), (1,), (2,), (3,)], True),
+        ([(0,), (0,)], False),
+        ([(0,), (0,), (0, 1, 2)], False),
+        ([(0, 1), (0,), (1, 2)], True),
+    ],
+    ids=["alone", "two", "more than cores", "bound", "bound to one", "two on one of three", "must give way"],
+)
+def test_cores(allowed: list[tuple[int, ...]], fit: bool) -> None:
+    assert fit_on_cores(allowed) == fit
+
+
+@given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=5))
+def test_against_all_ways(allowed: list[set[int]]) -> None:
+    ways = itertools.permutations(range(5), len(allowed))
+    possible = any(all(core in each for core, each in zip(way, allowed, strict=True)) for way in ways)
+    assert fit_on_cores(allowed) == possible
+
+
+@pytest.mark.parametrize(
+    "patience", [AT_ONCE, (2_000, 50_000, 200_000, 4, 5_000_000), (50_000, 0, 0, 200, 50_000)]
+)
+def test_with_more_under_way_nobody_sleeps_longer_than_a_millisecond(patience: Patience) -> None:
+    *awake, naps, nap = among_others(patience)
+    assert tuple(awake) == patience[:3]
+    assert naps * nap <= min(1_000_000, patience[3] * patience[4])
+
+
+EVERY_YIELD_IS_DEAR: Patience = (1, 1_000_000_000, -1, 1, 1)
+NO_YIELD_IS_DEAR: Patience = (1, 100_000, 10**15, 1, 1)
+
+
+def waits_in_vain(comm: Communicator, patience: Patience, times: int) -> list[list[int]]:
+    """What becomes of ``yields`` in waits of rank 0 for a rank that has not come yet."""
+    runtime, yields = comm._runtime, comm._runtime.tasks[EXPAND].yields
+    call, history = runtime.under_way, []
+    assert call is not None
+    for _ in range(times):
+        assert runtime._stepper.carry_on(call, patience) == WAITING
+        history.append(yields.tolist())
+    return history
+
+
+def on_two_ranks(body: Callable[[Communicator], Any]) -> Any:
+    """``body`` on rank 0, which has started an exchange for which rank 1 comes when that is done."""
+    meet = threading.Barrier(2)
+
+    def run() -> Any:
+        rank = context.require_control().rank
+        comm = dgcl.build_comm_info(np.array([[0, 1], [1, 0]]) if rank == 0 else None, "uniform", part=[0, 1])
+        rows = torch.full((1, 3), float(rank))
+        if rank == 0:
+            handle = dgcl.graph_allgather_async(rows, comm=comm)
+            found = body(comm)
+            meet.wait()
+        else:
+            meet.wait()
+            handle, found = dgcl.graph_allgather_async(rows, comm=comm), None
+        assert handle.wait()[:, 0].tolist() == [1 - rank]
+        return found, comm._runtime.tasks[EXPAND].yields.tolist()
+
+    return dgcl.launch(run, 2)[0]
+
+
+def test_a_dear_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_next() -> None:
+    history, _ = on_two_ranks(lambda comm: waits_in_vain(comm, EVERY_YIELD_IS_DEAR, 18 + 33))
+    assert history[0] == [16, 16]
+    assert history[1:17] == [[left, 16] for left in range(15, -1, -1)]  # none of them yields
+    assert history[17] == [32, 32]
+    assert history[18:50] == [[left, 32] for left in range(31, -1, -1)]
+    assert history[50] == [64, 64]
+
+
+def test_waits_without_yields_do_not_grow_for_ever() -> None:
+    def body(comm: Communicator) -> Any:
+        comm._runtime.tasks[EXPAND].yields[1] = 1000
+        return waits_in_vain(comm, EVERY_YIELD_IS_DEAR, 1)
+
+    assert on_two_ranks(body)[0] == [[1024, 1024]]
+
+
+def test_cheap_yields_that_were_of_no_use_change_nothing() -> None:
+    assert on_two_ranks(lambda comm: waits_in_vain(comm, NO_YIELD_IS_DEAR, 3))[0] == [[0, 0]] * 3
+
+
+def test_who_has_a_core_for_itself_does_not_yield() -> None:
+    assert on_two_ranks(lambda comm: waits_in_vain(comm, (1_000, 0, -1, 1, 1), 3))[0] == [[0, 0]] * 3
+
+
+def test_a_wait_that_ends_by_cheap_yields_halves_the_number() -> None:
+    def body(comm: Communicator) -> None:
+        comm._runtime.tasks[EXPAND].yields[1] = 64
+        comm._runtime.patience = (1, 60_000_000_000, 10**15, 1, 1)  # until the other rank comes
+
+    _, yields = on_two_ranks(body)
+    assert yields[0] == 0
+    assert yields[1] in (64, 32, 16)  # 64: rank 1 was there before rank 0 looked

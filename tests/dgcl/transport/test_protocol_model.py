@@ -1,0 +1,89 @@
+"""The Promela models of the protocol, of its bells and of started exchanges, checked by SPIN: they hold, and each way
+of breaking them is found."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).resolve().parents[3] / "docs" / "protocol"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("spin") is None or shutil.which("cc") is None,
+        reason="needs spin and a C compiler (Debian: apt-get install spin gcc)",
+    ),
+]
+
+
+def check(folder: Path, model: str = "exchange.pml", **parameters: int) -> tuple[int, int, str]:
+    """(errors, states, what pan says) of an exhaustive search."""
+    given = [f"-D{name}={value}" for name, value in parameters.items()]
+    subprocess.run(["spin", *given, "-a", str(MODELS / model)], cwd=folder, check=True, capture_output=True)
+    options = ["-O2", "-DSAFETY", "-DCOLLAPSE", "-w"]
+    subprocess.run(["cc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True, capture_output=True)
+    said = subprocess.run(
+        ["./pan", "-m1000000"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+    errors, states = re.search(r"errors: (\d+)", said), re.search(r"(\d+) states, stored", said)
+    assert errors is not None, said
+    assert states is not None, said
+    assert "max search depth too small" not in said
+    return int(errors[1]), int(states[1]), said
+
+
+@pytest.mark.parametrize(("ranks", "stages", "states"), [(2, 1, 6195), (3, 2, 498383)])
+def test_the_protocol_holds(ranks: int, stages: int, states: int, tmp_path: Path) -> None:
+    """The numbers of states are those of docs/runtime.md: all of them were visited."""
+    errors, visited, said = check(tmp_path, N=ranks, K=stages, CALLS=3, B=2)
+    assert errors == 0, said
+    assert visited == states
+
+
+@pytest.mark.parametrize(
+    ("mutant", "assertion"),
+    [(1, "owner"), (2, "rows"), (3, "rows|sent"), (4, "rows|end state|owner")],
+    ids=["call before buffer", "done before row", "relay that does not wait", "returns too early"],
+)
+def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, N=3, K=2, CALLS=3, B=2, MUTANT=mutant)
+    assert errors > 0, said
+    assert re.search(rf"assertion violated .*({assertion})|invalid end state", said), said
+
+
+def test_no_ring_of_a_bell_is_lost(tmp_path: Path) -> None:
+    errors, visited, said = check(tmp_path, "bell.pml", R=2, CALLS=3)
+    assert errors == 0, said
+    assert visited == 129021
+
+
+@pytest.mark.parametrize(
+    "mutant", [1, 2, 3, 4], ids=["ringer's fence", "sleeper's fence", "second look", "bell left as it is"]
+)
+def test_a_broken_bell_is_found(mutant: int, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, "bell.pml", R=2, CALLS=2, MUTANT=mutant)
+    assert errors > 0, said
+    assert "invalid end state" in said
+
+
+def test_started_exchanges_end_or_cross(tmp_path: Path) -> None:
+    errors, visited, said = check(tmp_path, "started.pml", N=2)
+    assert errors == 0, said
+    assert visited == 34927
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("mutant", "violation"),
+    [(1, "invalid end state"), (2, "assertion violated .*first"), (3, "assertion violated .*first")],
+    ids=["others are not carried on", "begun is not waiting", "begun is read first"],
+)
+def test_broken_started_exchanges_are_found(mutant: int, violation: str, ranks: int, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, "started.pml", N=ranks, MUTANT=mutant)
+    assert errors > 0, said
+    assert re.search(violation + r".*at depth", said), said

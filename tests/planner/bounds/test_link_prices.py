@@ -1,0 +1,171 @@
+"""Bounds by prices against the true optimum, and as tight as linear programming allows."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgcl.planner import Bound, PlanOptions, Relation
+from dgcl.planner.bounds.link_prices import price_bound
+from dgcl.planner.column_generation.certificate import excess_factor, ladder
+from dgcl.planner.column_generation.search import Effort, search
+from dgcl.planner.cost import GIGA
+from dgcl.planner.methods import make_plan
+from dgcl.topology import Topology
+from tests.planner.exhaustive import fractional_optimum, milp_optimum
+from tests.planner.machines import known_answer_topology, line, small_topology
+from tests.planner.strategies import instances
+
+GB = 10**9
+
+
+def free_bound(relation: Relation, topology: Topology, node_of: list[int] | None = None) -> float:
+    nodes = np.arange(relation.world_size) if node_of is None else np.array(node_of)
+    return price_bound(
+        relation,
+        topology.arrays(),
+        nodes,
+        factor=np.ones(topology.arrays().num_links),
+        aim=1.0,
+        tolerance=1e-6,
+    ).value
+
+
+def test_the_known_answer() -> None:
+    relation = Relation.from_classes(3, [(0, {2}, 8)])
+    assert free_bound(relation, known_answer_topology()) == pytest.approx(1.6, rel=1e-5)
+    plan = make_plan(relation, known_answer_topology(), "optimal", PlanOptions(row_bytes=GB))
+    assert plan.lower_bound_seconds == pytest.approx(8 / 3, rel=1e-3)  # of two stages, all that there may be
+    assert plan.lower_bound_seconds <= 8 / 3
+
+
+@pytest.mark.parametrize(
+    ("topology", "classes", "expected"),
+    [
+        pytest.param(line(3), [(0, {2}, 5)], 5.0, id="every connection of a line carries all"),
+        pytest.param(
+            small_topology(2, [(0, 1, 2.0)], "half"), [(0, {1}, 3), (1, {0}, 1)], 2.0, id="half duplex"
+        ),
+        pytest.param(
+            small_topology(3, [(0, 1, 2.0), (0, 2, 2.0)]), [(0, {1, 2}, 4)], 2.0, id="two wires of a star"
+        ),
+        pytest.param(
+            small_topology(3, [(0, 1, 1.0), (0, 2, 1.0), (1, 2, 1.0)]),
+            [(0, {1, 2}, 4)],
+            2.0,
+            id="a broadcast, half round each way",
+        ),
+    ],
+)
+def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: float) -> None:
+    relation = Relation.from_classes(topology.num_devices, classes)
+    assert free_bound(relation, topology) == pytest.approx(expected, rel=1e-5)
+
+
+@settings(max_examples=40)
+@given(
+    case=instances(min_devices=2, max_devices=4, latency=False, max_total=30),
+    nodes=st.lists(st.integers(0, 3), min_size=4, max_size=4),
+)
+def test_no_contraction_is_above_the_fractional_optimum(
+    case: tuple[Relation, Topology], nodes: list[int]
+) -> None:
+    relation, topology = case
+    best = fractional_optimum(relation, topology, GB)
+    names = sorted(set(nodes[: relation.world_size]))
+    node_of = [names.index(n) for n in nodes[: relation.world_size]]
+    assert free_bound(relation, topology, node_of) <= best * (1 + 1e-7)
+    assert free_bound(relation, topology) <= best * (1 + 1e-7)
+
+
+@settings(max_examples=60)
+@given(
+    case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=24),
+    row_bytes=st.sampled_from([1, 1000, 10**6]),
+    gap=st.sampled_from([0.0, 0.3]),
+)
+def test_no_published_bound_is_above_the_optimum(
+    case: tuple[Relation, Topology], row_bytes: int, gap: float
+) -> None:
+    relation, topology = case
+    best = milp_optimum(relation, topology, row_bytes)
+    for method in ("auto", "optimal"):
+        plan = make_plan(relation, topology, method, PlanOptions(row_bytes=row_bytes, gap=gap))
+        assert plan.lower_bound_seconds <= best * (1 + 1e-6)
+        assert plan.predicted_seconds >= best * (1 - 1e-6)
+
+
+@settings(max_examples=30)
+@given(case=instances(min_devices=3, max_devices=4, max_classes=4, latency=False, max_total=24))
+def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topology]) -> None:
+    relation, topology = case
+    if relation.num_classes == 0:
+        return
+    trees = search(relation, topology, PlanOptions(row_bytes=GB), Effort(1e-6, steps=100, progress=0.0))
+    best = fractional_optimum(relation, topology, GB)
+    assert isinstance(trees.bound, Bound)
+    whole_row = trees.bound.where.startswith("the way of one row")  # a row that is not split
+    limit = milp_optimum(relation, topology, GB) if whole_row else best
+    assert trees.bound.seconds <= limit * (1 + 1e-7)
+    plan = make_plan(relation, topology, "optimal", PlanOptions(row_bytes=GB, gap=1e-5))
+    if plan.gap > 1e-3:  # otherwise the search may stop early
+        assert plan.lower_bound_seconds >= best * (1 - 2e-3)
+
+
+def test_latencies_are_counted_for_every_stage_that_must_be() -> None:
+    """A line of three with 1 s of latency per link: two rows need two stages of 3 s each."""
+    topology = Topology.from_json(
+        {
+            "schema": "dgcl-topology/1",
+            "name": "line",
+            "devices": [{"name": f"d{r}"} for r in range(3)],
+            "connections": [
+                {"name": "a", "kind": "w", "a": "d0", "b": "d1", "bandwidth": 1.0, "latency": 1.0},
+                {"name": "b", "kind": "w", "a": "d1", "b": "d2", "bandwidth": 1.0, "latency": 1.0},
+            ],
+        }
+    )
+    relation = Relation.from_classes(3, [(0, {2}, 2)])
+    plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=GB))
+    assert plan.predicted_seconds == 6.0
+    assert plan.lower_bound_seconds == pytest.approx(6.0, rel=1e-3)
+
+
+def test_factors_follow_from_what_a_stage_has_left() -> None:
+    topology = Topology.from_json(
+        {
+            "schema": "dgcl-topology/1",
+            "name": "near and far",
+            "devices": [{"name": f"d{r}"} for r in range(3)],
+            "connections": [
+                {"name": "a", "kind": "w", "a": "d0", "b": "d1", "bandwidth": 1.0, "latency": 1.0},
+                {"name": "b", "kind": "w", "a": "d1", "b": "d2", "bandwidth": 1.0, "latency": 3.0},
+            ],
+        }
+    )
+    # A stage may take what a plan of 6 s leaves of two stages beyond 1 s each: 4 s, half of which the far link costs.
+    assert sorted(excess_factor(topology, 6.0)) == [1.0, 1.0, 2.0, 2.0]
+    assert sorted(excess_factor(topology, np.inf)) == [1.0] * 4
+    relation = Relation.from_classes(3, [(0, {2}, 1)])
+    free = price_bound(relation, topology.arrays(), np.arange(3), factor=np.ones(4), aim=1.0)
+    bound = ladder(free, {2: 2.0}, None, np.inf, topology, 3, GB)
+    assert bound.seconds == pytest.approx(2 * 1.0 + 2.0)
+    assert ladder(free, {2: 2.0}, 3.5, np.inf, topology, 3, GB).seconds == 3.5  # peer-to-peer may be better
+    assert ladder(free, {2: 2.0}, None, 3.0, topology, 3, GB).seconds == 3.0  # there is a plan of 3 s
+    assert GIGA == GB
+
+
+def test_a_deadline_cuts_the_rounds_short_and_changes_nothing_else() -> None:
+    relation = Relation.from_classes(4, [(0, {1, 2, 3}, 9), (1, {0, 3}, 5), (2, {0}, 7)])
+    arrays = small_topology(4, [(0, 1, 2.0), (1, 2, 1.0), (2, 3, 3.0), (3, 0, 1.0)]).arrays()
+
+    def bound(deadline: float) -> float:
+        factor = np.ones(arrays.num_links)
+        return price_bound(relation, arrays, np.arange(4), factor=factor, aim=10.0, deadline=deadline).value
+
+    assert 0.0 < bound(0.0) <= bound(np.inf)
+    assert bound(time.perf_counter() + 600.0) == bound(np.inf)

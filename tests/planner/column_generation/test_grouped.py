@@ -1,0 +1,197 @@
+"""Plans for devices in groups: bundles, outlines of stages, and sweeps over all bundles."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.column_generation.improvement.bundles import bundle, hand_out
+from dgcl.planner.column_generation.improvement.coordinate_descent import Balance, _pieces
+from dgcl.planner.column_generation.improvement.makespan import load
+from dgcl.planner.column_generation.master.aggregated import kinds_of, outline
+from dgcl.planner.column_generation.master.fractional import Problem, make_problem
+from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.pricing.flows import empty_flows, push
+from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
+from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices, rarely_carried
+from dgcl.planner.cost import GIGA, predicted_seconds
+from dgcl.planner.methods import make_plan
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.planner.verify.delivery import verify_trees
+from dgcl.topology import Topology, resolve_topology
+
+ROW_BYTES = 512
+UNIT = ROW_BYTES / GIGA
+
+
+def problem_of(relation: Relation, topology: Topology) -> Problem:
+    arrays = topology.arrays()
+    ones, hop = np.ones(arrays.num_links), np.full(arrays.num_links, 1e-9)
+    routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, ones, hop)
+    return make_problem(plan_states(relation, topology), routes)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Relation:
+    return synthetic_relation("reddit", 32, scale=0.02)
+
+
+@pytest.mark.parametrize(
+    ("machine", "kinds"),
+    [("dgx_a100x4", 6), ("hgx_h100", 2)],
+    ids=["ports in and out, NICs in four places", "ports in and out"],
+)
+def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int) -> None:
+    arrays = resolve_topology(machine).arrays()
+    kind = kinds_of(arrays)
+    assert kind.shape == arrays.bandwidth.shape
+    assert int(kind.max()) + 1 == kinds
+    for k in range(kinds):
+        assert np.unique(arrays.bandwidth[kind == k]).size == 1
+
+
+def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
+    space = plan_states(drawn, resolve_topology("dgx_a100x4"))
+    bundles = bundle(space)
+    wanted: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    for c in range(drawn.num_classes):
+        for group in space.groups:
+            part = tuple(sorted(set(drawn.dest_ranks(c)) & set(group.tolist())))
+            if part:
+                wanted[int(drawn.source[c]), part] += int(drawn.count[c])
+    found = {
+        (int(s), tuple(d for d in range(32) if int(mask[0]) >> d & 1)): int(n)
+        for s, mask, n in zip(bundles.source, bundles.dests, bundles.count, strict=True)
+    }
+    assert found == wanted
+    assert (bundles.number[bundles.source, bundles.set_] == np.arange(len(found))).all()
+
+
+@pytest.mark.parametrize("machine", [pytest.param("dgx_a100x4", marks=pytest.mark.slow), "dgx1x4"])
+def test_sweeps_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
+    topology = resolve_topology(machine)
+    problem, arrays = problem_of(drawn, topology), topology.arrays()
+    bundles, least = bundle(problem.space), least_stages(problem.space)
+    draft = outline(problem, kinds_of(arrays), 3, aim=1.0)
+    assert least <= 3
+    assert draft is not None
+    assert draft.share.sum() == pytest.approx(1.0)
+    balance = Balance(problem, bundles, arrays, draft, 1.0 / UNIT)
+    reached = [balance.seconds]
+    for _ in range(3):
+        balance.sweep(0.0)
+        reached.append(balance.seconds)
+    assert reached == sorted(reached, reverse=True)
+    assert reached[-1] < reached[0]
+    told = balance._clock.rows.copy()
+    load(balance._clock, balance._forest)
+    assert (balance._clock.rows == told).all()
+    trees = hand_out(balance.forest(), bundles, problem.space, drawn, arrays)
+    verify_trees(drawn, trees, topology)
+    # Ways to several groups that share an edge can only be shorter together.
+    assert predicted_seconds(trees, arrays, ROW_BYTES) <= balance.seconds * UNIT * (1.0 + 1e-9)
+
+
+def test_a_sweep_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices that hardly differ send rows where that does not help."""
+    monkeypatch.setattr("dgcl.planner.column_generation.improvement.coordinate_descent.SHARPNESS", (0.1,))
+    topology = resolve_topology("dgx1x4")
+    gains = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        classes = [
+            (s, {int(d) for d in rng.choice(32, 5, replace=False)} - {s}, int(rng.integers(1, 40)))
+            for s in rng.integers(0, 32, 60).tolist()
+        ]
+        relation = Relation.from_classes(32, classes)
+        problem, arrays = problem_of(relation, topology), topology.arrays()
+        bundles = bundle(problem.space)
+        draft = outline(problem, kinds_of(arrays), 3, aim=1.0)
+        assert draft is not None
+        balance = Balance(problem, bundles, arrays, draft, 1.0 / UNIT)
+        before = balance.seconds
+        balance.sweep(0.0)
+        gains.append(before - balance.seconds)
+        trees = hand_out(balance.forest(), bundles, problem.space, relation, arrays)
+        verify_trees(relation, trees, topology)
+        assert predicted_seconds(trees, arrays, ROW_BYTES) <= balance.seconds * UNIT * (1.0 + 1e-9)
+    assert min(gains) == 0.0
+
+
+def test_too_few_stages_have_no_outline() -> None:
+    """The last device of a chain of clusters is out of reach in one stage without a direct link."""
+    topology = resolve_topology("dgx1x4")
+    problem = problem_of(Relation.from_classes(32, [(0, {7, 31}, 5)]), topology)
+    least = least_stages(problem.space)
+    assert outline(problem, kinds_of(topology.arrays()), least, 1.0) is not None
+    if least > 1:
+        assert outline(problem, kinds_of(topology.arrays()), least - 1, 1.0) is None
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=50),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_pieces_add_up_and_keep_the_shares(count: list[int], parts: list[int]) -> None:
+    rows, share = np.array(count), np.array(parts) / sum(parts)
+    pieces = _pieces(rows, share)
+    assert (pieces >= 0).all()
+    assert (pieces.sum(axis=0) == rows).all()
+    large = rows >= 64
+    assert (np.abs(pieces[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
+
+
+def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() -> None:
+    """Few rows between many machines: the same prices, once with only the sets that are carried, once with all."""
+    relation, topology = synthetic_relation("web-google", 64, scale=0.01), resolve_topology("dgx_a100x8")
+    problem, arrays = problem_of(relation, topology), topology.arrays()
+    space, family = problem.space, problem.space.family
+    groups = len(space.groups)
+    everything = np.concatenate([np.arange(space.num_sets, dtype=np.int32)] * groups)
+    ptr = np.concatenate([[0], np.cumsum(np.tile(np.diff(family.set_ptr), groups))])
+    assert rarely_carried(family, space.moves).any()
+    price = np.random.default_rng(0).random((3, arrays.num_links))
+    found = []
+    for moves in (space.moves, space.moves._replace(carried_ptr=ptr, carried=everything)):
+        choices = empty_choices(3, 64, space.num_sets)
+        cheapest_trees(family, moves, price, choices)
+        rows = np.empty_like(price)
+        push(family, moves, choices, space.start, 0, 64, rows, False, empty_flows(space, 0))
+        found.append((choices.value[0][space.start > 0], rows))
+    assert not rarely_carried(family, moves).any()
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["dgx_a100x4", "hgx_h100x4", "dgx1x4"])
+def test_32_devices_are_planned_within_three_percent_and_alike_each_time(machine: str) -> None:
+    relation, topology = synthetic_relation("reddit", 32, scale=0.3), resolve_topology(machine)
+    plan = make_plan(relation, topology, options=PlanOptions())
+    assert plan.gap <= 0.03
+    assert make_plan(relation, topology, options=PlanOptions()).fingerprint == plan.fingerprint
+
+
+@pytest.mark.slow
+def test_groups_that_send_each_other_nothing() -> None:
+    """The bound between groups is 0 then; it was once divided by."""
+    generator = np.random.default_rng(1)
+    classes = []
+    for source in np.repeat(np.arange(32), 8).tolist():
+        group = np.arange(8) + source // 8 * 8
+        dests = set(generator.choice(group, generator.integers(1, 5), replace=False).tolist()) - {source}
+        classes += [(source, dests, int(generator.integers(1, 3000)))] if dests else []
+    whole = resolve_topology("dgx1x4")
+    machine = {device.name: device.machine for device in whole.devices}
+    links = tuple(link for link in whole.links if machine[link.src] == machine[link.dst])
+    apart = Topology("apart", whole.devices, whole.connections, links)
+    plan = make_plan(Relation.from_classes(32, classes), apart, "auto", PlanOptions(time_limit=5.0))
+    assert (plan.trees.edge_src // 8 == plan.trees.edge_dst // 8).all()
+    assert 0 < plan.lower_bound_seconds <= plan.predicted_seconds
+    assert plan.direct_seconds is not None
+    assert plan.predicted_seconds <= plan.direct_seconds

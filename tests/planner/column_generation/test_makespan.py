@@ -1,0 +1,77 @@
+"""The smoothed time of a plan and the moves it tells to make, against the formula written out in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dgcl.planner.column_generation.improvement.forest import plant
+from dgcl.planner.column_generation.improvement.makespan import best_portion, start_clock, wind
+from dgcl.planner.column_generation.master.fractional import Problem, make_problem
+from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.pricing.groups import plan_states
+from dgcl.planner.plan import Trees
+from dgcl.planner.relation import Relation
+from dgcl.topology import Topology
+from dgcl.topology.arrays import TopologyArrays
+from tests.planner.machines import small_topology, switched
+
+STAGES = 2
+WIRES = [(0, 1, 2.0), (1, 2, 1.0), (2, 3, 4.0), (3, 0, 1.5), (0, 2, 0.7)]
+
+
+def problem_of(topology: Topology) -> tuple[Relation, Problem]:
+    arrays = topology.arrays()
+    relation = Relation.from_classes(4, [(0, {1}, 30), (0, {2}, 40), (1, {2}, 25), (3, {2}, 60)])
+    ones = np.ones(arrays.link_src.shape[0])
+    routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, ones, 0.0 * ones)
+    return relation, make_problem(plan_states(relation, topology), routes)
+
+
+def smooth_time(rows: np.ndarray, arrays: TopologyArrays, beta: np.ndarray) -> float:  # type: ignore[type-arg]
+    """The definition at the head of clock.py; rows (K, L)."""
+    total = 0.0
+    for k in range(rows.shape[0]):
+        busy = np.zeros(arrays.bandwidth.shape[0])
+        for link, many in enumerate(rows[k]):
+            for c in arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]:
+                busy[c] += many / arrays.bandwidth[c]
+        total += np.log(1.0 + np.expm1(beta[k] * busy).sum()) / beta[k]
+    return float(total)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("topology", [small_topology(4, WIRES), switched(4, 1.0)], ids=["wires", "ports"])
+def test_the_best_portion_is_the_best_of_the_halves(topology: Topology, seed: int) -> None:
+    """Through ports, the first rows of a move into an idle stage cost more than the later ones: not convex."""
+    arrays, (relation, problem) = topology.arrays(), problem_of(topology)
+    rng = np.random.default_rng(seed)
+    trees = Trees(
+        np.arange(4, dtype=np.int32), relation.count, np.arange(5), relation.source,
+        np.array([1, 2, 2, 2], np.int32), rng.integers(0, STAGES, 4).astype(np.int32),
+    )  # fmt: skip
+    forest = plant(trees, arrays)
+    clock = start_clock(problem, arrays, STAGES, 0.0, forest)
+    beta = rng.uniform(0.02, 0.3, STAGES)
+    wind(clock, problem.routes, beta)
+    rows = clock.rows.copy()
+    t = int(rng.integers(0, 4))
+    old_link, old_stage = forest.link[forest.first[t]], forest.stage[forest.first[t]]
+    link = np.array([rng.integers(0, arrays.link_src.shape[0]), old_link], np.int32)
+    stage, sign = np.array([rng.integers(0, STAGES), old_stage], np.int32), np.array([1, -1])
+    scratch = np.empty(64, np.int64), np.zeros(clock.busy.shape)
+    most, hops = int(forest.count[t]), 0.01 * float(rng.random())
+    found = best_portion(
+        clock, problem.routes, link, stage, sign, 2, most, hops, beta, scratch[0], scratch[1]
+    )
+
+    gains = {0: 0.0}
+    many = most
+    while many:
+        moved = rows.astype(np.float64)
+        for e in range(2):
+            moved[stage[e], link[e]] += sign[e] * many
+        gains[many] = hops * many + smooth_time(moved, arrays, beta) - smooth_time(rows, arrays, beta)
+        many //= 2
+    assert gains[found] <= min(gains.values()) + 1e-9
+    assert (clock.rows == rows).all()
