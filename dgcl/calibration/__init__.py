@@ -14,8 +14,8 @@ from __future__ import annotations
 from dgcl.calibration.calibrate import Calibration, Measured, calibrate
 from dgcl.calibration.check import MOST_CHECKS, Checked, median_error
 from dgcl.calibration.classes import FittedClass, Observation
+from dgcl.calibration.effort import Effort
 from dgcl.calibration.fit import Fit, fit_topology
-from dgcl.calibration.timing import Effort
 
 __all__ = [
     "MOST_CHECKS",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from dgcl.calibration.check import Checked, check_plans, compare
 from dgcl.calibration.classes import Observation
+from dgcl.calibration.effort import Effort
 from dgcl.calibration.exchange import Exchange, exchange_of
 from dgcl.calibration.experiments import Experiment, experiments
 from dgcl.calibration.fit import Fit, fit_topology
-from dgcl.calibration.timing import Effort, Work, time_all
+from dgcl.calibration.timing import Work, time_all
 from dgcl.planner import Plan
 from dgcl.ranks.control import Control
 from dgcl.topology import Topology

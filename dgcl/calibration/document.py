@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(num_ranks: int, num_checks: int, seconds: float) -> dict[str, Any]:
     """Calibrate ranks on this host; the outcome as JSON values."""
+    from dgcl.calibration.effort import Effort
     from dgcl.calibration.run import outcome_json, run_on_host
-    from dgcl.calibration.timing import Effort
 
     effort = Effort(seconds=seconds / Effort().rounds)
     return outcome_json(run_on_host(None, num_ranks, 512, num_checks, effort))

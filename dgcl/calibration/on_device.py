@@ -22,7 +22,7 @@ from dgcl.topology import Topology, resolve_topology
 from dgcl.transport.cuda.exchange import DeviceExchange
 
 if TYPE_CHECKING:
-    from dgcl.calibration.timing import Effort
+    from dgcl.calibration.effort import Effort
     from dgcl.transport.cuda.gpu import Device
 
 _IN_A_ROW = 4
@@ -31,7 +31,7 @@ _IN_A_ROW = 4
 def time_on_device(
     program: Program,
     control: Control,
-    meeting: Flags,
+    flags: Flags,
     row_bytes: int,
     effort: Effort,
     device: Device,
@@ -40,7 +40,7 @@ def time_on_device(
     """Seconds of one expand, on every rank the same. Collective.
 
     Args:
-        program, control, meeting: Of the rank.
+        program, control, flags: Of the rank.
         row_bytes: Bytes of a row.
         effort: How long to measure.
         device: The rank's.
@@ -55,20 +55,20 @@ def time_on_device(
         for _ in range(_IN_A_ROW):
             exchange.expand(rows)
 
-    def lap() -> float:
-        meeting.barrier()
+    def sample() -> float:
+        flags.barrier()
         exchange.expand(rows)
         return clock.seconds(calls) / _IN_A_ROW
 
     try:
-        lap()
+        sample()
         start = time.perf_counter()
-        lap()
+        sample()
         lasted = max(control.exchange(time.perf_counter() - start))
         count = int(np.clip(effort.seconds / max(lasted, 1e-6), effort.least // _IN_A_ROW, effort.most))
-        laps = [lap() for _ in range(max(count, 1))]
+        samples = [sample() for _ in range(max(count, 1))]
         own = min(clock.seconds(lambda: copied.copy_(rows)) for _ in range(3))
-        every = np.array(control.exchange([max(seconds - own, 1e-9) for seconds in laps]))
+        every = np.array(control.exchange([max(seconds - own, 1e-9) for seconds in samples]))
     finally:
         exchange.close()
     fastest = np.sort(every.max(axis=0))[: max(1, every.shape[1] // 10)]

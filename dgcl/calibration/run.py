@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.check import median_error
+from dgcl.calibration.effort import Effort
 from dgcl.calibration.on_device import device_structure
-from dgcl.calibration.timing import Effort
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import place_of_this_rank, several_machines

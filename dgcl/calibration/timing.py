@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from dgcl.bench.flags import Flags
+from dgcl.calibration.effort import Effort
 from dgcl.program import Program
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory import Runtime
@@ -32,22 +32,6 @@ if TYPE_CHECKING:
 
 _FLUSH = 64 << 20  # bytes that the ranks of a host walk through together before a call
 _TIMEOUT = 120.0
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to measure.
-
-    Attributes:
-        seconds: For one round of one exchange, about.
-        least, most: Calls in a round.
-        rounds: How often all exchanges take their turn.
-    """
-
-    seconds: float = 0.2
-    least: int = 10
-    most: int = 100
-    rounds: int = 4
 
 
 Work = Sequence[
@@ -80,21 +64,21 @@ def time_all(
     work = _prepared(control, prepare)
     count = control.broadcast(len(work))
     fastest = [float("inf")] * count
-    meeting = Flags(control, _TIMEOUT)
+    flags = Flags(control, _TIMEOUT)
     try:
-        for turn in range(effort.rounds):
+        for number_of_round in range(effort.rounds):
             for number in range(count):
                 shares = None
                 if control.rank == 0:
                     programs, row_bytes = work[number]
                     shares = [(program, row_bytes) for program in programs]
                     if progress is not None:
-                        progress(f"round {turn + 1} of {effort.rounds}: {describe(number)}")
+                        progress(f"round {number_of_round + 1} of {effort.rounds}: {describe(number)}")
                 program, row_bytes = control.scatter(shares)
-                seconds = _time_exchange(program, control, meeting, row_bytes, effort, device)
+                seconds = _time_exchange(program, control, flags, row_bytes, effort, device)
                 fastest[number] = min(fastest[number], seconds)
     finally:
-        meeting.close()
+        flags.close()
     return fastest
 
 
@@ -116,7 +100,7 @@ def _prepared(control: Control, prepare: Callable[[], Work]) -> Work:
 def _time_exchange(
     program: Program,
     control: Control,
-    meeting: Flags,
+    flags: Flags,
     row_bytes: int,
     effort: Effort,
     device: Device | None,
@@ -125,16 +109,16 @@ def _time_exchange(
     if device is not None:
         from dgcl.calibration.on_device import time_on_device
 
-        return time_on_device(program, control, meeting, row_bytes, effort, device, _TIMEOUT)
+        return time_on_device(program, control, flags, row_bytes, effort, device, _TIMEOUT)
     runtime = Runtime(program, control, _TIMEOUT)
     try:
-        return _time(runtime, program, control, meeting, row_bytes, effort)
+        return _time(runtime, program, control, flags, row_bytes, effort)
     finally:
         runtime.close()
 
 
 def _time(
-    runtime: Runtime, program: Program, control: Control, meeting: Flags, row_bytes: int, effort: Effort
+    runtime: Runtime, program: Program, control: Control, flags: Flags, row_bytes: int, effort: Effort
 ) -> float:
     rows = row_type(torch.uint8, row_bytes)
     block = runtime.expand_buffer(rows)
@@ -144,7 +128,7 @@ def _time(
 
     def call() -> None:
         np.add(flush, 1, out=flush)
-        meeting.barrier()
+        flags.barrier()
         begin = time.perf_counter_ns()
         runtime.expand(block, rows)
         spans.append((begin, time.perf_counter_ns()))

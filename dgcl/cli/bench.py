@@ -19,8 +19,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.info import describe_machine
 from dgcl.cli.output import print_json, step
 from dgcl.cli.partition import GRAPH_HELP, load_graph
-from dgcl.cli.topo import HELP as TOPOLOGY_HELP
-from dgcl.cli.topo import resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from dgcl.bench.problems import Problem

@@ -15,8 +15,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.replicas import add_replication, check_method, explained, wanted_copies
-from dgcl.cli.topo import HELP as TOPOLOGY_HELP
-from dgcl.cli.topo import resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,7 +17,7 @@ from dgcl.cli.output import print_json, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, problem
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
-from dgcl.cli.topo import resolve
+from dgcl.cli.topologies import resolve
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions

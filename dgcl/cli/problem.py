@@ -12,8 +12,7 @@ from dgcl.cli.arguments import Parser, at_least, number
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.output import step
 from dgcl.cli.partition import GRAPH_HELP, load_graph
-from dgcl.cli.topo import HELP as TOPOLOGY_HELP
-from dgcl.cli.topo import resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

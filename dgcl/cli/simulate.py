@@ -10,8 +10,7 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, seconds, size, step
 from dgcl.cli.plans import proved_plan
-from dgcl.cli.topo import HELP as TOPOLOGY_HELP
-from dgcl.cli.topo import resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from dgcl.planner.simulator.simulate import Simulation

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dgcl.cli import topo_calibrate, topo_detect, topo_import, topo_plot
-from dgcl.cli.errors import reading
-from dgcl.cli.output import print_json, step
-
-if TYPE_CHECKING:
-    from dgcl.topology import Topology
-
-HELP = "preset such as dgx1, pcie8, host:4 or uniform:8 (a wrong name lists them all), or topology JSON file"
+from dgcl.cli.output import print_json
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -26,12 +21,12 @@ def add_parser(verbs: Any, name: str) -> None:
         help="print a topology",
         description="Print devices, connections and routes; with --json the topology file, links included.",
     )
-    show_parser.add_argument("topology", metavar="T", help=HELP)
+    show_parser.add_argument("topology", metavar="T", help=TOPOLOGY_HELP)
     show_parser.runs(show)
     topo_import.add_parser(actions)
-    topo_plot.add_parser(actions, HELP)
+    topo_plot.add_parser(actions)
     topo_detect.add_parser(actions)
-    topo_calibrate.add_parser(actions, HELP)
+    topo_calibrate.add_parser(actions)
 
 
 def show(args: argparse.Namespace) -> int:
@@ -44,11 +39,3 @@ def show(args: argparse.Namespace) -> int:
 
         print(render_topology(topology), end="")
     return 0
-
-
-def resolve(spec: str, num_devices: int | None = None) -> Topology:
-    """Return the topology that ``T`` names, of ``num_devices`` devices where that is given."""
-    from dgcl.topology import resolve_topology
-
-    with step(f"reading topology {spec}"), reading(spec, "topology"):
-        return resolve_topology(spec, num_devices)

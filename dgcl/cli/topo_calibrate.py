@@ -11,6 +11,7 @@ from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_table, seconds, size, step
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from dgcl.calibration import Calibration
@@ -20,7 +21,7 @@ _MOST_RANKS = 64
 _WIDEST_ROW = 1 << 20  # bytes
 
 
-def add_parser(actions: Any, topology_help: str) -> None:
+def add_parser(actions: Any) -> None:
     """Declare the action."""
     parser = actions.add_parser(
         "calibrate",
@@ -30,7 +31,7 @@ def add_parser(actions: Any, topology_help: str) -> None:
         " torchrun the ranks of the job are measured, otherwise CPU ranks that are started on this host.",
     )
     parser.add_argument(
-        "--topology", metavar="T", help=f"where the connections are: {topology_help} (default: this host)"
+        "--topology", metavar="T", help=f"where the connections are: {TOPOLOGY_HELP} (default: this host)"
     )
     parser.add_argument("--ranks", metavar="P", type=at_least(2), help="CPU ranks to start (default: 2)")
     parser.add_argument("--threads", action="store_true", help="ranks are threads instead of processes")
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _effort(args: argparse.Namespace) -> Any:
-    from dgcl.calibration.timing import Effort
+    from dgcl.calibration.effort import Effort
 
     default = Effort()
     return default if args.seconds is None else Effort(seconds=args.seconds / default.rounds)
@@ -128,7 +129,6 @@ def _started(args: argparse.Namespace) -> Calibration:
 
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
-    from dgcl.cli.topo import resolve
 
     return None if args.topology is None else resolve(args.topology, num_ranks)
 

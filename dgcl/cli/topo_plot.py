@@ -9,9 +9,10 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, seconds, step
 from dgcl.cli.plans import proved_plan
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 
-def add_parser(actions: Any, topology_help: str) -> None:
+def add_parser(actions: Any) -> None:
     """Declare the action."""
     parser = actions.add_parser(
         "plot",
@@ -19,7 +20,7 @@ def add_parser(actions: Any, topology_help: str) -> None:
         description="Draw devices, switches and connections: a line's width is its bandwidth, its colour its"
         " kind, or with a plan how long the connection is busy.",
     )
-    parser.add_argument("topology", metavar="T", nargs="?", help=f"{topology_help}; default: the plan's")
+    parser.add_argument("topology", metavar="T", nargs="?", help=f"{TOPOLOGY_HELP}; default: the plan's")
     parser.add_argument("--plan", metavar="plan.npz", help="colour connections by the load of this plan")
     parser.add_argument("--out", metavar="FILE", required=True, help="the picture (.png, .svg or .pdf)")
     parser.runs(run)
@@ -27,7 +28,6 @@ def add_parser(actions: Any, topology_help: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and say what was drawn."""
-    from dgcl.cli.topo import resolve
     from dgcl.topology.plot import FORMATS, plot_topology
 
     if not args.out.lower().endswith(FORMATS):

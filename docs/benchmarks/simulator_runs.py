@@ -18,11 +18,12 @@ import numpy as np
 
 import dgcl
 from dgcl.calibration.classes import Observation
+from dgcl.calibration.effort import Effort
 from dgcl.calibration.exchange import Exchange, exchange_of
 from dgcl.calibration.experiments import Experiment, Transfer, experiments
 from dgcl.calibration.fit import fit_topology
 from dgcl.calibration.run import host_structure
-from dgcl.calibration.timing import Effort, Work, time_all
+from dgcl.calibration.timing import Work, time_all
 from dgcl.graph import as_graph
 from dgcl.planner import PlanOptions
 from dgcl.planner.cost import predicted_seconds

@@ -13,7 +13,7 @@ import pytest
 
 import dgcl
 from dgcl.calibration import timing
-from dgcl.calibration.timing import Effort
+from dgcl.calibration.effort import Effort
 from dgcl.cli import topo_calibrate
 from dgcl.topology import load_topology
 from dgcl.topology.json_io import load_topology_and_about
