@@ -72,7 +72,7 @@ def _check_counts(relation: Relation, trees: Trees) -> None:
 
 def _what_is_wrong(fault: int, t: int, e: int, relation: Relation, trees: Trees, topology: Topology) -> str:
     """Say what `first_fault` found."""
-    from dgcl.planner import delivery_kernels as kernels
+    from dgcl.planner.verify import delivery_kernels as kernels
 
     c = int(trees.tree_class[t])
     begin, end = int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1])
