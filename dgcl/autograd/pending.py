@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dgcl.kernels.rows import add_arrivals
-from dgcl.transport.shared_memory.abort_guard import Commitment
+from dgcl.transport.shared_memory.abort_guard import AbortGuard
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 
@@ -76,7 +76,7 @@ class StartedExpand:
         )
         buffers = (self._given.data_ptr(), program.num_owned, block.address)
         self._over = False
-        with Commitment(runtime):
+        with AbortGuard(runtime):
             self._call = runtime.start(runtime.tasks[EXPAND], kind, places, buffers)
             # Made now, while peers are busy, and not when all wait for the last rank.
             self._halo = comm._as_tensor(block, (program.num_halo, *rows.shape[1:]), rows.dtype)
@@ -92,7 +92,7 @@ class StartedExpand:
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
             )
-        with Commitment(comm._runtime, self._call.number):
+        with AbortGuard(comm._runtime, self._call.number):
             if not self._done:
                 self._done = comm._runtime.drive(self._call)
             self._over = True
@@ -120,7 +120,7 @@ class StartedFold:
         first = self._given.data_ptr() - program.num_owned * kind.row_bytes
         buffers = (first, program.num_local, self._arrivals.address)
         self._over = False
-        with Commitment(runtime):
+        with AbortGuard(runtime):
             self._call = runtime.start(runtime.tasks[FOLD], kind, (place, place), buffers)
             self._call.given = None if wait else self._given
             self._done = runtime.drive(self._call, wait)
@@ -133,7 +133,7 @@ class StartedFold:
         """Add what has arrived to ``into`` ``(num_owned, *F)``, contiguous, in place."""
         runtime, program, kind = self._comm._runtime, self._comm._program, self._call.row_type
         runtime.check_present()
-        with Commitment(runtime, self._call.number):
+        with AbortGuard(runtime, self._call.number):
             if not self._done:
                 self._done = runtime.drive(self._call)
             add_arrivals(

@@ -17,7 +17,7 @@ from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.engine import publish_ready
 
 #: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "02545bf5cd20e8b8"
+COMPILED_FROM: Final = "09e0f20d32c83a87"
 
 
 @njit(nogil=True, cache=True)
@@ -40,9 +40,11 @@ class Copies:
         self._source.memory[:] = flags.rank + 1
         self._target.memory[:] = 0
         # Where the source lies is told on the ready lines, by which peers map it.
-        lines = np.array([flags.board.ready_address(peer) for peer in range(flags.world_size)], np.int64)
+        lines = np.array(
+            [flags.control_page.ready_address(peer) for peer in range(flags.world_size)], np.int64
+        )
         words = np.array([0, self._source.base, self._source.size, 0, 0, 0, 0], np.int64)
-        publish_ready(lines, flags.board.call_address, 1, words)
+        publish_ready(lines, flags.control_page.call_address, 1, words)
         flags.barrier()
         if self._peer == flags.rank:
             self._from = self._source.address

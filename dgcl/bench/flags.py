@@ -1,7 +1,7 @@
 """Flags between ranks outside any communicator: a barrier of microseconds, and waits with a deadline.
 
 A barrier of ``torch.distributed`` takes longer than what is to be measured, and lets the ranks go one after
-the other. Flags lie on boards of their own (:mod:`dgcl.transport.shared_memory.control_page`) in shared memory.
+the other. Flags lie on control pages of their own (:mod:`dgcl.transport.shared_memory.control_page`) in shared memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dgcl.errors import CommTimeoutError, PeerLostError
 from dgcl.kernels.futex import ASLEEP, SILENT, mute, ring, set_bell, sleep
 from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import call_attention
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.segments import SegmentFile
@@ -53,16 +53,16 @@ def _post(address: int, value: int, bells: np.ndarray) -> None:
 
 
 class Flags:
-    """A rank's board and those of the others. Construction is collective."""
+    """A rank's control page and those of the others. Construction is collective."""
 
     def __init__(self, control: Control, timeout: float) -> None:
         self.rank, self.world_size, self._timeout = control.rank, control.world_size, timeout
         self.file = SegmentFile()
-        self.board = Board.create(self.file, control.world_size)
-        self.peers = Peers(control, self.file, self.board)
+        self.control_page = ControlPage.create(self.file, control.world_size)
+        self.peers = Peers(control, self.file, self.control_page)
         self._meetings = 0
         others = [peer for peer in range(self.world_size) if peer != self.rank]
-        self.bells = np.array([self.peers.boards[peer].bell_address for peer in others], np.int64)
+        self.bells = np.array([self.peers.control_pages[peer].wake_address for peer in others], np.int64)
         self._scratch = np.zeros(2, np.int64)
 
     def wait(self, address: int, value: int, peer: int, what: str) -> None:
@@ -73,7 +73,7 @@ class Flags:
             CommTimeoutError: It took longer than the timeout.
         """
         deadline = time.monotonic() + self._timeout
-        wait = (address, value, self.board.bell_address, self._scratch.ctypes.data)
+        wait = (address, value, self.control_page.wake_address, self._scratch.ctypes.data)
         while not _reached(*wait):
             why = self.peers.gone(peer)
             if why is not None and not _reached(*wait):
@@ -85,11 +85,11 @@ class Flags:
 
     def post(self, peer: int, value: int) -> None:
         """Tell ``peer``, and whoever looks, that this rank has reached ``value`` with it."""
-        _post(self.board.done_address(peer), value, self.bells)
+        _post(self.control_page.done_address(peer), value, self.bells)
 
     def wait_posted(self, peer: int, about: int, value: int, what: str) -> None:
         """Wait until ``peer`` has posted ``value`` for rank ``about``."""
-        self.wait(self.peers.boards[peer].done_address(about), value, peer, what)
+        self.wait(self.peers.control_pages[peer].done_address(about), value, peer, what)
 
     def barrier(self) -> None:
         """Return when every rank has called; all within a few microseconds where there is a core for each.
@@ -105,7 +105,7 @@ class Flags:
 
     def close(self) -> None:
         """Leave. Idempotent, not collective."""
-        self.board.post_closed()
+        self.control_page.post_closed()
         call_attention(self.bells)
         self.peers.close()
         self.file.close()

@@ -44,7 +44,7 @@ class DirectFold:
         self._pool, self._scratch = BufferPool(self._flags.file), Scratch()
         self._places, self._rows = self._find_places()
         self._ready = np.array(
-            [self._flags.board.ready_address(peer) for peer in range(comm.world_size)], np.int64
+            [self._flags.control_page.ready_address(peer) for peer in range(comm.world_size)], np.int64
         )
         self._call = 0
 
@@ -83,7 +83,7 @@ class DirectFold:
         self._call += 1
         words = [width, block.segment.base, block.segment.size, block.offset, 0, 0, 0]
         announced = np.array(words, np.int64)
-        announce(self._ready, flags.bells, flags.board.call_address, self._call, announced)
+        announce(self._ready, flags.bells, flags.control_page.call_address, self._call, announced)
         for step in range(1, world_size):
             owner = (rank + step) % world_size
             target = self._address(owner)
@@ -104,7 +104,7 @@ class DirectFold:
     def _address(self, owner: int) -> int:
         """Where the owner's rows of this call are mapped here."""
         flags = self._flags
-        line = flags.peers.boards[owner].ready_address(self._comm.rank)
+        line = flags.peers.control_pages[owner].ready_address(self._comm.rank)
         flags.wait(line, self._call, owner, "it is not ready to be added to")
         base, offset = int(read_word(line + 16)), int(read_word(line + 32))
         for _ in range(2):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from dgcl.program.model import Program
-from dgcl.transport.shared_memory.control_page import board_bytes
+from dgcl.transport.shared_memory.control_page import control_page_bytes
 from dgcl.transport.shared_memory.pool import Block, BufferPool
 from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 
@@ -31,7 +31,7 @@ class MemoryReport:
 
     Attributes:
         tables: Which rows go where: the program, ids included.
-        board: The page with the flags.
+        control_page: The page with the flags.
         results: What the allgathers of one forward pass return, together.
         relay: The most that rows which only pass through take, in one call.
         gradients: The most that one backward call takes: what arrives, and the sums.
@@ -42,7 +42,7 @@ class MemoryReport:
     """
 
     tables: int
-    board: int
+    control_page: int
     results: int
     relay: int
     gradients: int
@@ -52,8 +52,8 @@ class MemoryReport:
 
     @property
     def total(self) -> int:
-        """Tables, board and pool."""
-        return self.tables + self.board + self.pool
+        """Tables, control page and pool."""
+        return self.tables + self.control_page + self.pool
 
 
 class _NoMemory:
@@ -89,8 +89,8 @@ def predict_memory(
         for rows in (program.num_local, program.num_owned, program.num_relay, program.num_arrivals)
     )
     leaving, returning = ([rows * width * dtype.itemsize for width in widths] for rows in staged_rows)
-    board = _pages(board_bytes(program.world_size))
-    pool = BufferPool(cast(SegmentFile, _NoMemory(board)))
+    control_page = _pages(control_page_bytes(program.world_size))
+    pool = BufferPool(cast(SegmentFile, _NoMemory(control_page)))
     constant = [program.num_local * width * dtype.itemsize for width in constants]
     for size in constant:
         pool.allocate(size)
@@ -115,7 +115,7 @@ def predict_memory(
     backward = [a + o for a, o in zip(arriving, owned, strict=True)][0 if input_grad else 1 :]
     return MemoryReport(
         tables=program.table_bytes,
-        board=board,
+        control_page=control_page,
         results=sum(local),
         relay=max(relay, default=0),
         gradients=max(backward, default=0) if training else 0,

@@ -373,10 +373,10 @@ def test_a_forgotten_communicator_closes_itself() -> None:
         assert "memfd:dgcl" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
         context.communicator = None
         comm.control.barrier()
-        board, control = comm._runtime._board, comm.control
+        control_page, control = comm._runtime._control_page, comm.control
         del comm
         gc.collect()
-        assert board.state == 2
+        assert control_page.state == 2
         control.barrier()
 
     shares = WORLD.shares()

@@ -41,7 +41,7 @@ from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.pool import Block
@@ -83,15 +83,17 @@ class DeviceExchange:
         self._program, self._device, self._timeout = program, device, timeout
         self._process = os.getpid()
         self._file = SegmentFile()
-        board = Board.create(self._file, program.world_size)
-        peers = _peers(control, self._file, board, network)
+        control_page = ControlPage.create(self._file, program.world_size)
+        peers = _peers(control, self._file, control_page, network)
         with device.current():
             self._connections = connect(device, control, network)
         self.pool = DevicePool(device, self._connections.directory.add)
         with device.current():
             self._reserve(control)
-        self._watchdog = Watchdog(self._connections, self.pool, program, board, peers, timeout, network)
-        self._board, self._peers, self._network = board, peers, network
+        self._watchdog = Watchdog(
+            self._connections, self.pool, program, control_page, peers, timeout, network
+        )
+        self._control_page, self._peers, self._network = control_page, peers, network
         wires, ends = self._connections.wires, self._connections.ends
         self._other_streams: list[int] = []  # for copies out and in, and for the network
         if wires.staged or ends is not None:
@@ -265,7 +267,7 @@ class DeviceExchange:
             self._wait_for_calls()
             if self._network is not None and self._watchdog.failure is None:
                 self._network.leave(self._connections.page.finished())
-            self._board.post_closed()
+            self._control_page.post_closed()
         self._watchdog.leave(self._after)
 
     def _after(self) -> None:
@@ -372,11 +374,11 @@ class DeviceExchange:
         return memory.view(dtype).view(shape)
 
 
-def _peers(control: Control, file: SegmentFile, board: Board, network: Network | None) -> Peers:
-    """The other ranks: those of this machine by their memory, the others by the boards that stand in for them."""
+def _peers(control: Control, file: SegmentFile, control_page: ControlPage, network: Network | None) -> Peers:
+    """The other ranks: those of this machine by their memory, the others by the control pages that stand in for them."""
     if network is None:
-        return Peers(control, file, board, "memory")
-    peers = Peers(control, file, board, network.channel)
+        return Peers(control, file, control_page, "memory")
+    peers = Peers(control, file, control_page, network.channel)
     for peer in network.remote:
-        peers.boards[peer] = network.stand_in(peer)
+        peers.control_pages[peer] = network.stand_in(peer)
     return peers

@@ -18,7 +18,7 @@ from dgcl.ranks.control import Control
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.nccl import open_wire
 from dgcl.transport.cuda.wire import Wire
-from dgcl.transport.shared_memory.control_page import CLOSED, Board
+from dgcl.transport.shared_memory.control_page import CLOSED, ControlPage
 
 if TYPE_CHECKING:
     from dgcl.transport.shared_memory import Runtime
@@ -47,9 +47,9 @@ class Network:
         self.remote = frozenset(runtime.peers.remote.tolist())
         self.partners = partners_of(program, self.remote)
 
-    def stand_in(self, peer: int) -> Board:
-        """The board on which the host writes what a remote rank tells."""
-        return self._runtime.peers.boards[peer]
+    def stand_in(self, peer: int) -> ControlPage:
+        """The control page on which the host writes what a remote rank tells."""
+        return self._runtime.peers.control_pages[peer]
 
     def tell(self, error: CommError) -> None:
         """Tell the partners why this rank has failed."""
@@ -86,9 +86,9 @@ class Network:
 
         One that has left behind the call has sent its rows. They are on their way, and need nobody there.
         """
-        board = self.stand_in(peer)
-        if board.state == CLOSED:
-            return None if board.current_call()[0] >= call else "has closed its communicator"
+        control_page = self.stand_in(peer)
+        if control_page.state == CLOSED:
+            return None if control_page.current_call()[0] >= call else "has closed its communicator"
         channel = self._runtime.network
         why = None if channel is None else channel.lost.get(peer)
         return None if why is None else f"has died or its connection broke ({why})"

@@ -36,7 +36,7 @@ from dgcl.transport.cuda.gpu import CudaError
 from dgcl.transport.cuda.network import Network
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.report import awaited, differing, disagreement, place, suspects, verb_of
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.peers import Peers
 
 _log = logging.getLogger("dgcl")
@@ -53,7 +53,7 @@ class Watchdog:
     """Looks after one rank. It holds nothing that holds the communicator.
 
     Args:
-        connections, pool, program, board, peers: Of the rank.
+        connections, pool, program, control_page, peers: Of the rank.
         timeout: Seconds without any progress after which a call has failed.
         network: What joins it to other machines; None: nothing.
 
@@ -66,14 +66,14 @@ class Watchdog:
         connections: Connections,
         pool: DevicePool,
         program: Program,
-        board: Board,
+        control_page: ControlPage,
         peers: Peers,
         timeout: float,
         network: Network | None = None,
     ) -> None:
         self._network = network
         self._connections, self._pool, self._program = connections, pool, program
-        self._board, self._peers, self._timeout = board, peers, timeout
+        self._control_page, self._peers, self._timeout = control_page, peers, timeout
         self.failure: CommError | None = None
         self._failed = threading.Event()
         self._lock = threading.Lock()
@@ -252,7 +252,7 @@ class Watchdog:
             if self.failure is not None:
                 return
             self.failure = mine
-        self._board.post_failure(posted)
+        self._control_page.post_failure(posted)
         if self._network is not None:
             self._network.tell(posted)
             self._network.abort()  # before the waits on its stream end

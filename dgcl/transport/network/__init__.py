@@ -1,7 +1,7 @@
 """The network channel: rows between ranks that share no memory, through ``torch.distributed`` point-to-point.
 
 For each rank on another machine, its *partners*, threads of this rank play that partner's part here. A partner
-has a board in this rank's own memory, a stand-in for the one that cannot be mapped, so the engine, relays, folds,
+has a control page in this rank's own memory, a stand-in for the one that cannot be mapped, so the engine, relays, folds,
 stages, deadlines and messages are those of shared memory:
 
 - a *listener* per partner waits for its messages: READY (the call it has begun, and the tag to agree on), FAILED

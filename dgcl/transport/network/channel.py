@@ -30,7 +30,7 @@ from dgcl.transport.network.messages import (
 )
 from dgcl.transport.network.sender import Sender
 from dgcl.transport.network.wire import NEWS, ROWS, Wire
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import publish_ready, write_word
 from dgcl.transport.shared_memory.segments import Segment
 from dgcl.transport.shared_memory.tasks import Call
@@ -49,7 +49,7 @@ class NetworkChannel:
     Args:
         group: A Gloo group of the same ranks, used for nothing else; given up by :meth:`close`.
         rank: This rank.
-        stand_ins: The partners' boards in this rank's memory.
+        stand_ins: The partners' control pages in this rank's memory.
         num_stages: Stages of the plan.
         timeout: Seconds after which the executor gives up a call in which nothing happens.
         bytes_sent: ``(2, P)`` int64, by verb and peer; added to.
@@ -63,12 +63,12 @@ class NetworkChannel:
         self,
         group: ProcessGroup,
         rank: int,
-        stand_ins: Mapping[int, Board],
+        stand_ins: Mapping[int, ControlPage],
         num_stages: int,
         timeout: float,
         bytes_sent: np.ndarray,
     ) -> None:
-        self.rank, self._boards, self._num_stages = rank, dict(stand_ins), num_stages
+        self.rank, self._control_pages, self._num_stages = rank, dict(stand_ins), num_stages
         self._process = os.getpid()
         self._wire = Wire(group, timeout)
         self.lost: dict[int, str] = {}
@@ -81,7 +81,7 @@ class NetworkChannel:
         receiver = threading.Thread(target=self._receive, name="dgcl receiver", daemon=True)
         listeners = [
             threading.Thread(target=self._listen, args=(peer,), name=f"dgcl listener {peer}", daemon=True)
-            for peer in self._boards
+            for peer in self._control_pages
         ]
         self._threads = [self._sender.thread, receiver, *listeners]
         for thread in self._threads:
@@ -92,7 +92,7 @@ class NetworkChannel:
 
     def start(self, call: Call, places: Sequence[tuple[Segment, int]]) -> Job:
         """Begin a call: post what partners will send, tell them, and send what they are to have."""
-        partners = set(self._boards)
+        partners = set(self._control_pages)
         job = Job(call, np.zeros(len(call.task.sent), np.uint8), [], {p: threading.Lock() for p in partners})
         self._job = job
         message = ready_message(call.number, call.tag)
@@ -134,14 +134,14 @@ class NetworkChannel:
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 0.001)))
         self._receives.put(None)
         self._sender.put(None)
-        self._wire.close(self._boards)
+        self._wire.close(self._control_pages)
         until = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(until - time.monotonic(), 0.0))
 
     def _tell(self, message: Tensor) -> None:
-        for peer in self._boards:
+        for peer in self._control_pages:
             if peer not in self.lost:
                 with suppress(RuntimeError):  # it is gone
                     self._last_words.append((self._wire.send(message, peer, NEWS), message))
@@ -189,8 +189,8 @@ class NetworkChannel:
 
     def _listen(self, peer: int) -> None:
         """Write on a partner's stand-in what it says, until it leaves or the connection breaks."""
-        board = self._boards[peer]
-        lines = np.array([board.ready_address(self.rank)], np.int64)
+        control_page = self._control_pages[peer]
+        lines = np.array([control_page.ready_address(self.rank)], np.int64)
         while True:
             message = empty_message()
             try:
@@ -205,14 +205,14 @@ class NetworkChannel:
                 job = self._job
                 if job is not None and call > job.call.number:
                     self._settle_all(peer)
-                publish_ready(lines, board.call_address, call, np.array([tag], np.int64))
+                publish_ready(lines, control_page.call_address, call, np.array([tag], np.int64))
             elif kind == FAILED:
-                board.post_failure(error_of(message))
+                control_page.post_failure(error_of(message))
             elif kind == CLOSED:
                 self._settle_soon(peer)
                 if call:
-                    publish_ready(lines, board.call_address, call, np.array([tag], np.int64))
-                board.post_closed()
+                    publish_ready(lines, control_page.call_address, call, np.array([tag], np.int64))
+                control_page.post_closed()
                 return
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dgcl.transport.shared_memory.executor import Runtime
 
 
-class Commitment:
+class AbortGuard:
     """Around a call, or a part of one: whatever is raised inside, the peers hear of it at once.
 
     Entered before anybody is told, because Ctrl-C may come between any two steps of Python, also between the return

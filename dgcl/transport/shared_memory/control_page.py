@@ -1,6 +1,6 @@
-"""The board: the page of shared memory on which a rank tells its peers where it stands.
+"""The control page: the page of shared memory on which a rank tells its peers where it stands.
 
-A rank writes only its own board, but for the bells, and reads those of its peers. Words are int64, naturally
+A rank writes only its own control page, but for the bells, and reads those of its peers. Words are int64, naturally
 aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
 
     byte 0     token      random; proves to a peer that it opened the right file
@@ -70,64 +70,64 @@ _REASON_MAX = _LINES_START - _REASON_START
 READY_CALL, READY_TAG, READY_BUFFER, READY_RELAY = 0, 1, 2, 5
 
 
-def board_bytes(world_size: int) -> int:
-    """Size of a board."""
+def control_page_bytes(world_size: int) -> int:
+    """Size of a control page."""
     return _LINES_START + (2 * world_size + 1) * LINE
 
 
-class Board:
-    """One rank's board, its own or a peer's, in a mapped segment."""
+class ControlPage:
+    """One rank's control page, its own or a peer's, in a mapped segment."""
 
     def __init__(self, segment: Segment, world_size: int) -> None:
         self._segment = segment
-        self._words = segment.memory[: board_bytes(world_size)].view(np.int64)
+        self._words = segment.memory[: control_page_bytes(world_size)].view(np.int64)
         self._world_size = world_size
 
     @classmethod
-    def create(cls, file: SegmentFile, world_size: int) -> Board:
-        """A new board in a segment of its own; every word but the token is zero."""
-        board = cls(file.grow(board_bytes(world_size)), world_size)
-        board._words[0] = secrets.randbits(62) + 1
-        return board
+    def create(cls, file: SegmentFile, world_size: int) -> ControlPage:
+        """A new control page in a segment of its own; every word but the token is zero."""
+        control_page = cls(file.grow(control_page_bytes(world_size)), world_size)
+        control_page._words[0] = secrets.randbits(62) + 1
+        return control_page
 
     @classmethod
-    def stand_in(cls, world_size: int) -> Board:
-        """A board in this process's own memory for a peer whose board cannot be mapped."""
-        memory = np.zeros(board_bytes(world_size) + LINE, np.uint8)
+    def stand_in(cls, world_size: int) -> ControlPage:
+        """A control page in this process's own memory for a peer whose control page cannot be mapped."""
+        memory = np.zeros(control_page_bytes(world_size) + LINE, np.uint8)
         skip = -memory.ctypes.data % LINE
-        memory = memory[skip : skip + board_bytes(world_size)]
+        memory = memory[skip : skip + control_page_bytes(world_size)]
         return cls(Segment(0, len(memory), memory, memory.ctypes.data), world_size)
 
     @property
     def segment(self) -> Segment:
-        """The segment that the board lies in."""
+        """The segment that the control page lies in."""
         return self._segment
 
     @property
     def token(self) -> int:
-        """The board's random number."""
+        """The control page's random number."""
         return int(self._words[0])
 
     def ready_address(self, peer: int) -> int:
-        """Address of the line by which this board's rank tells ``peer`` where to write."""
+        """Address of the line by which this control page's rank tells ``peer`` where to write."""
         return self._segment.address + _LINES_START + peer * LINE
 
     def done_address(self, peer: int) -> int:
-        """Address of the line by which this board's rank tells ``peer`` what it has written."""
+        """Address of the line by which this control page's rank tells ``peer`` what it has written."""
         return self._segment.address + _LINES_START + (self._world_size + peer) * LINE
 
     @property
-    def bell_address(self) -> int:
-        """Address of the word on which this board's rank sleeps; peers ring it."""
+    def wake_address(self) -> int:
+        """Address of the word on which this control page's rank sleeps; peers ring it."""
         return self._segment.address + _LINES_START + 2 * self._world_size * LINE
 
     @property
     def call_address(self) -> int:
-        """Address of the call that this board's rank is in; the two tags follow."""
+        """Address of the call that this control page's rank is in; the two tags follow."""
         return self._segment.address + _CALL_START
 
     def current_call(self) -> tuple[int, int]:
-        """(number, tag) of the call that this board's rank is in."""
+        """(number, tag) of the call that this control page's rank is in."""
         while True:
             call = int(read_word(self.call_address))
             tag = int(read_word(self.call_address + 8 + 8 * (call & 1)))
@@ -136,7 +136,7 @@ class Board:
 
     @property
     def stuck_call(self) -> int:
-        """The last call of which this board's rank has said that nothing else can happen in its process meanwhile."""
+        """The last call of which this control page's rank has said that nothing else can happen in its process meanwhile."""
         return int(read_word(self._segment.address + _STUCK))
 
     def post_stuck(self, call: int) -> None:

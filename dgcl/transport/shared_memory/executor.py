@@ -6,7 +6,7 @@ part is, and its buffers are safe from then on, because everything that was to b
 
 Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction
 and rows. While it waits the engine comes back to Python every 20 milliseconds or so, where Ctrl-C is heard, peers'
-boards are read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
+control pages are read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
 reason; the others raise it, too. After that the communicator is poisoned, and its buffers are never reused,
 because a stopped process may wake up and write.
 
@@ -28,10 +28,10 @@ from dgcl.kernels.copies import write_bytes
 from dgcl.kernels.rows import sum_rows
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.abort_guard import Commitment
+from dgcl.transport.shared_memory.abort_guard import AbortGuard
 from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.call_lock import Turn
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import (
     DISAGREES,
     DONE,
@@ -42,7 +42,7 @@ from dgcl.transport.shared_memory.engine import (
     announce,
     call_attention,
 )
-from dgcl.transport.shared_memory.failure_detector import Lookout, Sibling
+from dgcl.transport.shared_memory.failure_detector import FailureDetector, OtherCommunicator
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.pool import Block, BufferPool
 from dgcl.transport.shared_memory.progress import Stepper
@@ -76,7 +76,7 @@ class Runtime:
         tasks: What expand and fold do.
         patience: How the engine waits before it lets Python look around (:func:`dgcl.transport.shared_memory.engine.advance`).
         under_way: A call that was started and is not done yet.
-        lookout: Sees why a call does not get on.
+        failure_detector: Sees why a call does not get on.
         others: Finds the runtimes of other communicators that the asking thread built.
     """
 
@@ -87,15 +87,15 @@ class Runtime:
         try:
             check_agreement(control, program)
             self._file = SegmentFile()
-            self._board = Board.create(self._file, program.world_size)
+            self._control_page = ControlPage.create(self._file, program.world_size)
             self.pool = BufferPool(self._file)
-            self._peers = Peers(control, self._file, self._board, channel)
+            self._peers = Peers(control, self._file, self._control_page, channel)
         except (CommError, ValueError):  # all ranks raise it
             raise
         except BaseException as error:  # the others would wait for this one at their next meeting
             control.leave(f"was stopped by {type(error).__name__}: {error}")
             raise
-        self.tasks = tuple(Task(verb, program, self._peers, self._board) for verb in (EXPAND, FOLD))
+        self.tasks = tuple(Task(verb, program, self._peers, self._control_page) for verb in (EXPAND, FOLD))
         self.patience = choose_patience(self._peers)
         self._call = 0
         self._failure: CommError | None = None
@@ -104,16 +104,16 @@ class Runtime:
         self.under_way: Call | None = None
         self.bytes_sent = np.zeros((2, program.world_size), np.int64)
         self._network = open_network(control, self._peers, program, timeout, self.bytes_sent)
-        self._stepper = Stepper(program, self._peers, self._board, self.bytes_sent)
-        self.lookout = Lookout(program, self._peers, timeout, self._network)
+        self._stepper = Stepper(program, self._peers, self._control_page, self.bytes_sent)
+        self.failure_detector = FailureDetector(program, self._peers, timeout, self._network)
         self.others: Callable[[], Iterable[Runtime]] = tuple
 
-    def as_sibling(self) -> Sibling | None:
+    def seen_by_others(self) -> OtherCommunicator | None:
         """What the rank's other communicators may know of this one; None where it makes no more calls."""
         if self._closed or self._failure is not None:
             return None
         remote = self._peers.remote.tolist()
-        return Sibling(self.lookout.name, self._call, self._peers.boards, remote)
+        return OtherCommunicator(self.failure_detector.name, self._call, self._peers.control_pages, remote)
 
     @property
     def next_call(self) -> int:
@@ -164,7 +164,7 @@ class Runtime:
         if sends_own:  # from where they are, so that others need not wait until they have been copied
             halo = rows.address + program.num_owned * row_type.row_bytes
             buffers = (own, program.num_owned, halo)
-        with Commitment(self):
+        with AbortGuard(self):
             if self._network is not None:  # which reads rows as soon as a call has begun
                 write_bytes(rows.address, own, own_bytes)
                 own_bytes = 0
@@ -194,7 +194,7 @@ class Runtime:
         arrivals = self.allocate(program.num_arrivals * row_type.row_bytes)
         result = self.allocate(program.num_owned * row_type.row_bytes)
         buffers = (rows, program.num_local, arrivals.address)
-        with Commitment(self):
+        with AbortGuard(self):
             call = self.start(task, row_type, [(arrivals.segment, arrivals.offset)] * 2, buffers)
             self.drive(call)
             sum_rows(
@@ -240,7 +240,7 @@ class Runtime:
         if not self._closed:
             self._closed = True
             if os.getpid() == self._process:
-                self._board.post_closed()
+                self._control_page.post_closed()
                 call_attention(self.tasks[EXPAND].bells)
                 if self._network is not None:
                     self._network.close()
@@ -294,7 +294,7 @@ class Runtime:
     ) -> Call:
         """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
 
-        Within a :class:`~dgcl.transport.shared_memory.abort_guard.Commitment`: from here on peers count on this rank."""
+        Within a :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`: from here on peers count on this rank."""
         call = Call(task, self.next_call, pack_tag(task.verb, row_type), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:
@@ -305,7 +305,7 @@ class Runtime:
         task.copied = 0
         self.under_way = call
         self._call = call.number
-        announce(task.own_ready, task.own_senders, self._board.call_address, call.number, line)
+        announce(task.own_ready, task.own_senders, self._control_page.call_address, call.number, line)
         if self._network is not None:
             call.job = self._network.start(call, places)
         return call
@@ -341,7 +341,7 @@ class Runtime:
                 if status == UNMAPPED:
                     self._map_target(task)
                 elif status == DISAGREES:
-                    raise self.lookout.told_otherwise(call)
+                    raise self.failure_detector.told_otherwise(call)
                 else:
                     assert status == WAITING
                     if not wait:
@@ -383,7 +383,7 @@ class Runtime:
         self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
 
     def _post_failure(self, error: CommError) -> None:
-        self._board.post_failure(error)
+        self._control_page.post_failure(error)
         call_attention(self.tasks[EXPAND].bells)
         if self._network is not None:
             self._network.post_failure(error)
@@ -393,8 +393,8 @@ class Runtime:
         report = self._peers.reported_failure()
         if report is not None:
             peer, error = report
-            mine = f" ({self.lookout.place(under_way)} was at {progress(under_way)})"
+            mine = f" ({self.failure_detector.place(under_way)} was at {progress(under_way)})"
             self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
             self._post_failure(error)  # pass on the first reason, not a chain of them
             raise self._failure
-        self.lookout.look(under_way, late)
+        self.failure_detector.look(under_way, late)

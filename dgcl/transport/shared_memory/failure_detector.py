@@ -1,4 +1,4 @@
-"""The lookout: why a call that is not getting on cannot, or must not, go on."""
+"""The failure detector: why a call that is not getting on cannot, or must not, go on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.program.model import Program
-from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, Board
+from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, ControlPage
 from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.tasks import Call
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from dgcl.transport.network.channel import NetworkChannel
 
 
-class Sibling(NamedTuple):
+class OtherCommunicator(NamedTuple):
     """Another communicator of the same rank, to the same ranks.
 
     Attributes:
         name: What it is called in messages.
         call: The call that this rank has made last, or is in.
-        boards: Of all its ranks.
-        remote: Ranks whose board is a stand-in, which may be behind.
+        control_pages: Of all its ranks.
+        remote: Ranks whose control page is a stand-in, which may be behind.
     """
 
     name: str
     call: int
-    boards: list[Board]
+    control_pages: list[ControlPage]
     remote: list[int]
 
 
-class Lookout:
+class FailureDetector:
     """Looks at peers on behalf of a rank that waits for them.
 
     Args:
         program, peers, timeout, network: Of the communicator.
 
     Attributes:
-        siblings: Finds this rank's other communicators, if the asking thread built them.
+        other_communicators: Finds this rank's other communicators, if the asking thread built them.
         name: What this communicator is called in messages.
         alone: Whether no thread of this rank's process but those that are ranks makes calls on communicators.
     """
@@ -51,7 +51,7 @@ class Lookout:
     ) -> None:
         self._rank, self._program, self._peers = program.rank, program, peers
         self._timeout, self._network = timeout, network
-        self.siblings: Callable[[], Iterable[Sibling]] = tuple
+        self.other_communicators: Callable[[], Iterable[OtherCommunicator]] = tuple
         self.name = "this communicator"
         self.alone: Callable[[], bool] = lambda: threading.active_count() == 1
 
@@ -61,7 +61,7 @@ class Lookout:
         # Found before a crossing is looked for: who leaves over one has shown it by then.
         trouble = self._trouble(under_way, waits)
         if waits and self.alone():
-            self._peers.boards[self._rank].post_stuck(under_way.number)
+            self._peers.control_pages[self._rank].post_stuck(under_way.number)
             crossed = self._elsewhere(under_way, crossed=True)
             if crossed:
                 raise DisagreementError(
@@ -74,7 +74,7 @@ class Lookout:
         waits = awaited(under_way) if late else []
         if waits:
             stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
-            culprits = suspects(waits, under_way.number, self._peers.boards, stopped)
+            culprits = suspects(waits, under_way.number, self._peers.control_pages, stopped)
             elsewhere = self._elsewhere(under_way, crossed=False)
             culprits += elsewhere and f"; {elsewhere}"
             raise CommTimeoutError(
@@ -85,12 +85,12 @@ class Lookout:
     def _trouble(self, under_way: Call, waits: list[tuple[int, str]]) -> CommError | None:
         """The error for a peer that is gone or makes another call, if one of those that are waited for is or does."""
         for peer, needed in waits:
-            call, theirs = self._peers.boards[peer].current_call()
+            call, theirs = self._peers.control_pages[peer].current_call()
             differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
             why = self._peers.gone(peer) or self._cut_off(peer)
             # It may have done its part just before it went on: only what is still missing now is lost.
             if (differs or why is not None) and not arrived_meanwhile(
-                under_way, peer, self._peers.boards, self._program.num_stages
+                under_way, peer, self._peers.control_pages, self._program.num_stages
             ):
                 if differs:
                     return self.disagreement(under_way, peer, call, theirs)
@@ -123,28 +123,30 @@ class Lookout:
         """A call of another communicator that a peer has begun and this rank has not; "" if there is none.
 
         With ``crossed`` only one that proves a mistake. This rank waits in ``mine`` and has not begun call m of a
-        sibling; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too, and has not
+        other communicator; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too, and has not
         begun ``mine`` goes through them in the other order, whatever else happens. That it has begun m is not enough:
         it may have started m, and go on to ``mine`` before it waits; or another of its threads may. Who made the
         calls before tells nothing: a program may build its communicators in one thread and then give each thread its
         own.
 
-        A peer that has left the sibling, or has failed in it, is not in it any more; unless it failed because it found
+        A peer that has left the other communicator, or has failed in it, is not in it any more; unless it failed because it found
         the crossing first.
         """
-        for sibling in self.siblings():
-            for peer, board in enumerate(sibling.boards):
-                if peer == self._rank or peer in sibling.remote or peer in self._peers.remote:
+        for other in self.other_communicators():
+            for peer, control_page in enumerate(other.control_pages):
+                if peer == self._rank or peer in other.remote or peer in self._peers.remote:
                     continue
-                if board.state != ALIVE and not _found_disagreement(board):
+                if control_page.state != ALIVE and not _found_disagreement(control_page):
                     continue
-                call, tag = board.current_call()
-                waits = board.stuck_call == call  # read before the next line, or it may have begun in between
-                begun = self._peers.boards[peer].current_call()[0] >= mine.number
-                if call > sibling.call and (not crossed or (waits and not begun)):
+                call, tag = control_page.current_call()
+                waits = (
+                    control_page.stuck_call == call
+                )  # read before the next line, or it may have begun in between
+                begun = self._peers.control_pages[peer].current_call()[0] >= mine.number
+                if call > other.call and (not crossed or (waits and not begun)):
                     return (
-                        f"rank {peer} has begun call {call} of {sibling.name}, {unpack_tag(tag)}, where rank"
-                        f" {self._rank} has begun {sibling.call or 'none'}"
+                        f"rank {peer} has begun call {call} of {other.name}, {unpack_tag(tag)}, where rank"
+                        f" {self._rank} has begun {other.call or 'none'}"
                     )
         return ""
 
@@ -154,6 +156,6 @@ class Lookout:
         return None if why is None else f"has died or its connection broke ({why})"
 
 
-def _found_disagreement(board: Board) -> bool:
-    """Whether a board's rank left because ranks make different calls."""
-    return board.state == FAILED and isinstance(board.failure(), DisagreementError)
+def _found_disagreement(control_page: ControlPage) -> bool:
+    """Whether a control page's rank left because ranks make different calls."""
+    return control_page.state == FAILED and isinstance(control_page.failure(), DisagreementError)

@@ -1,11 +1,11 @@
-"""The other ranks: their memory, their boards, and whether they still live.
+"""The other ranks: their memory, their control pages, and whether they still live.
 
 A peer's file is opened through its process entry and proved to be the right one by the random number on its
-board. Its segments are mapped when a ready line first names them, so growth needs no collective.
+control page. Its segments are mapped when a ready line first names them, so growth needs no collective.
 
 Which ranks share memory is found out by doing just that: neither host names nor process ids are proof, and
 containers of one host may or may not. Between ranks that share none the network channel plays each one's part to
-the other, on a board that stands in for the one out of reach (:mod:`dgcl.transport.network`).
+the other, on a control page that stands in for the one out of reach (:mod:`dgcl.transport.network`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ import numpy as np
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control, can_use_network
 from dgcl.ranks.threads import allowed_cores
-from dgcl.transport.shared_memory.control_page import CLOSED, FAILED, READY_BUFFER, Board, board_bytes
+from dgcl.transport.shared_memory.control_page import (
+    CLOSED,
+    FAILED,
+    READY_BUFFER,
+    ControlPage,
+    control_page_bytes,
+)
 from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
 #: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network. "nccl" and "gloo"
@@ -32,11 +38,11 @@ class Peers:
 
     Args:
         control: The control plane.
-        file, board: This rank's.
+        file, control_page: This rank's.
         channel: One of :data:`CHANNELS`, the same on every rank.
 
     Attributes:
-        boards: Every rank's board, a stand-in for those out of reach.
+        control_pages: Every rank's control page, a stand-in for those out of reach.
         remote: The peers that the network brings rows to and from.
         any_remote: Whether any two ranks of the job use the network.
         reasons: Why each peer is reached as it is.
@@ -47,18 +53,27 @@ class Peers:
         ValueError: ``channel`` is none, differs between ranks, or cannot be had; on every rank.
     """
 
-    def __init__(self, control: Control, file: SegmentFile, board: Board, channel: str = "auto") -> None:
+    def __init__(
+        self, control: Control, file: SegmentFile, control_page: ControlPage, channel: str = "auto"
+    ) -> None:
         self.rank, self.world_size = control.rank, control.world_size
         process, descriptor = file.handle
         cards = control.exchange(
-            (process, descriptor, board.segment.base, board.segment.size, board.token, socket.gethostname())
+            (
+                process,
+                descriptor,
+                control_page.segment.base,
+                control_page.segment.size,
+                control_page.token,
+                socket.gethostname(),
+            )
         )
         self._files: list[PeerFile | None] = []
-        self.boards: list[Board] = []
+        self.control_pages: list[ControlPage] = []
         self._processes: list[int] = []
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
         self._segments: list[list[Segment]] = [[] for _ in cards]
-        trouble = [self._connect(peer, card, board) for peer, card in enumerate(cards)]
+        trouble = [self._connect(peer, card, control_page) for peer, card in enumerate(cards)]
         told = control.exchange((channel, trouble, can_use_network(control), allowed_cores()))
         words, texts, networks, self.cores = ([*column] for column in zip(*told, strict=True))
         try:
@@ -69,21 +84,21 @@ class Peers:
         # (P, M) tables of what is mapped, read by the engine: bases, sizes, addresses (0: free place).
         self.maps = tuple(np.zeros((self.world_size, 4), np.int64) for _ in range(3))
 
-    def _connect(self, peer: int, card: tuple[int, int, int, int, int, str], own: Board) -> str | None:
-        """Open a peer's file and board; what is in the way, if that fails."""
+    def _connect(self, peer: int, card: tuple[int, int, int, int, int, str], own: ControlPage) -> str | None:
+        """Open a peer's file and control page; what is in the way, if that fails."""
         process, descriptor, base, size, token, host = card
         if peer == self.rank:
             self._files.append(None)
             self._watch.append(-1)
-            self.boards.append(own)
+            self.control_pages.append(own)
             return None
         file = None
         try:
             file = PeerFile((process, descriptor))
-            if size < board_bytes(self.world_size):
-                raise ValueError("its board is too small")
-            board = Board(file.map(base, size), self.world_size)
-            if board.token != token:
+            if size < control_page_bytes(self.world_size):
+                raise ValueError("its control page is too small")
+            control_page = ControlPage(file.map(base, size), self.world_size)
+            if control_page.token != token:
                 raise ValueError("that process is another one")
             watch = -1 if process == os.getpid() else os.pidfd_open(process)
         except (OSError, ValueError) as error:
@@ -91,7 +106,7 @@ class Peers:
                 file.close()
             self._files.append(None)
             self._watch.append(-1)
-            self.boards.append(Board.stand_in(self.world_size))
+            self.control_pages.append(ControlPage.stand_in(self.world_size))
             return (
                 f"rank {self.rank} on {socket.gethostname()} and rank {peer} on {host} share no memory: "
                 f"process {process} "
@@ -101,7 +116,7 @@ class Peers:
             )
         self._files.append(file)
         self._watch.append(watch)
-        self.boards.append(board)
+        self.control_pages.append(control_page)
         return None
 
     def _choose(self, channels: list[str], trouble: list[list[str | None]], network: bool) -> None:
@@ -142,14 +157,14 @@ class Peers:
         file, watch = self._files[peer], self._watch[peer]
         if file is not None:
             file.close()
-            self.boards[peer] = Board.stand_in(self.world_size)
+            self.control_pages[peer] = ControlPage.stand_in(self.world_size)
         if watch >= 0:
             os.close(watch)
         self._files[peer], self._watch[peer] = None, -1
 
     def map_segment(self, peer: int, line: int) -> None:
-        """Map the segment that the buffer entry at address ``line`` of ``peer``'s board names."""
-        words = self.boards[peer].segment
+        """Map the segment that the buffer entry at address ``line`` of ``peer``'s control page names."""
+        words = self.control_pages[peer].segment
         place = (line - words.address) // 8
         base, size = (int(word) for word in words.memory.view(np.int64)[place : place + 2])
         file = self._files[peer]
@@ -168,18 +183,18 @@ class Peers:
     def buffer_line(self, peer: int, relay: bool) -> int:
         """Address of the entry in ``peer``'s ready line for this rank that names its buffer, or its relay
         rows."""
-        return self.boards[peer].ready_address(self.rank) + 8 * (READY_BUFFER + (3 if relay else 0))
+        return self.control_pages[peer].ready_address(self.rank) + 8 * (READY_BUFFER + (3 if relay else 0))
 
     def reported_failure(self) -> tuple[int, CommError] | None:
         """The first peer that has posted an error, and that error."""
-        for peer, board in enumerate(self.boards):
-            if peer != self.rank and board.state == FAILED:
-                return peer, board.failure()
+        for peer, control_page in enumerate(self.control_pages):
+            if peer != self.rank and control_page.state == FAILED:
+                return peer, control_page.failure()
         return None
 
     def gone(self, peer: int) -> str | None:
         """Why ``peer`` will never answer again, if that is so."""
-        if self.boards[peer].state == CLOSED:
+        if self.control_pages[peer].state == CLOSED:
             return "has closed its communicator"
         watch = self._watch[peer]
         if watch >= 0:

@@ -7,7 +7,7 @@ import torch
 from torch.profiler import record_function
 
 from dgcl.program.model import Program
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import ALL, FOUND, LOOK, SENT, advance
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.profiler_ranges import send_label, wait_label
@@ -19,13 +19,15 @@ class Stepper:
     """What the engine needs besides the call.
 
     Args:
-        program, peers, board: Of the communicator.
+        program, peers, control_page: Of the communicator.
         bytes_sent: ``(2, P)`` int64, added to.
     """
 
-    def __init__(self, program: Program, peers: Peers, board: Board, bytes_sent: np.ndarray) -> None:
+    def __init__(
+        self, program: Program, peers: Peers, control_page: ControlPage, bytes_sent: np.ndarray
+    ) -> None:
         self._rank, self._num_stages, self._peers = program.rank, program.num_stages, peers
-        self._bell, self._bytes_sent = board.bell_address, bytes_sent
+        self._bell, self._bytes_sent = control_page.wake_address, bytes_sent
 
     def carry_on(self, call: Call, patience: Patience) -> int:
         """Do what can be done, wait as long as ``patience`` says, and return what :func:`advance` does."""

@@ -32,5 +32,5 @@ def open_network(
         for schedule in (program.expand, program.fold)
         for peer in np.concatenate((schedule.send_peer, schedule.recv_peer))
     }
-    stand_ins = {peer: peers.boards[peer] for peer in peers.remote.tolist() if peer in partners}
+    stand_ins = {peer: peers.control_pages[peer] for peer in peers.remote.tolist() if peer in partners}
     return NetworkChannel(group, peers.rank, stand_ins, program.num_stages, timeout, bytes_sent)

@@ -11,7 +11,7 @@ import numpy as np
 from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory.caches import last_level_cache
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import FOLD
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.row_types import RowType
@@ -55,7 +55,7 @@ class Task:
     are done, and the network channel does them.
     """
 
-    def __init__(self, verb: int, program: Program, peers: Peers, board: Board) -> None:
+    def __init__(self, verb: int, program: Program, peers: Peers, control_page: ControlPage) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
         self.verb, self.schedule = verb, schedule
         first = np.searchsorted(program.arrival_rows, schedule.send_from if verb == FOLD else 0)
@@ -73,15 +73,15 @@ class Task:
         self.tables = (program.send_rows, program.arrival_rows, program.arrival_slots)
         ranks = range(program.world_size)
         self.lines = (
-            np.array([peers.boards[peer].ready_address(program.rank) for peer in ranks], np.int64),
-            np.array([peers.boards[peer].done_address(program.rank) for peer in ranks], np.int64),
-            np.array([board.done_address(peer) for peer in ranks], np.int64),
+            np.array([peers.control_pages[peer].ready_address(program.rank) for peer in ranks], np.int64),
+            np.array([peers.control_pages[peer].done_address(program.rank) for peer in ranks], np.int64),
+            np.array([control_page.done_address(peer) for peer in ranks], np.int64),
         )
         self.own_ready = np.array(
-            [board.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
+            [control_page.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
         )
         #: The bells of all ranks, and of those that are told where to write.
-        self.bells = np.array([peers.boards[peer].bell_address for peer in ranks], np.int64)
+        self.bells = np.array([peers.control_pages[peer].wake_address for peer in ranks], np.int64)
         self.own_senders = self.bells[sorted(set(schedule.recv_peer.tolist()))]
         self.remote = np.isin(schedule.send_peer, peers.remote)
         # Of the other ranks only this is known: they send about as much.

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.row_types import RowType
 from dgcl.transport.shared_memory.tasks import Call
@@ -44,11 +44,14 @@ def progress(call: Call) -> str:
 
 
 def suspects(
-    waits: list[tuple[int, str]], number: int, boards: Sequence[Board], stopped: Sequence[int] = ()
+    waits: list[tuple[int, str]],
+    number: int,
+    control_pages: Sequence[ControlPage],
+    stopped: Sequence[int] = (),
 ) -> str:
     """What is waited for: first ranks that are ``stopped``, then those that have not begun call ``number``,
     then those that may wait themselves."""
-    begun = {peer: boards[peer].current_call()[0] >= number for peer, _ in waits}
+    begun = {peer: control_pages[peer].current_call()[0] >= number for peer, _ in waits}
     waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, begun[wait[0]]))
     known = [
         f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
@@ -59,7 +62,7 @@ def suspects(
     return "; ".join(known)
 
 
-def arrived_meanwhile(call: Call, peer: int, boards: Sequence[Board], num_stages: int) -> bool:
+def arrived_meanwhile(call: Call, peer: int, control_pages: Sequence[ControlPage], num_stages: int) -> bool:
     """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
     task, schedule = call.task, call.task.schedule
     missing = (task.received == 0) & (schedule.recv_peer == peer)
@@ -73,7 +76,7 @@ def arrived_meanwhile(call: Call, peer: int, boards: Sequence[Board], num_stages
     if unsent.any() and read_word(int(task.lines[0][peer])) < call.number:
         return False
     # What is posted to a partner may be through before the sender has noticed, but not after it has ended.
-    went_on = boards[peer].current_call()[0] > call.number
+    went_on = control_pages[peer].current_call()[0] > call.number
     return went_on or not (stopped and (unsent & task.remote).any())
 
 

@@ -13,7 +13,7 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from tests.dgcl.support_plans import Tree, World, make_world
 from tests.dgcl.support_ranks import join, local_ids
 from tests.dgcl.transport.test_crossed_calls import PAIR, both, count_looks, expand
@@ -80,7 +80,7 @@ def test_a_call_that_was_only_started_is_no_proof_of_another_order() -> None:
 
     def run() -> bool:
         one, two = both(60.0)
-        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
         if one.rank == 0:
             count_looks(one, 4, looked)
             return expand(one) and expand(two)
@@ -97,17 +97,17 @@ def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_l
     """Rank 1 starts both and waits for the second. Rank 0, in the first, sees the second begun; it is held up there
     until rank 1 has begun the first and waits."""
     began, looked = threading.Event(), threading.Event()
-    stuck_call = vars(Board)["stuck_call"].fget
+    stuck_call = vars(ControlPage)["stuck_call"].fget
 
-    def held_up(board: Board) -> int:
+    def held_up(control_page: ControlPage) -> int:
         if context.require_control().rank == 0:
             began.set()
             assert looked.wait(50)
-        return int(stuck_call(board))
+        return int(stuck_call(control_page))
 
     def run() -> bool:
         one, two = both(60.0)
-        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
         if one.rank == 0:
             return expand(one) and expand(two)
         finish_two = start(two)
@@ -116,7 +116,7 @@ def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_l
         count_looks(two, 1, looked)
         return finish_two() and finish_one()
 
-    monkeypatch.setattr(Board, "stuck_call", property(held_up))
+    monkeypatch.setattr(ControlPage, "stuck_call", property(held_up))
     assert all(dgcl.launch(run, 2))
 
 
@@ -127,7 +127,7 @@ def test_a_peer_with_other_threads_is_not_accused() -> None:
     def run() -> bool:
         one, two = both(60.0)
         if one.rank == 0:
-            one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+            one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
             count_looks(one, 4, looked)
             return expand(one) and expand(two)
         results: list[bool] = []
@@ -145,7 +145,7 @@ def test_calls_in_different_orders_are_found_while_others_are_under_way() -> Non
     def run() -> str:
         spare, (one, two) = join(PAIR.shares(), 600.0), both(600.0)
         for comm in (spare, one, two):
-            comm._runtime.lookout.alone = lambda: True
+            comm._runtime.failure_detector.alone = lambda: True
         finish = start(spare)
         first, second = (one, two) if one.rank == 0 else (two, one)
         with pytest.raises(DisagreementError) as caught:

@@ -25,10 +25,10 @@ KINDS = {
     **dict.fromkeys(IN_LAYERS[:2], ("kill", "stop", "interrupt", "raise", "return", "cross")),
     **dict.fromkeys(IN_SET_UP, ("kill", "stop", "interrupt")),
     "engine": ("kill",),
-    "board": ("memory",),
+    "control page": ("memory",),
 }
 #: Places that a run comes to only a few times.
-_RARE = ("map: before", "map: after", "grow: before", "grow: after", "board", *IN_SET_UP)
+_RARE = ("map: before", "map: after", "grow: before", "grow: after", "control page", *IN_SET_UP)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Case:
     @property
     def in_set_up(self) -> bool:
         """Whether it strikes while the communicator is made."""
-        return self.point in IN_SET_UP or self.point == "board"
+        return self.point in IN_SET_UP or self.point == "control page"
 
     @property
     def deadline(self) -> float:

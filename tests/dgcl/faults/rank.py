@@ -247,11 +247,11 @@ def play(
     fresh_file = SegmentFile.grow
 
     def grow_board(file: SegmentFile, num_bytes: int) -> Any:
-        fault("board")
+        fault("control page")
         try:
             return fresh_file(file, num_bytes)
         finally:
-            fault("board: after")
+            fault("control page: after")
 
     try:
         with set_up_watched(fault), sums_watched(fault):

@@ -21,7 +21,7 @@ FEW = [
     Case("line", "grow: before", "memory", 0, 1, 6),
     Case("random-1", "map: before", "memory", 0, 0, 7),
     Case("line", "set-up 1: before", "interrupt", 0, 1, 8),
-    Case("line", "board", "memory", 0, 2, 9),
+    Case("line", "control page", "memory", 0, 2, 9),
     Case("random-1", "engine", "kill", 3, 2, 10),
     Case("line", "call: all told, nothing done", "interrupt", 1, 1, 11),
     Case("direct", "layer: before a call", "cross", 1, 0, 12),

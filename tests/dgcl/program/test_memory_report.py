@@ -61,7 +61,7 @@ def _train(
 def test_within_two_percent(widths, input_grad, constants, dtype) -> None:
     for found, predicted in dgcl.launch(_train, 3, widths, input_grad, constants, dtype, 3):
         assert abs(predicted.pool - found) <= 0.02 * found
-        assert predicted.total == predicted.pool + predicted.tables + predicted.board
+        assert predicted.total == predicted.pool + predicted.tables + predicted.control_page
 
 
 def test_no_growth() -> None:
@@ -89,7 +89,7 @@ def test_the_parts_are_rows_times_bytes() -> None:
         assert report.results == rows["local"] * 150 * 2
         assert report.relay == rows["relay"] * 100 * 2
         assert report.gradients == (rows["sent"] + rows["owned"]) * 50 * 2
-        assert report.board == PAGE
+        assert report.control_page == PAGE
         assert report.constants == 0
 
 

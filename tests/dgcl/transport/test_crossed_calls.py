@@ -47,7 +47,7 @@ def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool
         if used:
             assert expand(one)
             assert expand(two)
-        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
         first, second = (one, two) if context.require_control().rank == 0 else (two, one)
         with pytest.raises(DisagreementError) as caught:
             _ = expand(first), expand(second)
@@ -68,18 +68,18 @@ def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order() ->
 
     def run() -> str:
         one, two = both(600.0)
-        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: True
+        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
         first = (one, two)[one.rank]
         if one.rank == 1:
-            lookout = two._runtime.lookout
-            look_elsewhere = lookout._elsewhere
+            failure_detector = two._runtime.failure_detector
+            look_elsewhere = failure_detector._elsewhere
 
             def too_early(*rest: object, **more: object) -> str:
-                lookout._elsewhere = look_elsewhere  # type: ignore[method-assign]
+                failure_detector._elsewhere = look_elsewhere  # type: ignore[method-assign]
                 left.wait(50)
                 return ""
 
-            lookout._elsewhere = too_early  # type: ignore[method-assign, assignment]
+            failure_detector._elsewhere = too_early  # type: ignore[method-assign, assignment]
         with pytest.raises(DisagreementError, match="communicators in different orders") as caught:
             expand(first)
         if one.rank == 0:
@@ -98,7 +98,7 @@ def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -
         if used:
             assert expand(one)
             assert expand(two)
-        one._runtime.lookout.alone = two._runtime.lookout.alone = lambda: False
+        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: False
         first = one if context.require_control().rank == 0 else two
         with pytest.raises(CommError) as caught:
             expand(first)
@@ -182,7 +182,7 @@ def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_success
                 expand(old)
         new = join(PAIR.shares(), 60.0)
         for comm in (old, spare, new):
-            comm._runtime.lookout.alone = lambda: True
+            comm._runtime.failure_detector.alone = lambda: True
         if new.rank == 0:
             count_looks(new, 5, looked)
         else:

@@ -36,5 +36,5 @@ def test_what_is_sent_at_the_last_moment_is_not_missing(ends: bool, through: boo
     )
     row_type: Any = None
     call = Call(task, 1, 0, row_type, (0, 0, 0), job=job)
-    boards: Any = [SimpleNamespace(current_call=lambda: (1, 0))]
-    assert arrived_meanwhile(call, 0, boards, 1) == through
+    control_pages: Any = [SimpleNamespace(current_call=lambda: (1, 0))]
+    assert arrived_meanwhile(call, 0, control_pages, 1) == through

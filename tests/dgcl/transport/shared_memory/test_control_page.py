@@ -6,22 +6,29 @@ import threading
 import pytest
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
-from dgcl.transport.shared_memory.control_page import ALIVE, CLOSED, FAILED, LINE, Board, board_bytes
+from dgcl.transport.shared_memory.control_page import (
+    ALIVE,
+    CLOSED,
+    FAILED,
+    LINE,
+    ControlPage,
+    control_page_bytes,
+)
 from dgcl.transport.shared_memory.engine import write_word
 from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
 
 
 @pytest.fixture
-def boards() -> tuple[Board, Board]:
-    """A rank's board as it sees it, and as a peer does."""
+def control_pages() -> tuple[ControlPage, ControlPage]:
+    """A rank's control page as it sees it, and as a peer does."""
     file = SegmentFile()
-    own = Board.create(file, 4)
+    own = ControlPage.create(file, 4)
     segment = PeerFile(file.handle).map(own.segment.base, own.segment.size)
-    return own, Board(segment, 4)
+    return own, ControlPage(segment, 4)
 
 
-def test_a_peer_sees_the_same_board(boards: tuple[Board, Board]) -> None:
-    own, theirs = boards
+def test_a_peer_sees_the_same_board(control_pages: tuple[ControlPage, ControlPage]) -> None:
+    own, theirs = control_pages
     assert own.token == theirs.token > 0
     assert theirs.state == ALIVE
     own.post_closed()
@@ -29,16 +36,20 @@ def test_a_peer_sees_the_same_board(boards: tuple[Board, Board]) -> None:
 
 
 def test_tokens_differ() -> None:
-    assert len({Board.create(SegmentFile(), 2).token for _ in range(20)}) == 20
+    assert len({ControlPage.create(SegmentFile(), 2).token for _ in range(20)}) == 20
 
 
-def test_lines_lie_apart_and_within_the_board(boards: tuple[Board, Board]) -> None:
-    own, _ = boards
+def test_lines_lie_apart_and_within_the_board(control_pages: tuple[ControlPage, ControlPage]) -> None:
+    own, _ = control_pages
     places = sorted(
         [own.ready_address(peer) for peer in range(4)] + [own.done_address(peer) for peer in range(4)]
     )
     assert all(after - before >= LINE for before, after in itertools.pairwise(places))
-    assert places[-1] + LINE <= own.segment.address + board_bytes(4) <= own.segment.address + own.segment.size
+    assert (
+        places[-1] + LINE
+        <= own.segment.address + control_page_bytes(4)
+        <= own.segment.address + own.segment.size
+    )
     assert all(place % 64 == 0 for place in places), "a line shares its cache line with another"
 
 
@@ -49,9 +60,9 @@ def test_lines_lie_apart_and_within_the_board(boards: tuple[Board, Board]) -> No
     ids=["short", "empty", "not ASCII", "long", "long, two bytes each", "long, three bytes each"],
 )
 def test_a_failure_crosses_with_its_kind_and_words(
-    boards: tuple[Board, Board], kind: type[CommError], text: str
+    control_pages: tuple[ControlPage, ControlPage], kind: type[CommError], text: str
 ) -> None:
-    own, theirs = boards
+    own, theirs = control_pages
     own.post_failure(kind(text))
     assert theirs.state == FAILED
     error = theirs.failure()
@@ -60,8 +71,8 @@ def test_a_failure_crosses_with_its_kind_and_words(
     assert str(error) == text or len(str(error).encode()) > 900
 
 
-def test_the_first_failure_stands(boards: tuple[Board, Board]) -> None:
-    own, theirs = boards
+def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]) -> None:
+    own, theirs = control_pages
     own.post_failure(PeerLostError("first"))
     own.post_failure(CommTimeoutError("second"))
     own.post_closed()
@@ -69,9 +80,9 @@ def test_the_first_failure_stands(boards: tuple[Board, Board]) -> None:
     assert str(theirs.failure()) == "first"
 
 
-def test_a_damaged_failure_is_still_an_error(boards: tuple[Board, Board]) -> None:
+def test_a_damaged_failure_is_still_an_error(control_pages: tuple[ControlPage, ControlPage]) -> None:
     """What a peer wrote is not trusted: codes and lengths are brought into range."""
-    own, theirs = boards
+    own, theirs = control_pages
     own.post_failure(PeerLostError("words"))
     for offset, value in ((16, 99), (24, 1 << 40)):
         write_word(own.segment.address + offset, value)
@@ -80,9 +91,9 @@ def test_a_damaged_failure_is_still_an_error(boards: tuple[Board, Board]) -> Non
     assert str(theirs.failure()) == ""
 
 
-def test_the_current_call_is_read_whole(boards: tuple[Board, Board]) -> None:
+def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, ControlPage]) -> None:
     """Its tag changes with its number; a reader never gets the one without the other."""
-    own, theirs = boards
+    own, theirs = control_pages
     last = 200_000
 
     def write() -> None:

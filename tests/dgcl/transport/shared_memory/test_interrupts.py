@@ -13,13 +13,13 @@ import torch
 import dgcl
 from dgcl.autograd import pending as halo
 from dgcl.communicator import Communicator
-from dgcl.transport.shared_memory import commitment, executor, stepper, turn
+from dgcl.transport.shared_memory import abort_guard, call_lock, executor, progress
 from dgcl.transport.shared_memory.engine import WAITING
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
-_FILES = {module.__file__ for module in (executor, halo, commitment, stepper, turn)}
+_FILES = {module.__file__ for module in (executor, halo, abort_guard, progress, call_lock)}
 
 
 class _Interrupts:

@@ -9,7 +9,7 @@ import pytest
 import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory.control_page import Board
+from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.segments import SegmentFile
 
@@ -20,7 +20,7 @@ def connect(change: Any) -> list[str | None]:
     def run() -> str | None:
         control = context.require_control()
         file = SegmentFile()
-        board = Board.create(file, control.world_size)
+        control_page = ControlPage.create(file, control.world_size)
         exchange, first = control.exchange, True
 
         def changed(value: Any) -> list[Any]:
@@ -31,7 +31,7 @@ def connect(change: Any) -> list[str | None]:
 
         control.exchange = changed  # type: ignore[method-assign]
         try:
-            peers = Peers(control, file, board)
+            peers = Peers(control, file, control_page)
         except CommError as error:
             return str(error)
         peers.close()
@@ -53,7 +53,7 @@ def test_ranks_that_share_memory_connect() -> None:
         (lambda process, *rest: (2**22 + 1, *rest), "No such file"),
         (lambda process, descriptor, *rest: (process, 9999, *rest), "No such file"),
         (lambda *card: (*card[:4], card[4] + 1, card[5]), "that process is another one"),
-        (lambda *card: (*card[:3], 64, *card[4:]), "its board is too small"),
+        (lambda *card: (*card[:3], 64, *card[4:]), "its control page is too small"),
         (lambda *card: (*card[:2], 1 << 40, *card[3:]), "no segment of"),
     ],
     ids=["no such process", "no such file", "another process", "too small", "outside the file"],
