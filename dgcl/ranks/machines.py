@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.ranks.control import Control
+from dgcl.ranks.reach import ranks_that_share_memory
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.detect import Nvml, NvmlUnavailable, Sysfs, gpu_machine, visible_gpus
 from dgcl.topology.detect.gpu_machine import fastest_port
@@ -25,7 +26,6 @@ from dgcl.topology.hosts import PORT_UNKNOWN, Host, hosts_topology
 from dgcl.topology.join import join_machines
 from dgcl.topology.machine import Net
 from dgcl.topology.machine_topology import machine_topology
-from dgcl.transport.network.reach import ranks_that_share_memory
 
 _log = logging.getLogger("dgcl")
 

@@ -1,4 +1,4 @@
-"""Which ranks share memory, found out by opening a piece of it: the machines of a job, as rows see them."""
+"""Which ranks share memory, found out by opening a piece of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Sequence
 
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
 
 _TOKEN_BYTES = 8
 
@@ -16,32 +15,34 @@ def ranks_that_share_memory(control: Control) -> list[int]:
     """For each rank the lowest rank that it shares memory with, by way of others if need be. Collective.
 
     Neither a host's name nor its machine id is proof: containers on one host may share memory or not, and a
-    process id means another process, or none, in another PID namespace.
+    process id means another process, or none, in another PID namespace. So every rank puts a random token into an
+    anonymous memory file, and the others try to read it through its process entry.
     """
-    file = SegmentFile()
+    descriptor = os.memfd_create("dgcl", os.MFD_CLOEXEC)
     try:
-        segment = file.grow(_TOKEN_BYTES)
         token = secrets.token_bytes(_TOKEN_BYTES)
-        segment.memory[:_TOKEN_BYTES] = memoryview(token)
-        cards = control.exchange((*file.handle, token))
-        mine = [_can_open(handle, expected) for *handle, expected in cards]
-        return _lowest_connected(control.exchange(mine))  # and nobody closes its file before all have looked
+        os.write(descriptor, token)
+        files = control.exchange((os.getpid(), descriptor, token))
+        mine = [_can_open((process, number), expected) for process, number, expected in files]
+        # The second exchange also keeps every file open until all ranks have tried it.
+        return _lowest_connected(control.exchange(mine))
     finally:
-        file.close()
+        os.close(descriptor)
 
 
-def _can_open(handle: Sequence[int], token: bytes) -> bool:
+def _can_open(handle: tuple[int, int], token: bytes) -> bool:
+    """Whether the file of a (process, descriptor) can be opened for writing, and holds this token."""
     process, descriptor = handle
     try:
-        file = PeerFile((process, descriptor))
+        opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return file.map(0, os.sysconf("SC_PAGESIZE")).memory[:_TOKEN_BYTES].tobytes() == token
-    except (OSError, ValueError):
+        return os.pread(opened, _TOKEN_BYTES, 0) == token
+    except OSError:
         return False
     finally:
-        file.close()
+        os.close(opened)
 
 
 def _lowest_connected(can_open: Sequence[Sequence[bool]]) -> list[int]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dgcl
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import places_of_ranks, several_machines
-from dgcl.transport.network.reach import _can_open, _lowest_connected, ranks_that_share_memory
+from dgcl.ranks.reach import _can_open, _lowest_connected, ranks_that_share_memory
 from dgcl.transport.shared_memory.segments import SegmentFile
 
 
