@@ -20,9 +20,10 @@ import pytest
 import dgcl
 from dgcl.graph import as_graph
 from dgcl.planner import PlanOptions
+from dgcl.prepare import cache
 from dgcl.prepare import shares as preparing
 from dgcl.prepare.cache import PlanCache, cache_key
-from dgcl.prepare.shares import Share, cache, prepare
+from dgcl.prepare.shares import Share, prepare
 from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
 from tests.dgcl.support_ranks import local_ids
