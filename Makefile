@@ -1,7 +1,7 @@
 # Everything from a fresh clone: Python 3.11 (later Pythons work too, without DGL), make and g++ are all that is needed.
 #
 #   make demo    train a small GCN on 4 CPU ranks and compare with 1 rank
-#   make test    the test suite, without the slow tests (make test-all: with them)
+#   make test    the test suite, without the slow tests (make test-all: with them), on all cores (WORKERS=0: in one process)
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
 #   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
@@ -14,6 +14,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python; do $$p -c $(AT_LEAST_311) 2>/dev/null && echo $$p && break; done)
 PIP_FLAGS ?= -qq
+WORKERS ?= auto
 PYTEST_FLAGS ?=
 GPU_PYTHON ?= python3
 GPU_CHECK_FLAGS ?=
@@ -34,10 +35,10 @@ demo: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=4 examples/train.py --check
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_FLAGS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,21 +1,53 @@
-"""What every test relies on: examples that are the same in every run, and a Ctrl-C that is heard.
+"""What every test relies on: examples that are the same in every run, a Ctrl-C that is heard, and who runs where.
 
-A run of the suite must say the same thing about the same code twice. To look for examples that nobody has seen:
-``pytest --hypothesis-profile=explore``. No deadlines, and no check of how fast examples are drawn, since the first of a
-run may compile a kernel.
+A run of the suite must say the same thing about the same code twice, so hypothesis draws the same examples each time:
+
+* ``daily``, the default: 20 examples of each property;
+* ``--hypothesis-profile=thorough``, as ``.ci/run`` does: 200;
+* ``--hypothesis-profile=explore``: 200 that nobody has seen.
+
+No deadlines, and no check of how fast examples are drawn, since the first of a run may compile a kernel.
+
+With several workers (``-n 2``) a worker takes one file after the other. Tests of the group ``alone`` (stress, faults,
+deadlines, network namespaces) all go to one worker, which begins with them: no two of them ever run at the same time.
 """
 
 from __future__ import annotations
 
 import signal
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("reproducible", **UNTIMED, derandomize=True)
-settings.register_profile("explore", **UNTIMED, derandomize=False, print_blob=True)
-settings.load_profile("reproducible")
+settings.register_profile("daily", **UNTIMED, derandomize=True, max_examples=20)
+settings.register_profile("thorough", **UNTIMED, derandomize=True, max_examples=200)
+settings.register_profile("explore", **UNTIMED, derandomize=False, max_examples=200, print_blob=True)
+settings.load_profile("daily")
 
 # A shell that starts the tests in the background has them ignore SIGINT, and all the processes that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put first what only one worker can do, so that nobody waits for it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out groups, and else whole files, in the order of collection."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByGroupOrFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            group = super()._split_scope(nodeid)
+            return group if group != nodeid else nodeid.split("::", 1)[0]
+
+    config.option.loadscopereorder = False
+    return ByGroupOrFile(config, log)

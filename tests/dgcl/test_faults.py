@@ -20,6 +20,8 @@ from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 SOON = 2.0  # seconds within which a survivor must have noticed; it takes some 20 ms
 LINE = random_world(2, 4, "line")
 TRIANGLE = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)

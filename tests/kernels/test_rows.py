@@ -8,7 +8,7 @@ from numba import njit
 from dgcl.kernels.copies import STREAMED, write_bytes
 from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
 
-WIDTHS = (1, 3, 7, 128, 513, 602)
+WIDTHS = (1, 3, 7, 128, 513, 602, 1025)  # 16-bit sums go by blocks of 512 columns
 
 
 @njit

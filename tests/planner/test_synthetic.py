@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner.synthetic import SHAPES, GraphShape, synthetic_relation
@@ -57,7 +57,6 @@ def test_nothing_outside_is_an_empty_relation(world_size: int) -> None:
     assert synthetic_relation(GraphShape(100, 0, inside=0.5), world_size).num_classes == 0
 
 
-@settings(max_examples=30)
 @given(st.integers(1, 200), st.integers(0, 3000), st.floats(0, 1), st.integers(1, 130), st.integers(0, 5))
 def test_any_sizes_give_a_relation(n: int, m: int, inside: float, world_size: int, seed: int) -> None:
     relation = synthetic_relation(GraphShape(n, m, inside=inside), world_size, seed=seed)

@@ -9,6 +9,8 @@ import pytest
 from tests.dgcl.faults.cases import KINDS, Case, cases
 from tests.dgcl.faults.run import Harness
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 GRACE = 20.0  # the machine may be busy; the command `python -m tests.dgcl.faults` allows one second
 
 #: One of each kind, at places of each sort.

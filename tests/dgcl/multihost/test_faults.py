@@ -14,7 +14,7 @@ import pytest
 
 from tests.dgcl.multihost.hosts import Hosts, missing
 
-pytestmark = [pytest.mark.multihost, pytest.mark.slow]
+pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
 MODULE = "tests.dgcl.multihost.rank_main"
 RANKS = [2, 1]
 SOON = 6.0  # seconds beyond a deadline, on a busy machine

@@ -11,7 +11,7 @@ import pytest
 from tests.dgcl.multihost.hosts import Hosts, missing
 from tests.dgcl.multihost.rank_main import CALLS, RUNS
 
-pytestmark = [pytest.mark.multihost, pytest.mark.slow]
+pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
 MODULE = "tests.dgcl.multihost.rank_main"
 # Ranks on each host, and MB/s of its link each way: little enough for two cores to keep all links busy.
 WORLDS = {

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import resource
+import shutil
 import threading
 import time
 import zipfile
@@ -137,6 +138,27 @@ def test_versions_and_sources_change_the_key(tmp_path: Path, monkeypatch: pytest
     after = PlanCache(tmp_path, key()).path
     monkeypatch.setattr(cache, "_hash_sources", lambda: "edited")
     assert len({before, after, PlanCache(tmp_path, key()).path}) == 3
+
+
+@pytest.mark.parametrize("folder", ["partition", "planner", "planner/methods", "replication", "topology"])
+def test_a_changed_source_changes_the_key(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a copy of the package, in every folder that has a say in parts and plan."""
+    package = tmp_path / "dgcl"
+    shutil.copytree(
+        Path(dgcl.__file__).parent,
+        package,
+        ignore=lambda _, names: [n for n in names if n[0] == "_" and n != "__init__.py"],
+    )
+    monkeypatch.setattr(cache, "__file__", str(package / "prepare" / "cache.py"))
+    keys = [key()]
+    source = package / folder / "__init__.py"
+    source.write_text(source.read_text() + "\n")
+    keys.append(key())
+    source.rename(source.with_name("renamed.py"))
+    keys.append(key())
+    assert keys[0] != keys[1] != keys[2] != keys[0]
 
 
 def test_the_key_does_not_depend_on_how_the_graph_was_given() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner.verify.carried import carried_trees
@@ -132,7 +132,6 @@ def test_programs_follow_the_rules_of_numbering(trees: str, world_size: int) -> 
         check_program(world, program, expected)
 
 
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**20),
     world_size=st.integers(1, 8),

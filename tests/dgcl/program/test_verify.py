@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dgcl.program import Program, Schedule
+from dgcl.program import Program, Schedule, compile_programs
 from dgcl.program.verify import ProgramError, verify_programs
 from tests.dgcl.support_plans import TREES, World, make_world, places_saved, random_world, wandering
 from tests.samples import sampled
@@ -137,6 +138,20 @@ def test_a_plan_for_another_relation_is_rejected() -> None:
     world, other = random_world(1, 3), random_world(2, 3)
     with pytest.raises(ProgramError):
         verify_programs(world.programs, other.plan, other.classes, other.part)
+
+
+def test_a_vertex_in_the_wrong_class_is_rejected() -> None:
+    """All counts are right; one vertex of each of two classes goes where the other one is wanted."""
+    world = random_world(1, 3)
+    classes, relation = world.classes, world.classes.relation
+    pairs = itertools.pairwise(range(relation.num_classes))
+    a, b = next((a, b) for a, b in pairs if relation.source[a] == relation.source[b])
+    vertices = classes.vertices.copy()
+    places = [classes.class_ptr[a], classes.class_ptr[b]]
+    vertices[places] = vertices[places[::-1]]
+    programs = compile_programs(world.plan, dataclasses.replace(classes, vertices=vertices), world.part)
+    with pytest.raises(ProgramError, match="its halo is not what the relation demands"):
+        verify(world, programs)
 
 
 def test_fewer_programs_than_ranks_are_rejected() -> None:

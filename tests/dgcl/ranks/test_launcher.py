@@ -20,6 +20,8 @@ from dgcl.ranks.threads import available_cores, report_crowding, threads_restore
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import join, local_ids
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 WORLD = random_world(41, 3, "line", num_nodes=12, num_edges=40)
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dgcl
@@ -22,6 +22,8 @@ from dgcl.ranks.groups import make_group, next_store
 from dgcl.ranks.messages import GroupMessages
 from dgcl.ranks.rendezvous import Attempt, meet
 from tests.dgcl.rank_pool import RankPool
+
+pytestmark = pytest.mark.xdist_group("alone")
 
 
 def come(store: dist.Store, place: int, size: int, timeout: float, purpose: str = "init") -> int | CommError:
@@ -247,7 +249,6 @@ def test_processes_meet(rank_pool: Callable[[int], RankPool], scenario: Callable
     rank_pool(3).run(scenario)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 4),
     st.lists(

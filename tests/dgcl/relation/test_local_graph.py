@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
@@ -123,7 +123,6 @@ def parted_graphs(draw: st.DrawFn) -> tuple[np.ndarray, int, np.ndarray, int]:
     return np.array(edges, np.int64).reshape(-1, 2).T, num_nodes, np.array(part), world_size
 
 
-@settings(max_examples=100)
 @given(parted_graphs(), st.randoms(use_true_random=False))
 def test_ranks_share_out_the_edges(case, random) -> None:
     """Over all ranks every edge appears once, at its head's owner, whatever the order of the halo."""

@@ -6,6 +6,8 @@ import pytest
 
 from tests.dgcl.stress.run import stress
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 
 def test_some_seconds_with_four_ranks() -> None:
     outcome = stress(4, 2.0, seed=3)

@@ -14,6 +14,8 @@ from dgcl.ranks.context import context
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join, local_ids
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 OTHER = random_world(83, 2, "direct")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dgcl.planner import Bound, PlanOptions, Relation
 from dgcl.planner.bounds.best import best_bound, cut_bound, distance_bound
@@ -20,7 +20,6 @@ from tests.planner.strategies import instances, topologies
 GB = 10**9
 
 
-@settings(max_examples=150)
 @given(instances(min_devices=2, max_devices=3, max_classes=3, max_count=3, max_total=6))
 def test_no_plan_of_a_small_instance_beats_the_bound(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
@@ -29,7 +28,6 @@ def test_no_plan_of_a_small_instance_beats_the_bound(case: tuple[Relation, Topol
         assert bound(relation, topology, GB).seconds <= best * (1 + 1e-9)
 
 
-@settings(max_examples=25)
 @given(instances(min_devices=4, max_devices=4, latency=False, max_classes=2, max_count=8))
 def test_no_plan_of_four_devices_beats_the_bound(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
@@ -200,7 +198,6 @@ def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int) -> None:
         assert 0 < len(frozenset().union(*cut.groups)) <= num_devices
 
 
-@settings(max_examples=50)
 @given(instances(max_devices=5))
 def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]) -> None:
     relation, topology = case

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
@@ -58,7 +58,6 @@ def test_small_instances_are_solved_exactly(
         assert plan.predicted_seconds == pytest.approx(best, rel=1e-6)
 
 
-@settings(max_examples=60)
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=40),
     row_bytes=st.sampled_from([1, 512, 10**6]),
@@ -73,7 +72,6 @@ def test_small_instances_are_solved_to_within_the_gap(
     assert plan.predicted_seconds <= best * (1 + options.gap + 1e-6)
 
 
-@settings(max_examples=30)
 @given(
     case=instances(min_devices=5, max_devices=7, max_classes=8, max_count=2000),
     method=st.sampled_from(["auto", "optimal"]),

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
@@ -34,7 +34,6 @@ def cheapest(topology: Topology, source: int, dests: list[int], price: np.ndarra
     return min((sum(price[k, link_of[s, d]] for s, d, k in tree) for tree in trees), default=np.inf)
 
 
-@settings(max_examples=60)
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=3),
     seed=st.integers(0, 2**32 - 1),
@@ -94,7 +93,6 @@ def test_a_set_may_wait_while_another_part_is_sent() -> None:
     assert solved(space, price).value[0, 0, space.item_set[0]] == 3.0
 
 
-@settings(max_examples=40)
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=3, latency=False), seed=st.integers(0, 2**32 - 1)
 )

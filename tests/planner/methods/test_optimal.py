@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
@@ -24,7 +24,6 @@ def require_order(relation: Relation, topology: Topology, options: PlanOptions) 
         assert auto.predicted_seconds <= auto.direct_seconds * ROUNDING
 
 
-@settings(max_examples=40, deadline=None)
 @given(instances(), st.sampled_from([4, 512, 1 << 20]))
 def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int) -> None:
     relation, topology = instance

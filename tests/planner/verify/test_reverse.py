@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 
 from dgcl.planner import PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.methods import make_plan
@@ -43,6 +43,8 @@ def two_way(case: tuple[Relation, Topology]) -> bool:
     return {(x.src, x.dst) for x in case[1].links} == {(x.dst, x.src) for x in case[1].links}
 
 
+# Not shrunk: most smaller machines have a link that leads one way only, and looking for others takes minutes.
+@settings(phases=[phase for phase in Phase if phase is not Phase.shrink])
 @given(instances().filter(two_way))
 def test_the_fold_of_every_plan_adds_each_contribution_once(case: tuple[Relation, Topology]) -> None:
     plan = make_plan(*case, "spst", PlanOptions(row_bytes=64))

@@ -20,6 +20,8 @@ from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 SOON = 10.0

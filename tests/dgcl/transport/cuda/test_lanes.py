@@ -18,6 +18,8 @@ from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
 from tests.dgcl.transport.cuda.test_exchange import both_verbs
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 

@@ -17,6 +17,8 @@ from dgcl.ranks.context import context
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 SOON = 5.0  # seconds within which survivors have heard of it; it takes some 50 ms
 WORLD = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)
 LINE = random_world(2, 4, "line")

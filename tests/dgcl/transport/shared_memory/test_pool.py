@@ -65,7 +65,7 @@ class PoolMachine(RuleBasedStateMachine):
         return sorted((segment.size for segment in self.pool._segments.values()), reverse=True)
 
 
-PoolMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
+PoolMachine.TestCase.settings = settings(stateful_step_count=30)
 TestPool = PoolMachine.TestCase
 
 

@@ -19,6 +19,8 @@ from dgcl.ranks.context import context
 from dgcl.transport.shared_memory.engine import EXPAND, WAITING
 from dgcl.transport.shared_memory.wait_policy import AT_ONCE, Patience, among_others, fit_on_cores
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 
 @pytest.mark.parametrize(
     ("allowed", "fit"),
