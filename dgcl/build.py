@@ -21,7 +21,6 @@ from dgcl.ranks.machines import RankPlace, find_topology, places_of_ranks, sever
 from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
 from dgcl.replication.counts import machine_numbers
-from dgcl.replication.work import measure_together
 from dgcl.topology import Topology, resolve_topology
 from dgcl.transport.cuda import open_devices
 
@@ -100,6 +99,7 @@ def build_comm_info(
         CommError: The ranks share no memory, or one of them is gone.
     """
     from dgcl.communicator import Communicator
+    from dgcl.frameworks.layer_work import measure_together
     from dgcl.ranks.context import context
 
     control = context.require_control()
@@ -128,7 +128,7 @@ def build_comm_info(
             options=options,
             place=place,
             cache=cache,
-            replication=Replication(hops, memory_limit, tuple(free), work),
+            strategy=Replication(hops, memory_limit, tuple(free), work),
         )
 
     return connect(shares, Communicator, timeout, channel, opened)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph, as_graph
 from dgcl.planner import Relation
-from dgcl.relation.classes import VertexClasses, build_classes
+from dgcl.relation.classes import ItemClasses, halo_classes
 
 #: Textbook patterns by name, and what they are.
 PATTERNS = {
@@ -45,9 +45,9 @@ class Problem:
     world_size: int
 
     @cached_property
-    def classes(self) -> VertexClasses:
-        """The boundary vertices and who needs them."""
-        return build_classes(self.graph, self.part, self.world_size)
+    def classes(self) -> ItemClasses:
+        """The vertices that other ranks want, in classes."""
+        return halo_classes(self.graph, self.part, self.world_size)
 
     @property
     def deliveries(self) -> int:
@@ -114,10 +114,10 @@ def take_fraction(problem: Problem, fraction: float, seed: int = 0) -> Problem:
     classes, relation = problem.classes, problem.classes.relation
     order = np.random.default_rng(seed).permutation(classes.num_boundary)
     chosen = np.zeros(problem.graph.num_nodes, bool)
-    chosen[classes.vertices[order[: round(fraction * classes.num_boundary)]]] = True
+    chosen[classes.items[order[: round(fraction * classes.num_boundary)]]] = True
     needed: list[list[NDArray[np.int64]]] = [[] for _ in range(problem.world_size)]
     for c in range(relation.num_classes):
-        members = classes.vertices[classes.class_ptr[c] : classes.class_ptr[c + 1]]
+        members = classes.items[classes.class_ptr[c] : classes.class_ptr[c + 1]]
         for rank in relation.dest_ranks(c):
             needed[rank].append(members[chosen[members]])
     needs = [(rank, np.concatenate(ids)) for rank, ids in enumerate(needed) if ids]

@@ -42,5 +42,5 @@ def replicate(problem: Problem, hops: int) -> list[Share]:
     apart = Topology("ranks without links", devices, (), ())
     wanted = Replication(hops)
     return prepare(
-        problem.graph, problem.world_size, apart, part=problem.part, method=METHOD, replication=wanted
+        problem.graph, problem.world_size, apart, part=problem.part, method=METHOD, strategy=wanted
     )

@@ -19,7 +19,7 @@ from dgcl.planner import PlanOptions
 from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.program import Program, compile_programs
-from dgcl.relation.classes import build_classes
+from dgcl.relation.classes import halo_classes
 from dgcl.topology import Topology
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def _plan(number: int, world_size: int, topology: Topology) -> tuple[Plan, list[
     kind, num_nodes, degree, partition, method, row_bytes = _PROBLEMS[number]
     graph = _graph(kind, num_nodes, degree, seed=number)
     part = partition_graph(graph, world_size, method=partition, seed=number)
-    classes = build_classes(graph, part, world_size)
+    classes = halo_classes(graph, part, world_size)
     plan = make_plan(classes.relation, topology, method, PlanOptions(row_bytes=row_bytes))
-    return plan, compile_programs(plan, classes, part)
+    return plan, compile_programs(plan, classes)
 
 
 def _checked(number: int, plan: Plan, predicted: float, seconds: float) -> Checked:

@@ -15,7 +15,7 @@ import numpy as np
 from dgcl.calibration.experiments import Experiment, Transfer
 from dgcl.planner import Plan, Relation, Trees
 from dgcl.program import Program, compile_programs
-from dgcl.relation.classes import VertexClasses
+from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
 _OWNED_FOR_EACH = 1.5  # rows that a rank has for each that it sends: between METIS parts and random ones
@@ -32,10 +32,9 @@ class Exchange:
 def exchange_of(experiment: Experiment, topology: Topology, row_bytes: int, seed: int = 0) -> Exchange:
     """Compile an experiment for the devices of a topology."""
     relation, trees = plan_of(experiment.transfers, topology.num_devices)
-    part, classes = _vertices(relation, topology.num_devices, seed)
     meta: dict[str, Any] = {"row_bytes": row_bytes, "method": "calibration"}
     plan = Plan(relation, trees, topology, meta)
-    return Exchange(compile_programs(plan, classes, part), trees)
+    return Exchange(compile_programs(plan, _items(relation, topology.num_devices, seed)), trees)
 
 
 def plan_of(transfers: tuple[Transfer, ...], world_size: int) -> tuple[Relation, Trees]:
@@ -62,20 +61,20 @@ def plan_of(transfers: tuple[Transfer, ...], world_size: int) -> tuple[Relation,
     return relation, trees
 
 
-def _vertices(relation: Relation, world_size: int, seed: int) -> tuple[np.ndarray, VertexClasses]:
-    """Owners of all vertices, and the vertices of each class; a rank without any gets one that stays."""
+def _items(relation: Relation, world_size: int, seed: int) -> ItemClasses:
+    """Items for each class of a relation, drawn; a rank without any gets one that nobody wants."""
     rng = np.random.default_rng(seed)
     sent = np.bincount(relation.source, weights=relation.count, minlength=world_size).astype(np.int64)
     owned = np.maximum(np.ceil(_OWNED_FOR_EACH * sent), 1).astype(np.int64)
-    part = np.repeat(np.arange(world_size, dtype=np.int32), owned)
+    owner = np.repeat(np.arange(world_size, dtype=np.int32), owned)
     first = np.concatenate([[0], np.cumsum(owned)])
     class_ptr = np.concatenate([[0], np.cumsum(relation.count)]).astype(np.int64)
-    vertices = np.empty(class_ptr[-1], np.int64)
+    items = np.empty(class_ptr[-1], np.int64)
     for rank in range(world_size):
         shuffled = rng.permutation(int(owned[rank])) + first[rank]
         at = 0
         for index in np.flatnonzero(relation.source == rank):
             size = int(relation.count[index])
-            vertices[class_ptr[index] : class_ptr[index + 1]] = np.sort(shuffled[at : at + size])
+            items[class_ptr[index] : class_ptr[index + 1]] = np.sort(shuffled[at : at + size])
             at += size
-    return part, VertexClasses(relation, class_ptr, vertices)
+    return ItemClasses(relation, class_ptr, items, owner)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dgcl.graph import Graph
-    from dgcl.partition.report import PartitionReport
+    from dgcl.relation.partition_report import PartitionReport
     from dgcl.topology import Topology
 
 GRAPH_HELP = "graph file: npz, text edge list (also .gz) or Matrix Market"
@@ -75,9 +75,10 @@ def load_graph(path: str) -> Graph:
 
 def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
-    from dgcl.partition import METHODS, partition_graph, partition_report
+    from dgcl.partition import METHODS, partition_graph
     from dgcl.partition.replication import replication_factors
-    from dgcl.relation.classes import build_classes
+    from dgcl.relation.classes import halo_classes
+    from dgcl.relation.partition_report import partition_report
 
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
@@ -95,7 +96,7 @@ def partition(args: argparse.Namespace) -> int:
         part = partition_graph(graph, args.parts, topology=topology, method=args.method, seed=args.seed)
     placement = None
     if args.place and topology is not None:
-        placement = find_placement(build_classes(graph, part, args.parts).relation, topology)
+        placement = find_placement(halo_classes(graph, part, args.parts).relation, topology)
         part = placement.device_of_part.astype(part.dtype)[part]
     with step("counting copies"):
         report = partition_report(graph, part, args.parts)
@@ -168,7 +169,7 @@ def _write_parts(
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
     with step("planning"):
         shares = prepare(
-            graph, args.parts, machine, part=part, method=planner, options=options, replication=wanted
+            graph, args.parts, machine, part=part, method=planner, options=options, strategy=wanted
         )
     try:
         save_shares(args.out, shares)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dgcl.graph import Graph
     from dgcl.planner import Relation
-    from dgcl.relation.classes import VertexClasses
+    from dgcl.relation.classes import ItemClasses
     from dgcl.topology import Topology
 
 
@@ -80,10 +80,10 @@ def _drawn(args: argparse.Namespace, world_size: int) -> Relation:
 
 def graph_in_parts(
     args: argparse.Namespace, topology: Topology
-) -> tuple[Graph, NDArray[np.int32], VertexClasses]:
+) -> tuple[Graph, NDArray[np.int32], ItemClasses]:
     """Read the graph and its parts, or part it; and find out who needs what."""
     from dgcl.partition import check_part, partition_graph
-    from dgcl.relation.classes import build_classes
+    from dgcl.relation.classes import halo_classes
 
     graph = load_graph(args.graph)
     if args.part is None:
@@ -97,4 +97,4 @@ def graph_in_parts(
                 raise ValueError("must be one array (got an npz archive)")
             part = check_part(part, graph.num_nodes, topology.num_devices, allow_empty=True)
     with step("finding out who needs what"):
-        return graph, part, build_classes(graph, part, topology.num_devices)
+        return graph, part, halo_classes(graph, part, topology.num_devices)

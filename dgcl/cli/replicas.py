@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from dgcl.graph import Graph
     from dgcl.planner import PlanOptions
     from dgcl.planner.placement import Placement
-    from dgcl.relation.classes import VertexClasses
-    from dgcl.replication.choice import Arrangement, Replication
+    from dgcl.program.strategy import Arrangement
+    from dgcl.relation.classes import ItemClasses
+    from dgcl.replication.choice import Replication
     from dgcl.replication.work import Work
     from dgcl.topology import Topology
 
@@ -79,16 +80,16 @@ def arrange_copies(
     args: argparse.Namespace,
     graph: Graph,
     part: NDArray[np.int32],
-    classes: VertexClasses,
+    classes: ItemClasses,
     topology: Topology,
     options: PlanOptions,
 ) -> tuple[Arrangement, str]:
     """The better of the two, or what was asked for; and why."""
-    from dgcl.replication.choice import arrange
+    from dgcl.program.strategy import Problem
 
     wanted, source = wanted_copies(args, args.method, topology)
     with step(f"planning {classes.relation.num_classes} classes on {topology.name}, and with replicas"):
-        made = arrange(graph, part, classes, topology, args.method, options, wanted)
+        made = wanted.arrange(Problem(graph, part, topology, args.method, options))
     return made, explained(made.why, wanted.work, source)
 
 
@@ -96,12 +97,14 @@ def wanted_copies(args: argparse.Namespace, method: str, topology: Topology) -> 
     """What the options say about replicas, with what a layer costs where that decides; and where that is from."""
     from dgcl.replication.choice import Replication
     from dgcl.replication.counts import machine_numbers
-    from dgcl.replication.work import Work, measure_work
+    from dgcl.replication.work import Work
 
     work, source = None, ""
     if args.work is not None:
         work, source = Work(*(nanoseconds * 1e-9 for nanoseconds in args.work)), "as given"
     elif args.hops is not None and method == "auto" and machine_numbers(topology).any():
+        from dgcl.frameworks.layer_work import measure_work
+
         with step("measuring what a layer costs"):
             work = measure_work(args.row_bytes)
         source = "measured on this host's CPU; for others give --work"
@@ -115,9 +118,9 @@ def explained(why: str, work: Work | None, source: str) -> str:
 
 def place_parts(
     graph: Graph, part: NDArray[np.int32], found: Placement
-) -> tuple[NDArray[np.int32], VertexClasses]:
+) -> tuple[NDArray[np.int32], ItemClasses]:
     """The parts where they were placed, and their classes."""
-    from dgcl.relation.classes import build_classes
+    from dgcl.relation.classes import halo_classes
 
     part = found.device_of_part.astype(part.dtype)[part]
-    return part, build_classes(graph, part, found.relation.world_size)
+    return part, halo_classes(graph, part, found.relation.world_size)

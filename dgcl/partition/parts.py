@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.graph.id_arrays import as_ids
-from dgcl.partition.check import as_num_parts, check_part
-from dgcl.partition.report import PartitionReport, partition_report
+from dgcl.partition.check import as_num_parts
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-__all__ = ["METHODS", "PartitionReport", "check_part", "partition_graph", "partition_report"]
+__all__ = ["METHODS", "partition_graph"]
 
 METHODS = ("metis", "random", "range")
 

@@ -1,6 +1,7 @@
 """From a graph to every rank's share: partition, relation, plan, proof, programs, local graphs.
 
-All that needs the graph and no ranks, as one pure function; :mod:`dgcl.build` runs it on rank 0.
+All that needs the graph and no ranks, as one pure function; :mod:`dgcl.build` runs it on rank 0. What is exchanged is
+decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends on which one it is.
 """
 
 from __future__ import annotations
@@ -18,20 +19,16 @@ from dgcl.graph import Graph, as_graph
 from dgcl.partition import METHODS as PARTITIONS
 from dgcl.partition import partition_graph
 from dgcl.partition.check import check_part
-from dgcl.partition.replication import check_hops
 from dgcl.planner import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.prepare.cache import cache_key
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.program import Program, compile_programs
+from dgcl.program.strategy import Arrangement, Problem, Strategy
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.machines import host_of_ranks
-from dgcl.relation.classes import VertexClasses, build_classes
 from dgcl.relation.local_graph import LocalGraph, build_local_graphs
-from dgcl.replication import METHOD
-from dgcl.replication.choice import Arrangement, Replication, arrange, check_limit
-from dgcl.replication.copies import vertex_graph, vertex_program
-from dgcl.replication.counts import machine_numbers
+from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
 
 _log = logging.getLogger("dgcl")
@@ -67,65 +64,61 @@ def prepare(
     options: PlanOptions | None = None,
     place: bool = False,
     cache: str | os.PathLike[str] | None = None,
-    replication: Replication | None = None,
+    strategy: Strategy | None = None,
 ) -> list[Share]:
     """Partition, plan, prove and compile; everything that needs the graph and no ranks.
 
-    Arguments and errors as in :func:`dgcl.build_comm_info`; ``replication`` holds what is said there by ``hops``
-    and ``memory_limit``.
+    Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
+    knows the methods of the planner, and asks for its own settings where ``method`` is a strategy's.
     """
-    options, wanted = options or PlanOptions(), replication or Replication()
-    if wanted.hops is not None:
-        check_hops(wanted.hops)
-    if wanted.limit is not None:
-        check_limit(wanted.limit)
+    options, strategy = options or PlanOptions(), strategy or Replication()
+    strategy.check()
     if partition not in PARTITIONS:
         raise ValueError(f"partition must be one of {', '.join(PARTITIONS)} (got {partition!r})")
-    clock = _Clock()
+    steps = _Steps()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":
         machine = host_of_ranks(world_size)
     else:
         machine = resolve_topology(topology, world_size)
     given = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
-    clock.lap("graph and topology")
+    steps.done("graph and topology")
     plans = StoredPlans()
     if cache is not None:
         key = cache_key(checked, world_size, machine, given, partition, method, options)
-        copied = method == METHOD and bool(machine_numbers(machine).any())
-        plans = StoredPlans(cache, {**key, "place": True} if place else key, wanted.hops, copied)
+        first = strategy.first_plan(machine, method)
+        plans = StoredPlans(cache, {**key, "place": True} if place else key, first)
     owners = plans.part(checked.num_nodes, world_size)
-    clock.lap("cache")
+    steps.done("cache")
     made = None
     if owners is not None:
         try:
-            classes = build_classes(checked, owners, world_size)
-            made = arrange(checked, owners, classes, machine, method, options, wanted, plans.plan)
+            made = strategy.arrange(Problem(checked, owners, machine, method, options, plans))
         except StaleParts:
             made = None
-        clock.lap("plan")
+        steps.done("plan")
     if made is None:
         owners = given
         if owners is None:
             owners = partition_graph(
                 checked, world_size, topology=machine, method=partition, seed=options.seed
             )
-        clock.lap("partition")
-        classes = build_classes(checked, owners, world_size)
-        clock.lap("relation")
+        steps.done("partition")
+        problem = Problem(checked, owners, machine, method, options, plans)
         if place:
-            owners, classes = _placed(checked, owners, classes, machine, options)
-            clock.lap("placement")
-        made = arrange(checked, owners, classes, machine, method, options, wanted, plans.plan)
-        clock.lap("plan")
-    programs = compile_programs(made.plan, made.classes, made.part)
-    verify_programs(programs, made.plan, made.classes, made.part)
-    clock.lap("programs and proof")
+            problem = _placed(problem)
+            owners = problem.part
+            steps.done("placement")
+        made = strategy.arrange(problem)
+        steps.done("relation and plan")
     assert owners is not None
+    programs = compile_programs(made.plan, made.classes)
+    verify_programs(programs, made.plan, made.demand)
+    steps.done("programs and proof")
     if plans.store(owners):
-        clock.lap("storing")
+        steps.done("storing")
     shares = _share_out(checked, made, programs)
-    clock.lap("local graphs")
+    steps.done("local graphs")
     plan = made.plan
     _log.info(
         "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% "
@@ -138,62 +131,50 @@ def prepare(
         plan.predicted_seconds,
         plan.row_bytes,
         100 * plan.gap,
-        clock,
+        steps,
     )
     return shares
 
 
 def _share_out(graph: Graph, made: Arrangement, programs: list[Program]) -> list[Share]:
-    """Every rank's share; rows of copies under the ids of their vertices."""
+    """Every rank's share, with the ids of vertices."""
     sizes = (graph.num_nodes, graph.num_edges)
     locals_ = build_local_graphs(made.graph, [(program.owned_ids, program.halo_ids) for program in programs])
-    if made.copies is None:
-        pairs = zip(programs, locals_, strict=True)
-        return [Share(program, local, made.plan, sizes, made.why) for program, local in pairs]
-    degrees = (graph.in_degrees(), graph.out_degrees())
-    return [
-        Share(
-            vertex_program(program, made.copies),
-            vertex_graph(local, program.rank, made.copies, graph, degrees),
-            made.plan,
-            sizes,
-            made.why,
-        )
-        for program, local in zip(programs, locals_, strict=True)
-    ]
+    pairs = zip(programs, locals_, strict=True)
+    if made.named is not None:
+        pairs = (made.named(program, local) for program, local in pairs)  # type: ignore[assignment]
+    return [Share(program, local, made.plan, sizes, made.why) for program, local in pairs]
 
 
-def _placed(
-    graph: Graph, owners: NDArray[np.int32], classes: VertexClasses, machine: Topology, options: PlanOptions
-) -> tuple[NDArray[np.int32], VertexClasses]:
+def _placed(problem: Problem) -> Problem:
     """Put every part on the device where plans are fastest; say what that gains."""
     from dgcl.planner.placement import place
 
-    found = place(classes.relation, machine, options)
+    found = place(problem.classes.relation, problem.topology, problem.options)
     if not found.moves:
         _log.info("placement: every part stays where it is, no placement found is faster")
-        return owners, classes
+        return problem
     _log.info(
         "placement: part p goes on rank %s[p], from %.3g s per exchange to %.3g s",
         found.device_of_part.tolist(),
         found.seconds_before,
         found.seconds_after,
     )
-    owners = found.device_of_part.astype(owners.dtype)[owners]
-    return owners, build_classes(graph, owners, machine.num_devices)
+    part: NDArray[np.int32] = found.device_of_part.astype(problem.part.dtype)[problem.part]
+    return Problem(problem.graph, part, problem.topology, problem.method, problem.options, problem.plans)
 
 
-class _Clock:
-    """Seconds per step, for one line in the log."""
+class _Steps:
+    """Seconds of each step, for one line in the log."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
-        self._laps: list[str] = []
+        self._steps: list[str] = []
 
-    def lap(self, name: str) -> None:
+    def done(self, name: str) -> None:
         now = time.perf_counter()
-        self._laps.append(f"{name} {now - self._last:.2f} s")
+        self._steps.append(f"{name} {now - self._last:.2f} s")
         self._last = now
 
     def __str__(self) -> str:
-        return ", ".join(self._laps)
+        return ", ".join(self._steps)

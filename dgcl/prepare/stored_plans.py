@@ -1,14 +1,16 @@
-"""The cached plans of a job: that of the vertices, and that of copies where replicas are weighed or asked for.
+"""The plans of a job that a cache folder holds, or will hold.
 
-Each is an entry of its own (:mod:`dgcl.prepare.cache`). What is *not* cached is the choice between them: it depends on
+A strategy may ask for several plans of a job, told apart by what they depend on beside the job itself; each is an
+entry of its own (:mod:`dgcl.prepare.cache`). What is *not* stored is a strategy's choice between them: it depends on
 the memory that is free and on what a layer costs here and now, so it is made anew, from the stored plans.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,75 +26,78 @@ _log = logging.getLogger("dgcl")
 class StoredPlans:
     """Plans that are read where they are stored, and otherwise made and kept for :meth:`store`.
 
+    A :class:`~dgcl.program.strategy.PlanSource`.
+
     Args:
         folder: Of the cache; None: there is none, and every plan is made.
-        key: What the plan of the vertices is made from.
-        hops: How far copies reach; part of the key of their plan.
-        first: Whether the plan that is asked for first is that of copies.
+        key: What the plans are made from.
+        first: What the plan that is asked for first depends on beside ``key``.
     """
 
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,
-        key: dict[str, Any] | None = None,
-        hops: int | None = None,
-        first: bool = False,
+        key: Mapping[str, Any] | None = None,
+        first: Mapping[str, Any] | None = None,
     ) -> None:
-        self._entries: dict[bool, PlanCache] = {}
-        if folder is not None:
-            self._entries[False] = PlanCache(folder, {**(key or {})})
-            self._entries[True] = PlanCache(folder, {**(key or {}), "hops": hops})
-        self._first = first
-        self._loaded: dict[bool, tuple[NDArray[np.int32], Plan]] = {}
-        self._read: set[bool] = set()
-        self._made: dict[bool, Plan] = {}
+        self._folder, self._key, self._first = folder, dict(key or {}), dict(first or {})
+        self._entries: dict[str, PlanCache] = {}
+        self._loaded: dict[str, tuple[NDArray[np.int32], Plan]] = {}
+        self._made: dict[str, Plan] = {}
         self._num_nodes = self._world_size = 0
+        if folder is not None:
+            PlanCache(folder, self._key)  # refuses a file, before anything long is done
 
     def part(self, num_nodes: int, world_size: int) -> NDArray[np.int32] | None:
         """The owners of the vertices, (N,), as stored with the plan that is asked for first; None: make them."""
         self._num_nodes, self._world_size = num_nodes, world_size
-        if self._load(self._first):
-            return self._loaded[self._first][0]
-        return None
+        name = self._load(self._first)
+        return self._loaded[name][0] if name in self._loaded else None
 
     def plan(
-        self, part: NDArray[np.int32], relation: Relation, copied: bool, make: Callable[[], Plan]
+        self,
+        part: NDArray[np.int32],
+        relation: Relation,
+        make: Callable[[], Plan],
+        depends_on: Mapping[str, Any],
     ) -> Plan:
         """The stored plan, if it is one of this relation and these owners of the vertices; else a new one.
 
         Raises:
             StaleParts: ``part`` came from an entry whose relation is another: nothing of it may be used.
         """
-        if self._load(copied):
-            owners, plan = self._loaded.pop(copied)
+        name = self._load(depends_on)
+        if name in self._loaded:
+            owners, plan = self._loaded.pop(name)
             same = (
-                np.array_equal(getattr(relation, name), getattr(plan.relation, name))
-                for name in ("source", "dests", "count")
+                np.array_equal(getattr(relation, field), getattr(plan.relation, field))
+                for field in ("source", "dests", "count")
             )
             if np.array_equal(owners, part) and all(same):
-                _log.info("partition and plan come from the cache: %s", self._entries[copied].path)
+                _log.info("partition and plan come from the cache: %s", self._entries[name].path)
                 return plan
-            self._entries[copied].refuse(ValueError("its relation is not that of the graph and its parts"))
+            self._entries[name].refuse(ValueError("its relation is not that of the graph and its parts"))
             if owners is part:
                 raise StaleParts("stored parts are those of another graph")
-        self._made[copied] = plan = make()
+        self._made[name] = plan = make()
         return plan
 
     def store(self, part: NDArray[np.int32]) -> bool:
         """Write what was made; whether there was anything."""
-        for copied, plan in self._made.items():
-            if self._entries:
-                self._entries[copied].store(part, plan)
+        for name, plan in self._made.items():
+            if name in self._entries:
+                self._entries[name].store(part, plan)
         return bool(self._entries and self._made)
 
-    def _load(self, copied: bool) -> bool:
-        """Whether there is a stored plan; it is read once."""
-        if copied in self._entries and copied not in self._read:
-            self._read.add(copied)
-            loaded = self._entries[copied].load(self._num_nodes, self._world_size)
+    def _load(self, depends_on: Mapping[str, Any]) -> str:
+        """The name of an entry; what it holds is read once."""
+        name = json.dumps(depends_on, sort_keys=True)
+        if self._folder is not None and name not in self._entries:
+            self._entries[name] = PlanCache(self._folder, {**self._key, **depends_on})
+            loaded = self._entries[name].load(self._num_nodes, self._world_size)
             if loaded is not None:
-                self._loaded[copied] = loaded
-        return copied in self._loaded
+                self._loaded[name] = loaded
+        return name
 
 
 class StaleParts(Exception):

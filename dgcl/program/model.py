@@ -2,9 +2,9 @@
 
 Local rows of a rank are numbered by the plan::
 
-    [0, num_owned)                        its own vertices, in ascending global id
+    [0, num_owned)                        the items that it owns, in ascending global id
     [num_owned, num_local)                halo rows, by (arrival stage, sending rank, global id)
-    [num_local, num_local + num_relay)    relay rows, while they are there; they live apart from the result
+    [num_local, num_local + num_relay)    relay rows, by the same; they live apart from the result
 
 So what one sender brings in one stage is at most two contiguous slices, and the sender writes them in place.
 A *transfer* is (stage, sender, receiver, rows): first the rows that the receiver needs, then those that it
@@ -13,11 +13,9 @@ only passes on, each in ascending global id.
 The fold is the same transfers backwards: stage ``K - 1 - k``, sender and receiver swapped. What arrives at a
 rank lies in an arrival buffer, one slice per transfer; ``arrival_rows`` and ``arrival_slots`` say which local row
 each arrival is added to, sorted by row, then slot. A rank sends on, or keeps, its own row plus the arrivals, in
-that order. It has no relay rows: those are numbered ``[num_local, num_local + num_passed)``, by (arrival stage,
-sending rank, global id) of the expand.
+that order; a relay row is the sum of its arrivals alone.
 
-Relay rows and arrivals lie in that order, too, but for those that take the place of others that provably have been
-sent on by then (:mod:`dgcl.program.storage`).
+Every place is written once in a call: relay rows and arrivals each have a slot of their own.
 
 A :class:`Program` is plain arrays: :mod:`dgcl.program.verify` proves it on symbols, :mod:`dgcl.transport.shared_memory`
 executes it.
@@ -26,6 +24,7 @@ executes it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -74,9 +73,6 @@ class Program:
     Attributes:
         rank, world_size, num_stages: Where this program runs, and K, the stages of the plan.
         num_owned, num_halo: Local rows of these kinds.
-        num_relay: Relay rows that must be kept at a time in an expand.
-        num_passed: Rows that only pass through, in all.
-        num_arrivals: Arrivals that must be kept at a time in a fold.
         owned_ids, halo_ids: Global ids of the owned and the halo rows, int64.
         expand, fold: The two schedules.
         send_rows: int32, local rows of this rank, in the order an expand sends them.
@@ -88,9 +84,6 @@ class Program:
     num_stages: int
     num_owned: int
     num_halo: int
-    num_relay: int
-    num_passed: int
-    num_arrivals: int
     owned_ids: np.ndarray
     halo_ids: np.ndarray
     expand: Schedule
@@ -103,6 +96,16 @@ class Program:
     def num_local(self) -> int:
         """Rows of an expand's result: owned and halo."""
         return self.num_owned + self.num_halo
+
+    @cached_property
+    def num_relay(self) -> int:
+        """Rows that only pass through this rank in an expand."""
+        return int(self.expand.recv_count[:, 1].sum())
+
+    @cached_property
+    def num_arrivals(self) -> int:
+        """Rows that arrive in a fold: one for each that an expand sends."""
+        return self.expand.rows_sent
 
     @property
     def table_bytes(self) -> int:

@@ -1,7 +1,7 @@
-"""The linear passes of :mod:`dgcl.program`, compiled: one walk over the vertices in ascending global id.
+"""The linear passes of :mod:`dgcl.program`, compiled: one walk over the items in ascending global id.
 
 Walking in ascending id makes every transfer's rows ascend by id without a sort; a tree's edges are listed
-parents first, so a vertex's local row at a sender is known when an edge that leaves it is reached.
+parents first, so an item's local row at a sender is known when an edge that leaves it is reached.
 
 Places are unsigned where there are many of them: a signed one might count from the end, which is looked at every time.
 """
@@ -13,25 +13,25 @@ from numba import njit, uint64
 
 
 @njit(nogil=True, cache=True)
-def deal_vertices(
-    num_nodes: int,
+def assign_trees(
+    num_items: int,
     class_ptr: np.ndarray,
-    vertices: np.ndarray,
+    items: np.ndarray,
     tree_class: np.ndarray,
     tree_count: np.ndarray,
 ) -> np.ndarray:
-    """``(N,)`` int32: the tree that carries each vertex's row, -1 where nobody needs it.
+    """``(N,)`` int32: the tree that carries each item's row, -1 where nobody wants it.
 
-    The vertices of a class, in ascending global id, are dealt to its trees in the order listed.
+    The items of a class, in ascending global id, go to its trees in the order in which trees are listed.
     """
-    tree_of_vertex = np.full(num_nodes, -1, np.int32)
+    tree_of_item = np.full(num_items, -1, np.int32)
     position = class_ptr[:-1].copy()
     for tree in range(len(tree_class)):
         start = position[tree_class[tree]]
         for i in range(start, start + tree_count[tree]):
-            tree_of_vertex[vertices[i]] = tree
+            tree_of_item[items[i]] = tree
         position[tree_class[tree]] = start + tree_count[tree]
-    return tree_of_vertex
+    return tree_of_item
 
 
 @njit(nogil=True, cache=True)
@@ -49,9 +49,9 @@ def parent_edges(edge_ptr: np.ndarray, edge_src: np.ndarray, edge_dst: np.ndarra
 
 @njit(nogil=True, cache=True)
 def fill_tables(
-    part: np.ndarray,
+    owner: np.ndarray,
     owned_index: np.ndarray,
-    tree_of_vertex: np.ndarray,
+    tree_of_item: np.ndarray,
     edges: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     transfers: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     num_owned: np.ndarray,
@@ -61,7 +61,7 @@ def fill_tables(
     """Fill the tables of all ranks, one behind the other.
 
     Args:
-        part, owned_index, tree_of_vertex: Per vertex: its owner, its place among the owner's rows, its tree
+        owner, owned_index, tree_of_item: Per item: its owner, its place among the owner's rows, its tree
             or -1.
         edges: Of the trees: ptr, src, dst; per edge its transfer, and whether its head only passes the row
             on.
@@ -98,11 +98,11 @@ def fill_tables(
     arrivals_of_row = np.zeros(row_base[-1] + 1, np.int32)
     slot_of_send = np.empty(num_sent, np.int32)
 
-    for vertex in range(len(part)):
-        if tree_of_vertex[vertex] < 0:
+    for item in range(len(owner)):
+        if tree_of_item[item] < 0:
             continue
-        tree = uint64(tree_of_vertex[vertex])
-        row_at[uint64(part[vertex])] = owned_index[vertex]
+        tree = uint64(tree_of_item[item])
+        row_at[uint64(owner[item])] = owned_index[item]
         for each in range(edge_ptr[tree], edge_ptr[tree + uint64(1)]):
             edge = uint64(each)
             transfer = uint64(edge_transfer[edge])
@@ -115,7 +115,7 @@ def fill_tables(
                 i = halo_next[transfer]
                 halo_next[transfer] = i + 1
                 row = transfer_halo_row[transfer] + i
-                halo_ids[uint64(transfer_halo_id[transfer] + i)] = vertex
+                halo_ids[uint64(transfer_halo_id[transfer] + i)] = item
             sender = uint64(edge_src[edge])
             send = uint64(transfer_send[transfer] + i)
             send_rows[send] = row_at[sender]

@@ -5,15 +5,14 @@ they were compiled. What is shown:
 
 - every send reads only rows that are there, and waits for exactly the receives that brought them, all of
   earlier stages (so no two sends wait for each other);
-- every place is written by the transfer that the receiver expects there: those of results and of sums for owned
-  rows once; those of rows that pass through again only when their writer, and all that sent them on, are over before
-  the next writer begins, at whatever pace ranks run (:mod:`dgcl.program.history`);
-- every rank ends with exactly the halo rows that the relation demands, under the ids that ``halo_ids``
-  states;
+- every place, of results, relay rows and arrivals, is written exactly once, by the transfer that the receiver expects
+  there: no row is overwritten while it is needed, at whatever pace ranks run;
+- every rank ends with exactly the rows that the demand says it wants, under the ids that ``halo_ids`` states: read
+  from the demand itself, item by item, and not from the classes that were planned;
 - each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
   (:mod:`dgcl.planner.verify.carried`);
 - the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
-  all ranks that hold its vertex (a slot added twice, left out, or added to the wrong row escapes with a
+  all ranks that hold its item (a slot added twice, left out, or added to the wrong row escapes with a
   chance of 2**-64).
 """
 
@@ -26,26 +25,25 @@ import numpy as np
 from dgcl.planner.plan import Plan, Trees
 from dgcl.planner.verify.carried import carried_trees
 from dgcl.program.checks import ProgramError, check_form, fail
-from dgcl.program.history import History
 from dgcl.program.model import Program, Schedule
-from dgcl.relation.classes import VertexClasses
+from dgcl.relation.demand import Demand
 
 __all__ = ["ProgramError", "verify_programs"]
 
 
-def verify_programs(programs: list[Program], plan: Plan, classes: VertexClasses, part: np.ndarray) -> None:
-    """Prove the programs of all ranks against the plan.
+def verify_programs(programs: list[Program], plan: Plan, demand: Demand) -> None:
+    """Prove the programs of all ranks against the plan, and against who wants which item.
 
     Raises:
         ProgramError: Naming rank, stage, peer and what is wrong.
     """
     trees = carried_trees(plan)
-    check_form(programs, trees.num_stages, part)
+    check_form(programs, trees.num_stages, demand.owner)
     _check_matching(programs, "expand")
     _check_matching(programs, "fold")
     _check_counts(programs, trees)
     _run_expand(programs)
-    _check_relation(programs, plan, classes)
+    _check_demand(programs, plan, demand)
     _run_fold(programs)
 
 
@@ -132,34 +130,6 @@ def _sends(programs: list[Program], verb: str, stage: int) -> Iterator[tuple[Pro
             yield program, send, peer, int(recv)
 
 
-def _check_taken_over(
-    program: Program, history: History, verb: str, stage: int, sender: int, places: slice, came: np.ndarray
-) -> None:
-    """What lies at these places, and all that sent it on, is over before a transfer from `sender` writes there."""
-    schedule: Schedule = getattr(program, verb)
-    rank = program.rank
-    used = {
-        (int(schedule.recv_stage[r]), int(schedule.recv_peer[r]), rank) for r in np.unique(came[came >= 0])
-    }
-    for send in np.flatnonzero(schedule.send_stage <= stage).tolist():
-        for portion in (0, 1):
-            first, count = schedule.send_from[send, portion], schedule.send_count[send, portion]
-            if count == 0:
-                continue
-            if verb == "expand":
-                read = program.send_rows[first : first + count]
-            else:
-                read = program.arrival_slots[_arrivals(program, first, first + count)]
-            if ((read >= places.start) & (read < places.stop)).any():
-                used.add((int(schedule.send_stage[send]), rank, int(schedule.send_peer[send])))
-    early = used - history.over_before(stage, sender, rank)
-    if early:
-        raise ProgramError(
-            f"{verb}: stage {stage}: rank {sender} writes rows of rank {rank} twice, and may do so before the"
-            f" transfer of stage {min(early)[0]} from rank {min(early)[1]} to rank {min(early)[2]} is over"
-        )
-
-
 def _arrivals(program: Program, begin: int, end: int) -> slice:
     """Where the arrivals of local rows begin:end are listed."""
     # Of the same type: numpy would otherwise convert the whole table in each call.
@@ -168,9 +138,11 @@ def _arrivals(program: Program, begin: int, end: int) -> slice:
 
 
 def _run_expand(programs: list[Program]) -> None:
-    """Deliver ids; ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1:
-    owned)."""
-    holds, came, history = [], [], History(programs, "expand")
+    """Deliver ids from stage to stage.
+
+    ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1: owned).
+    """
+    holds, came = [], []
     for program in programs:
         size = program.num_local + program.num_relay
         holds.append(np.full(size, -1, np.int64))
@@ -209,9 +181,7 @@ def _run_expand(programs: list[Program]) -> None:
         for sender, rank, first, ids, recv in writes:  # after all reads of the stage
             place = slice(first, first + len(ids))
             if (holds[rank][place] >= 0).any():
-                if first < programs[rank].num_local:
-                    raise ProgramError(f"expand: stage {stage}: rows of rank {rank} are written twice")
-                _check_taken_over(programs[rank], history, "expand", stage, sender, place, came[rank][place])
+                raise ProgramError(f"expand: stage {stage}: rank {sender} writes rows of rank {rank} twice")
             holds[rank][place] = ids
             came[rank][place] = recv
     for program, ids in zip(programs, holds, strict=True):
@@ -221,35 +191,36 @@ def _run_expand(programs: list[Program]) -> None:
             raise fail(program, "expand: a relay row is never written")
 
 
-def _check_relation(programs: list[Program], plan: Plan, classes: VertexClasses) -> None:
-    relation = plan.relation
-    per_class = np.diff(classes.class_ptr)
-    if not np.array_equal(per_class, relation.count):
-        raise ProgramError("the plan is for another relation than the graph's")
+def _check_demand(programs: list[Program], plan: Plan, demand: Demand) -> None:
+    """Every rank receives what it wants, and the plan's relation counts the same rows from owner to rank."""
+    if plan.relation.world_size != demand.world_size:
+        raise ProgramError(
+            f"the plan is for {plan.relation.world_size} ranks, the items are for {demand.world_size}"
+        )
+    planned = plan.relation.pair_rows()
     for program in programs:
-        bit = np.uint64(1) << np.uint64(program.rank % 64)
-        wanted = (relation.dests[:, program.rank // 64] & bit) != 0
-        needed = np.sort(classes.vertices[np.repeat(wanted, per_class)])
-        if not np.array_equal(np.sort(program.halo_ids), needed):
-            raise fail(program, "its halo is not what the relation demands")
+        wanted = demand.wanted_by(program.rank)
+        counted = np.bincount(demand.owner[wanted], minlength=demand.world_size)
+        if not np.array_equal(counted, planned[:, program.rank]):
+            raise fail(program, "the plan's relation is another than that of the items")
+        if not np.array_equal(np.sort(program.halo_ids), wanted):
+            raise fail(program, "its halo rows are not the items that it wants")
 
 
 def _run_fold(programs: list[Program]) -> None:
-    """Sum random numbers, wrapping; compare each owner's with the sum over the ranks that hold its
-    vertices."""
+    """Sum random numbers, wrapping; compare each owner's with the sum over the ranks that hold its items."""
     generator = np.random.default_rng(0x0DE1)
     values = [
         generator.integers(0, 2**64, program.num_local, dtype=np.uint64, endpoint=False)
         for program in programs
     ]
-    num_nodes = 1 + max((int(p.owned_ids.max(initial=-1)) for p in programs), default=-1)
-    expected = np.zeros(num_nodes, np.uint64)
+    num_items = 1 + max((int(p.owned_ids.max(initial=-1)) for p in programs), default=-1)
+    expected = np.zeros(num_items, np.uint64)
     for program, mine in zip(programs, values, strict=True):
         np.add.at(expected, program.owned_ids, mine[: program.num_owned])
         np.add.at(expected, program.halo_ids, mine[program.num_owned :])
     arrivals = [np.zeros(program.num_arrivals, np.uint64) for program in programs]
     came = [np.full(program.num_arrivals, -1, np.int32) for program in programs]
-    history = History(programs, "fold")
 
     def total(program: Program, begin: int, end: int, with_own: bool) -> tuple[np.ndarray, np.ndarray]:
         """Sums of the local rows begin:end, and the receives that they need."""
@@ -272,7 +243,7 @@ def _run_fold(programs: list[Program]) -> None:
                 if count == 0:
                     continue
                 low, high = (
-                    (program.num_local, program.num_local + program.num_passed)
+                    (program.num_local, program.num_local + program.num_relay)
                     if portion
                     else (program.num_owned, program.num_local)
                 )
@@ -292,7 +263,7 @@ def _run_fold(programs: list[Program]) -> None:
             if first < 0 or len(came[rank][place]) != len(sums):
                 raise ProgramError(f"fold: stage {stage}: arrivals of rank {rank} are written out of range")
             if (came[rank][place] >= 0).any():
-                _check_taken_over(programs[rank], history, "fold", stage, sender, place, came[rank][place])
+                raise ProgramError(f"fold: stage {stage}: rank {sender} writes arrivals of rank {rank} twice")
             arrivals[rank][place] = sums
             came[rank][place] = recv
     for program in programs:

@@ -1,10 +1,11 @@
-"""Who needs which row: classes of vertices, and each rank's own part of the graph.
+"""Who wants which item: demand, classes of interchangeable items, and each rank's own part of the graph.
 
-Imports `graph`, `partition` and `planner.relation`.
+Imports :mod:`dgcl.graph`, :mod:`dgcl.partition` and :mod:`dgcl.planner.relation`.
 """
 
 from __future__ import annotations
 
-from dgcl.relation.classes import VertexClasses, build_classes
+from dgcl.relation.classes import ItemClasses, build_classes, halo_classes
+from dgcl.relation.demand import Demand, demand_of_pairs, halo_demand
 
-__all__ = ["VertexClasses", "build_classes"]
+__all__ = ["Demand", "ItemClasses", "build_classes", "demand_of_pairs", "halo_classes", "halo_demand"]

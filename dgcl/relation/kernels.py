@@ -1,8 +1,7 @@
-"""Compiled loops that find who reads whom: destination masks of all vertices, and vertices with equal masks.
+"""Compiled loops that find who wants which item, and group items with equal masks.
 
-Masks of all vertices are kept word by word, (W, N): the pass over the edges then writes at random into one
-word's N entries only, which caches can hold, and everything after it reads front to back. Loaded on first use
-(numba).
+Masks of all N items are kept word by word, (W, N): the pass over the edges then writes at random into one word's N
+entries only, which caches can hold, and everything after it reads front to back. Loaded on first use (numba).
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ def mark_readers(
     part: NDArray[np.int32],
     mask: NDArray[Any],
 ) -> None:
-    """Set the bit of part[v] in mask[u] for each v of `readers` and each u that v reads; `mask` is one word,
-    (N,).
+    """Set the bit of part[v] in mask[u] for each v of `readers` and each u that v reads.
 
-    The owner's own bit is set as well: to test for it at every edge would cost another random read. Neighbouring
-    readers of one part are one stretch of edges, and sources, which a graph has checked, are read as unsigned: both as
-    in :func:`dgcl.relation.local_graph_kernels.take_rows`.
+    `mask` is one word, (N,). The owner's own bit is set as well: to test for it at every edge would cost another
+    random read. Neighbouring readers of one part are one stretch of edges, and sources, which a graph has checked,
+    are read as unsigned: both as in :func:`dgcl.relation.local_graph_kernels.take_rows`.
     """
     one = mask.dtype.type(1)
     i = 0
@@ -45,56 +43,56 @@ def mark_readers(
 
 
 @njit(cache=True, nogil=True)
-def clear_owners(masks: NDArray[Any], part: NDArray[np.int32]) -> None:
+def clear_owners(masks: NDArray[Any], owner: NDArray[np.int32]) -> None:
     """Clear each owner's bit in the masks (W, N)."""
     one = masks.dtype.type(1)
-    for v in range(part.size):
-        masks[part[v] >> 6, v] &= ~(one << masks.dtype.type(part[v] & 63))
+    for v in range(owner.size):
+        masks[owner[v] >> 6, v] &= ~(one << masks.dtype.type(owner[v] & 63))
 
 
 @njit(cache=True, nogil=True)
-def boundary_by_owner(
-    masks: NDArray[Any], part: NDArray[np.int32], world_size: int
+def wanted_by_owner(
+    masks: NDArray[Any], owner: NDArray[np.int32], world_size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-    """Bring the boundary vertices of an owner together: whatever looks at them next fits the caches.
+    """Bring the wanted items of an owner together, so that whatever looks at them next fits the caches.
 
     Returns:
-        vertices (B,), by owner, ascending for each; their masks (B, W); where each owner's begin (P + 1,).
+        items (B,), by owner, ascending for each; their masks (B, W); where each owner's begin (P + 1,).
     """
     words = masks.shape[0]
     owner_ptr = np.zeros(world_size + 1, np.int64)
-    for v in range(part.size):
+    for v in range(owner.size):
         for w in range(words):
             if masks[w, v] != 0:
-                owner_ptr[part[v] + 1] += 1
+                owner_ptr[owner[v] + 1] += 1
                 break
     owner_ptr = np.cumsum(owner_ptr)
     place = owner_ptr[:-1].copy()
-    vertices = np.empty(owner_ptr[-1], np.int64)
+    items = np.empty(owner_ptr[-1], np.int64)
     dests = np.empty((owner_ptr[-1], words), np.uint64)
-    for v in range(part.size):
+    for v in range(owner.size):
         for w in range(words):
             if masks[w, v] != 0:
-                i = place[part[v]]
-                place[part[v]] = i + 1
-                vertices[i] = v
+                i = place[owner[v]]
+                place[owner[v]] = i + 1
+                items[i] = v
                 for u in range(words):
                     dests[i, u] = masks[u, v]
                 break
-    return vertices, dests, owner_ptr
+    return items, dests, owner_ptr
 
 
 @njit(cache=True, nogil=True)
 def number_classes(
     dests: NDArray[np.uint64], owner_ptr: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Number the distinct masks of each owner's vertices, owner by owner, in order of first appearance.
+    """Number the distinct masks of each owner's items, owner by owner, in order of first appearance.
 
     Args:
-        dests, owner_ptr: of :func:`boundary_by_owner`.
+        dests, owner_ptr: of :func:`wanted_by_owner`.
 
     Returns:
-        the class number of each vertex (B,), the first vertex of each class (C,), and where each owner's classes
+        the class number of each item (B,), the first item of each class (C,), and where each owner's classes
         begin (P + 1,).
     """
     numbers = np.empty(dests.shape[0], np.int32)
@@ -247,16 +245,16 @@ def _less(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def group_vertices(
-    vertices: NDArray[np.int64],
+def group_items(
+    items: NDArray[np.int64],
     numbers: NDArray[np.int32],
     rank: NDArray[np.int64],
     class_ptr: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return the vertices class by class, ascending within one; fills `class_ptr`.
+    """Return the items class by class, ascending within one; fills `class_ptr`.
 
     Args:
-        vertices: (B,), those of a class ascending.
+        items: (B,), those of a class ascending.
         numbers: (B,) class number of each.
         rank: (C,) place of each class number in the order of the classes.
         class_ptr: (C + 1,) zeros.
@@ -266,9 +264,9 @@ def group_vertices(
     for c in range(rank.size):
         class_ptr[c + 1] += class_ptr[c]
     cursor = class_ptr[:-1].copy()
-    grouped = np.empty_like(vertices)
-    for i in range(vertices.size):
+    grouped = np.empty_like(items)
+    for i in range(items.size):
         c = rank[numbers[i]]
-        grouped[cursor[c]] = vertices[i]
+        grouped[cursor[c]] = items[i]
         cursor[c] += 1
     return grouped

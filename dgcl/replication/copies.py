@@ -7,18 +7,16 @@ first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.csr import Graph, index_dtype
+from dgcl.program.model import Program
 from dgcl.relation.local_graph import LocalGraph, edge_places
-
-if TYPE_CHECKING:
-    from dgcl.program import Program
-    from dgcl.replication.counts import CopyCounts
+from dgcl.replication.counts import CopyCounts
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +113,19 @@ def _share_out(
         keeper[members] = kept
     assert not room.any()
     return np.where(keeper >= 0, ranks.astype(np.int32)[keeper], np.int32(-1))
+
+
+def naming(copies: Copies, graph: Graph) -> Callable[[Program, LocalGraph], tuple[Program, LocalGraph]]:
+    """Return what turns programs and local graphs of copies into those with the ids of their vertices."""
+    degrees = (graph.in_degrees(), graph.out_degrees())
+
+    def named(program: Program, local: LocalGraph) -> tuple[Program, LocalGraph]:
+        return (
+            vertex_program(program, copies),
+            vertex_graph(local, program.rank, copies, graph, degrees),
+        )
+
+    return named
 
 
 def vertex_program(program: Program, copies: Copies) -> Program:

@@ -8,7 +8,7 @@ prints one JSON object. `planner.py` runs all tasks and makes a table of them. T
     cold        seconds of the first plan in a fresh process, imports included (dgx1; compiled code on disk)
     first       the same with an empty code cache: everything is compiled
     tables      seconds of compile_programs for 3 M vertices on 8 ranks, compiled code loaded
-    classes     seconds of build_classes at 64 ranks where 3 M vertices are about as many classes
+    classes     seconds of halo_classes at 64 ranks where 3 M vertices are about as many classes
     build       seconds and memory of build_comm_info's own work for 3 M vertices and 117 M edges, parts given
 
 Seconds are (wall clock, processor time of this process); on a machine that does nothing else they agree.
@@ -74,7 +74,7 @@ def tables() -> dict[str, Any]:
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.program import compile_programs
     from dgcl.program.verify import verify_programs
-    from dgcl.relation.classes import VertexClasses
+    from dgcl.relation import Demand, ItemClasses
     from dgcl.topology import preset
 
     relation = synthetic_relation("com-orkut", 8)
@@ -83,20 +83,22 @@ def tables() -> dict[str, Any]:
     ptr = np.concatenate([[0], np.cumsum(relation.count)])
     part = rng.integers(0, 8, VERTICES).astype(np.int32)
     part[ids[: ptr[-1]]] = np.repeat(relation.source, relation.count)
-    vertices = ids[: ptr[-1]].copy()
-    order = np.lexsort((vertices, np.repeat(np.arange(relation.num_classes), relation.count)))
-    classes = VertexClasses(relation, ptr, vertices[order])
+    items = ids[: ptr[-1]].copy()
+    wanted = np.zeros((1, VERTICES), np.uint64)
+    wanted[0, items] = np.repeat(relation.dests[:, 0], relation.count)
+    order = np.lexsort((items, np.repeat(np.arange(relation.num_classes), relation.count)))
+    classes = ItemClasses(relation, ptr, items[order], part)
     plan = make_plan(relation, preset("dgx1"))
-    compile_programs(plan, classes, part)
-    took, programs = timed(lambda: compile_programs(plan, classes, part))
-    proof, _ = timed(lambda: verify_programs(programs, plan, classes, part))
+    compile_programs(plan, classes)
+    took, programs = timed(lambda: compile_programs(plan, classes))
+    proof, _ = timed(lambda: verify_programs(programs, plan, Demand(8, part, wanted)))
     return {**took, "proof_seconds": proof["seconds"], "boundary_vertices": int(ptr[-1])}
 
 
 def classes() -> dict[str, Any]:
     """Every vertex with readers in a random set of a dozen ranks out of 64."""
     from dgcl.graph import Graph
-    from dgcl.relation.classes import build_classes
+    from dgcl.relation.classes import halo_classes
 
     rng = np.random.default_rng(0)
 
@@ -107,9 +109,9 @@ def classes() -> dict[str, Any]:
             rng.integers(0, 64, num, np.int32),
         )
 
-    build_classes(*graph(1000), 64)
+    halo_classes(*graph(1000), 64)
     big, part = graph(3_000_000)
-    took, found = timed(lambda: build_classes(big, part, 64))
+    took, found = timed(lambda: halo_classes(big, part, 64))
     return {**took, "num_classes": found.relation.num_classes, "num_edges": big.num_edges}
 
 

@@ -32,7 +32,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.simulator.simulate import simulate
 from dgcl.program import compile_programs
 from dgcl.ranks.context import context
-from dgcl.relation.classes import build_classes
+from dgcl.relation.classes import halo_classes
 from dgcl.topology import Topology
 
 CALIBRATED_ROW_BYTES = 512
@@ -107,9 +107,9 @@ def crossing(run: Run, num_ranks: int) -> tuple[np.ndarray, np.ndarray]:
 def plan_of(run: Run, topology: Topology) -> tuple[Plan, list[Any]]:
     """The plan of a run and the programs that carry it out."""
     edges, part = crossing(run, topology.num_devices)
-    classes = build_classes(as_graph(edges, run.num_nodes), part.astype(np.int32), topology.num_devices)
+    classes = halo_classes(as_graph(edges, run.num_nodes), part.astype(np.int32), topology.num_devices)
     plan = make_plan(classes.relation, topology, run.method, PlanOptions(row_bytes=run.row_bytes))
-    return plan, compile_programs(plan, classes, part.astype(np.int32))
+    return plan, compile_programs(plan, classes)
 
 
 def scaled(topology: Topology, factor: float) -> Topology:

@@ -13,7 +13,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.planner import Plan, Relation, Trees
 from dgcl.program import Program, compile_programs
 from dgcl.program.verify import verify_programs
-from dgcl.relation.classes import VertexClasses, build_classes
+from dgcl.relation import Demand, ItemClasses, build_classes, halo_demand
 from dgcl.relation.local_graph import build_local_graphs
 from dgcl.topology import Connection, Device, Topology
 
@@ -160,7 +160,8 @@ class World:
     graph: Graph
     part: np.ndarray
     world_size: int
-    classes: VertexClasses
+    demand: Demand
+    classes: ItemClasses
     plan: Plan
     programs: list[Program]
 
@@ -194,12 +195,13 @@ def make_world(
     owners = np.asarray(part, np.int32)
     pairs = np.asarray(edges, np.int64).reshape(-1, 2)
     graph = as_graph(pairs.T.copy(), num_nodes=len(owners))
-    classes = build_classes(graph, owners, world_size)
+    demand = halo_demand(graph, owners, world_size)
+    classes = build_classes(demand)
     maker = TREES[trees] if isinstance(trees, str) else trees
     plan = make_plan(classes.relation, maker, trees if isinstance(trees, str) else "by hand")
-    programs = compile_programs(plan, classes, owners)
-    verify_programs(programs, plan, classes, owners)
-    return World(graph, owners, world_size, classes, plan, programs)
+    programs = compile_programs(plan, classes)
+    verify_programs(programs, plan, demand)
+    return World(graph, owners, world_size, demand, classes, plan, programs)
 
 
 def random_world(
@@ -217,11 +219,3 @@ def random_world(
     part = generator.choice(owners, num_nodes)
     edges = generator.integers(0, num_nodes, (num_edges, 2))
     return make_world(edges, part, world_size, trees)
-
-
-def places_saved(programs: list[Program]) -> tuple[int, int]:
-    """Relay rows, and arrivals, that share a place with others."""
-    return (
-        sum(p.num_passed - p.num_relay for p in programs),
-        sum(p.expand.rows_sent - p.num_arrivals for p in programs),
-    )

@@ -152,7 +152,7 @@ def lay_out(
     if verb == EXPAND:
         fixed: tuple[int, ...] = (upload(program.send_rows),)
     else:
-        pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_passed)
+        pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_relay)
         fixed = (upload(pointers), upload(program.arrival_slots))
     own = wires.state, wires.addresses
     out_of_reach = wires.staged | wires.partners

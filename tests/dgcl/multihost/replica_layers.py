@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 import dgcl
+from dgcl.frameworks.layer_work import measure_together
 from dgcl.graph import as_graph
 from dgcl.replication.counts import Holdings
-from dgcl.replication.work import measure_together
 
 NUM_VERTICES = 8000
 WIDTH, LAYERS, STEPS = 128, 2, 3

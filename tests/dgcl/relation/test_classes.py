@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
 from dgcl.graph.files import read_graph
-from dgcl.relation.classes import VertexClasses, build_classes
+from dgcl.relation.classes import ItemClasses, halo_classes
 from tests.dgcl.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts, real_graph
 
 
-def as_dict(classes: VertexClasses) -> dict[tuple[int, int], list[int]]:
+def as_dict(classes: ItemClasses) -> dict[tuple[int, int], list[int]]:
     """(source, destinations as an integer) -> vertices, in the order of the classes."""
     relation, ptr = classes.relation, classes.class_ptr
     return {
-        (int(relation.source[c]), sum(1 << d for d in relation.dest_ranks(c))): classes.vertices[
+        (int(relation.source[c]), sum(1 << d for d in relation.dest_ranks(c))): classes.items[
             ptr[c] : ptr[c + 1]
         ].tolist()
         for c in range(relation.num_classes)
@@ -38,14 +38,14 @@ def expected_classes(edges: np.ndarray, part: np.ndarray) -> dict[tuple[int, int
     return dict(sorted(classes.items()))
 
 
-def assert_consistent(classes: VertexClasses) -> None:
+def assert_consistent(classes: ItemClasses) -> None:
     np.testing.assert_array_equal(np.diff(classes.class_ptr), classes.relation.count)
     assert classes.num_boundary == classes.relation.num_vertices == classes.class_ptr[-1]
 
 
 @pytest.mark.parametrize("world_size", [3, 8, 9, 64, 65, 1024])
 def test_worked_example(world_size: int) -> None:
-    classes = build_classes(as_graph(HAND_EDGES), HAND_PART, world_size)
+    classes = halo_classes(as_graph(HAND_EDGES), HAND_PART, world_size)
     needs: dict[tuple[int, int], set[int]] = {}
     for (source, dests), vertices in as_dict(classes).items():
         for d in range(world_size):
@@ -65,7 +65,7 @@ def test_classes_are_those_of_the_definition(
 ) -> None:
     num_nodes, edges = drawn
     part = random_parts(num_nodes, world_size, seed)
-    classes = build_classes(as_graph(edges, num_nodes=num_nodes), part, world_size)
+    classes = halo_classes(as_graph(edges, num_nodes=num_nodes), part, world_size)
     expected = expected_classes(edges, part)
     assert list(as_dict(classes).items()) == list(expected.items())  # the order too
     assert_consistent(classes)
@@ -81,18 +81,18 @@ def test_many_classes(world_size: int) -> None:
     edges = rng.integers(0, num_nodes, (2, 8 * num_nodes))
     tops = np.flatnonzero(part >= world_size - 6)
     edges[1, : len(edges[1]) // 2] = rng.choice(tops, len(edges[1]) // 2)
-    classes = build_classes(as_graph(edges, num_nodes=num_nodes), part, world_size)
+    classes = halo_classes(as_graph(edges, num_nodes=num_nodes), part, world_size)
     assert list(as_dict(classes).items()) == list(expected_classes(edges, part).items())
     assert_consistent(classes)
 
 
 def test_without_boundary() -> None:
-    classes = build_classes(as_graph([[0, 1, 2], [1, 0, 2]]), [0, 0, 1], 2)
+    classes = halo_classes(as_graph([[0, 1, 2], [1, 0, 2]]), [0, 0, 1], 2)
     assert (classes.relation.num_classes, classes.num_boundary, classes.class_ptr.tolist()) == (0, 0, [0])
 
 
 def test_parts_without_vertices() -> None:
-    classes = build_classes(as_graph([[0], [1]]), [4, 1], 6)
+    classes = halo_classes(as_graph([[0], [1]]), [4, 1], 6)
     assert as_dict(classes) == {(4, 1 << 1): [0]}
 
 
@@ -107,7 +107,7 @@ def test_parts_without_vertices() -> None:
 )
 def test_bad_part_is_named(part: Any, world_size: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        build_classes(as_graph([[0], [1]], num_nodes=3), part, world_size)
+        halo_classes(as_graph([[0], [1]], num_nodes=3), part, world_size)
 
 
 @pytest.mark.parametrize("name", ["cora", "uk_2007_05_100k"])
@@ -119,10 +119,10 @@ def test_real_graph(name: str, world_size: int) -> None:
     readers = np.unique(sources * world_size + part[destinations])  # (vertex, part that reads it), each once
     readers = np.stack(np.divmod(readers, world_size))
     readers = readers[:, part[readers[0]] != readers[1]]
-    classes = build_classes(graph, part, world_size)
+    classes = halo_classes(graph, part, world_size)
     assert classes.relation.deliveries == readers.shape[1]
-    np.testing.assert_array_equal(np.sort(classes.vertices), np.unique(readers[0]))
+    np.testing.assert_array_equal(np.sort(classes.items), np.unique(readers[0]))
     ptr, dests = classes.class_ptr, classes.relation.num_dests()
     fanout = np.bincount(readers[0], minlength=graph.num_nodes)
-    np.testing.assert_array_equal(np.repeat(dests, np.diff(ptr)), fanout[classes.vertices])
+    np.testing.assert_array_equal(np.repeat(dests, np.diff(ptr)), fanout[classes.items])
     assert_consistent(classes)

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dgcl.frameworks.layer_work import measure_work
 from dgcl.graph import as_graph
 from dgcl.prepare.shares import Share, prepare
 from dgcl.replication import METHOD, choice
 from dgcl.replication.choice import Replication
-from dgcl.replication.work import Work, measure_work
+from dgcl.replication.work import Work
 from tests.dgcl.replication.machines import LAYOUTS, machines
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +35,7 @@ def shares_with(
         machines(LAYOUTS["two-of-two"], network),
         part=PART,
         method=method,
-        replication=Replication(hops, work=work, **replication),
+        strategy=Replication(hops, work=work, **replication),
     )
 
 
@@ -121,7 +122,7 @@ def test_auto_without_hops_says_that_it_cannot(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("method", [METHOD, "auto"])
 def test_on_one_machine_nothing_is_replicated(method: str) -> None:
-    shares = prepare(GRAPH, 4, "uniform", part=PART, method=method, replication=Replication(2))
+    shares = prepare(GRAPH, 4, "uniform", part=PART, method=method, strategy=Replication(2))
     plain = prepare(GRAPH, 4, "uniform", part=PART)
     assert shares[0].plan.fingerprint == plain[0].plan.fingerprint
     assert all(share.local.num_replicas == 0 for share in shares)
@@ -166,7 +167,7 @@ def test_the_cache_gives_the_same_again(tmp_path: Path, monkeypatch: pytest.Monk
     def made(hops: int) -> list[Share]:
         topology = machines(LAYOUTS["two-of-two"], 0.001)
         wanted = Replication(hops, work=CHEAP)
-        return prepare(GRAPH, 4, topology, cache=tmp_path, replication=wanted)
+        return prepare(GRAPH, 4, topology, cache=tmp_path, strategy=wanted)
 
     first, other = made(2), made(1)
     assert first[0].plan.fingerprint != other[0].plan.fingerprint
@@ -184,7 +185,7 @@ def test_what_is_cached_are_plans_and_not_the_choice(tmp_path: Path, monkeypatch
     def made(work: Work, **limits: Any) -> list[Share]:
         topology = machines(LAYOUTS["two-of-two"], 0.1)
         return prepare(
-            GRAPH, 4, topology, part=PART, cache=tmp_path, replication=Replication(2, work=work, **limits)
+            GRAPH, 4, topology, part=PART, cache=tmp_path, strategy=Replication(2, work=work, **limits)
         )
 
     first = made(CHEAP)
@@ -208,7 +209,7 @@ def test_what_was_asked_for_must_fit_also_where_it_is_cached(
     def made(limit: int | None = None) -> list[Share]:
         wanted = Replication(2, limit)
         topology = machines(LAYOUTS["two-of-two"], 0.1)
-        return prepare(GRAPH, 4, topology, part=PART, method=METHOD, cache=tmp_path, replication=wanted)
+        return prepare(GRAPH, 4, topology, part=PART, method=METHOD, cache=tmp_path, strategy=wanted)
 
     first = made()
     if limit == "halo":  # one byte less than the fullest rank holds
@@ -249,13 +250,13 @@ def test_planning_replicas_loads_no_torch() -> None:
         "import sys, numpy as np\n"
         "from dgcl.graph import as_graph\n"
         "from dgcl.planner import PlanOptions\n"
-        "from dgcl.relation.classes import build_classes\n"
-        "from dgcl.replication.choice import Replication, arrange\n"
+        "from dgcl.program.strategy import Problem\n"
+        "from dgcl.replication.choice import Replication\n"
         "from dgcl.replication.work import Work\n"
         "from tests.dgcl.replication.machines import machines\n"
         "graph, part = as_graph(np.array([[0, 1, 2, 3], [1, 2, 3, 0]])), np.arange(4, dtype=np.int32)\n"
         "wanted = Replication(1, work=Work(0.0, 0.0))\n"
-        "arrange(graph, part, build_classes(graph, part, 4), machines([0, 0, 1, 1]), 'auto', PlanOptions(), wanted)\n"
+        "wanted.arrange(Problem(graph, part, machines([0, 0, 1, 1]), 'auto', PlanOptions()))\n"
         "print('torch' in sys.modules)\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -14,11 +14,12 @@ from torch.nn import functional as F
 
 import dgcl
 import dgcl.nn
+from dgcl.frameworks import layer_work
 from dgcl.graph import as_graph
 from dgcl.prepare.part_files import load_share, save_shares
 from dgcl.prepare.shares import prepare
 from dgcl.ranks.context import context
-from dgcl.replication import METHOD, work
+from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.replication.work import Work
 from tests.dgcl.replication.machines import LAYOUTS, machines
@@ -122,7 +123,7 @@ def test_work_is_measured_where_it_decides(
         asked.append(row_bytes)
         return Work(1e-9, 1e-9)
 
-    monkeypatch.setattr(work, "measure_work", measured)
+    monkeypatch.setattr(layer_work, "measure_work", measured)
     dgcl.launch(lambda: dgcl.build_comm_info(as_graph(EDGES), topology, **options).close(), 2)
     assert asked == ([512, 512] if measures else [])
 
@@ -138,7 +139,7 @@ def test_a_rank_that_cannot_measure_is_an_error_on_every_rank(monkeypatch: pytes
             dgcl.build_comm_info(as_graph(EDGES), machines([0, 1]), hops=1)
         return str(caught.value)
 
-    monkeypatch.setattr(work, "measure_work", measured)
+    monkeypatch.setattr(layer_work, "measure_work", measured)
     why = "rank 1 cannot measure what a layer costs on cpu: OSError: no device"
     assert dgcl.launch(run, 2) == [why, "no device"]
 
@@ -250,7 +251,7 @@ def test_sums_over_copies() -> None:
 
 def test_parts_prepared_offline_keep_their_replicas(tmp_path: Path) -> None:
     topology = machines(MACHINE)
-    shares = prepare(EDGES, len(MACHINE), topology, method=METHOD, replication=Replication(2))
+    shares = prepare(EDGES, len(MACHINE), topology, method=METHOD, strategy=Replication(2))
     save_shares(tmp_path, shares)
     for rank, share in enumerate(shares):
         loaded, _ = load_share(tmp_path, rank, len(MACHINE))[:2]

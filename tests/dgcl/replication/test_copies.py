@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
 from dgcl.prepare.shares import Share, prepare
-from dgcl.relation.classes import build_classes
+from dgcl.relation.classes import halo_classes
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.replication.copies import copy_graph, rings
@@ -104,7 +104,7 @@ def test_a_replica_goes_to_the_rank_that_reads_it_most() -> None:
 
 def shares_of(graph: Graph, layout: str, hops: int) -> list[Share]:
     topology = machines(LAYOUTS[layout])
-    return prepare(graph, topology.num_devices, topology, method=METHOD, replication=Replication(hops))
+    return prepare(graph, topology.num_devices, topology, method=METHOD, strategy=Replication(hops))
 
 
 GRAPH = as_graph(np.random.default_rng(3).integers(0, 60, (2, 150)), num_nodes=60)
@@ -120,7 +120,7 @@ def test_memory_is_what_was_predicted(layout: str, hops: int) -> None:
         part[share.local.owned_ids[: share.local.num_core]] = share.program.rank
     counts = count_copies(GRAPH, part, np.array(LAYOUTS[layout]), hops)
     copies = copy_graph(GRAPH, part, counts)
-    held = holdings(copies.graph, copies.part, build_classes(copies.graph, copies.part, len(shares)).relation)
+    held = holdings(copies.graph, copies.part, halo_classes(copies.graph, copies.part, len(shares)).relation)
     predicted = held.bytes_held(512, hops, GRAPH.edge_ids is not None)
     names = (
         "owned_ids",
@@ -162,7 +162,7 @@ def test_network_cards_carry_nothing(name: str) -> None:
     topology = resolve_topology(name)
     graph = as_graph(np.random.default_rng(4).integers(0, 400, (2, 900)), num_nodes=400)
     for method, crossing in ((METHOD, False), ("direct", True)):
-        shares = prepare(graph, topology.num_devices, topology, method=method, replication=Replication(2))
+        shares = prepare(graph, topology.num_devices, topology, method=method, strategy=Replication(2))
         plan = shares[0].plan
         loads = stage_loads(plan.trees, plan.topology.arrays(), 512).sum(axis=0)
         assert bool(loads[_off_machine(topology)].any()) == crossing

@@ -1,9 +1,8 @@
-"""Places that serve twice within a call: right at whatever pace ranks run, rejected where they would not be."""
+"""Programs are right at whatever pace ranks run, in plans of many stages: on symbols, and carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.communicator import Communicator
-from dgcl.program import Program, Schedule, compile_programs, storage
-from dgcl.program.verify import ProgramError, verify_programs
-from tests.dgcl.support_plans import World, at_random, places_saved, random_world, wandering
+from dgcl.program import Program, Schedule
+from tests.dgcl.support_plans import World, at_random, random_world, wandering
 from tests.dgcl.support_ranks import folded, local_ids, on_threads, random_bits, same_bits
 from tests.samples import sampled
 
@@ -117,11 +115,6 @@ def wrong_at_some_pace(programs: list[Program], verb: str) -> Iterator[Send | No
             yield last
 
 
-def test_places_are_shared_in_plans_of_many_stages() -> None:
-    saved = np.array([places_saved(many_stages(seed).programs) for seed in SEEDS])
-    assert (saved.sum(axis=0) > 0).all()
-
-
 @pytest.mark.parametrize(
     ("seed", "verb"), sampled(SEEDS, ["expand", "fold"], keep=lambda seed, verb: seed == verb)
 )
@@ -137,65 +130,8 @@ def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool) -> No
         assert not list(wrong_at_some_pace(world.programs, verb))
 
 
-@pytest.mark.parametrize("verb", ["expand", "fold"])
-def test_sharing_by_stages_alone_is_rejected_and_indeed_wrong(
-    verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if every rank had finished a stage before anyone began the next, in one verb alone."""
-    known, place = storage._known, storage.place
-    number = 0
-
-    def stages_before(blocks: storage.Blocks) -> list[int]:
-        if number % 2 != (verb == "fold"):
-            return known(blocks)
-        stages = blocks.stage.tolist()
-        return [sum(1 << t for t, other in enumerate(stages) if other < stage) for stage in stages]
-
-    def place_counted(blocks: storage.Blocks, world_size: int) -> Any:
-        """Relays are placed first, then arrivals."""
-        nonlocal number
-        placed = place(blocks, world_size)
-        number += 1
-        return placed
-
-    worlds = [many_stages(seed) for seed in SEEDS]
-    monkeypatch.setattr(storage, "_known", stages_before)
-    monkeypatch.setattr("dgcl.program.compile.place", place_counted)
-    spoilt = 0
-    for world in worlds:
-        programs = compile_programs(world.plan, world.classes, world.part)
-        relays, arrivals = places_saved(world.programs)
-        assert places_saved(programs)[verb == "fold"] > (relays, arrivals)[verb == "fold"]
-        assert places_saved(programs)[verb != "fold"] == (relays, arrivals)[verb != "fold"]
-        with pytest.raises(
-            ProgramError,
-            match=rf"^{verb}: stage \d: rank \d writes rows of rank \d twice, and may do so before",
-        ):
-            verify_programs(programs, world.plan, world.classes, world.part)
-        spoilt += any(True for _ in wrong_at_some_pace(programs, verb))
-    assert spoilt
-
-
-@pytest.mark.parametrize(
-    ("world_size", "stages", "share_arrivals"), [(4, 3, False), (5, 4, True)], ids=["3 stages", "4 stages"]
-)
-def test_few_stages_leave_nothing_to_share(
-    world_size: int, stages: int, share_arrivals: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As dgcl/program/storage.py proves: a fold needs four stages, an expand five. The limit there only saves time."""
-    monkeypatch.setattr(storage, "LEAST_STAGES", 0)
-    saved = []
-    for seed in range(60):
-        world = random_world(seed, world_size, wandering(seed), num_nodes=30, num_edges=40)
-        assert world.plan.num_stages == stages
-        saved.append(places_saved(world.programs))
-    relays, arrivals = np.array(saved).sum(axis=0)
-    assert relays == 0
-    assert (arrivals > 0) == share_arrivals
-
-
 @pytest.mark.parametrize("seed", SEEDS)
-def test_shared_places_carried_out(seed: int) -> None:
+def test_plans_of_many_stages_carried_out(seed: int) -> None:
     world = many_stages(seed)
 
     def run(comm: Communicator) -> None:
@@ -206,26 +142,4 @@ def test_shared_places_carried_out(seed: int) -> None:
             rows = random_bits((comm.num_local, 3), torch.int64, seed=10 * call + comm.rank)
             assert torch.equal(comm.fold(rows), folded(comm, rows))
 
-    on_threads(world, run)
-
-
-def test_memory_counts_shared_places_once() -> None:
-    """What the pool holds after a few steps is what `memory` says, and less than one place for each row."""
-    world = many_stages(1)
-    shares = [p.expand.rows_sent > p.num_arrivals for p in world.programs]
-    width = 4096 // 8
-
-    def run(comm: Communicator) -> None:
-        for _ in range(3):
-            result = comm.expand(torch.ones(comm.num_owned, width, dtype=torch.float64))
-            gradients = torch.ones(comm.num_local, width, dtype=torch.float64)
-            del result
-            comm.fold(gradients)
-        report = comm.memory([width], torch.float64, input_grad=True)
-        assert report.pool == comm._runtime.pool.bytes_allocated
-        program = world.programs[comm.rank]
-        assert report.gradients == (program.num_arrivals + comm.num_owned) * width * 8
-        assert report.relay == program.num_relay * width * 8
-
-    assert any(shares)
     on_threads(world, run)

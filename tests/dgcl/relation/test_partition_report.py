@@ -1,4 +1,4 @@
-"""dgcl.partition.report and .replication: the figures of a partition, against sets and searches."""
+"""dgcl.relation.partition_report and dgcl.partition.replication: the figures of a partition, against sets and searches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
 from dgcl.partition.replication import replication_factors
-from dgcl.partition.report import partition_report
+from dgcl.relation.partition_report import partition_report
 from tests.dgcl.graphs import HAND_EDGES, HAND_PART, edge_indices, random_parts
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.partition.check import as_num_parts, check_part
+from dgcl.relation.classes import halo_classes
 
 __all__ = ["PartitionReport", "partition_report"]
 
@@ -83,11 +84,10 @@ def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport
         ValueError, TypeError: `part` does not fit the graph or `num_parts`; empty parts are allowed.
     """
     from dgcl.partition.kernels import count_edges
-    from dgcl.relation.classes import build_classes
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
-    relation = build_classes(graph, owners, num_parts).relation
+    relation = halo_classes(graph, owners, num_parts).relation
     boundary = np.zeros(num_parts, np.int64)
     np.add.at(boundary, relation.source, relation.count)
     halo = np.zeros(num_parts, np.int64)
