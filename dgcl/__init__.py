@@ -16,7 +16,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_NAMES = {
     "init": "dgcl.api",
     "dispatch_features": "dgcl.api",
     "graph_allgather": "dgcl.api",
@@ -25,6 +25,9 @@ _HOMES = {
     "current_communicator": "dgcl.api",
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
+    "PlanOptions": "dgcl.planner",
+    "PartitionOptions": "dgcl.options",
+    "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",
     "launch": "dgcl.ranks.launcher",
     "CommError": "dgcl.errors",
@@ -32,15 +35,15 @@ _HOMES = {
     "CommTimeoutError": "dgcl.errors",
     "DisagreementError": "dgcl.errors",
 }
-_ROOMS = ("frameworks", "graph", "nn", "planner", "topology")
+_MODULES = ("frameworks", "graph", "nn", "planner", "topology")
 
-__all__ = [*_HOMES, *_ROOMS, "__version__"]
+__all__ = [*_NAMES, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in _ROOMS:
+    if name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+    elif name in _MODULES:
         value = importlib.import_module(f"dgcl.{name}")
     else:
         raise AttributeError(f"module 'dgcl' has no attribute {name!r}")

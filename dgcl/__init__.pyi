@@ -16,6 +16,9 @@ from dgcl.errors import CommError as CommError
 from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError
 from dgcl.errors import PeerLostError as PeerLostError
+from dgcl.options import PartitionOptions as PartitionOptions
+from dgcl.options import ReplicaOptions as ReplicaOptions
+from dgcl.planner import PlanOptions as PlanOptions
 from dgcl.ranks.launcher import launch as launch
 
 __version__: str

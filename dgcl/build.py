@@ -1,7 +1,7 @@
 """``build_comm_info``: from a graph to a communicator on every rank.
 
-Rank 0 has the graph and does the thinking, once (:func:`dgcl.prepare.shares.prepare`). The others receive their share and
-connect to each other's memory.
+Rank 0 has the graph, partitions and plans once (:func:`dgcl.prepare.shares.prepare`). The others receive their share,
+and all connect to each other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from dgcl.options import PartitionOptions, ReplicaOptions, Settings, settle, warn_of_moved
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import load_share
 from dgcl.prepare.shares import Share, prepare
+from dgcl.program.strategy import Strategy
 from dgcl.ranks.control import Control
 from dgcl.ranks.free_memory import available_memory
 from dgcl.ranks.machines import RankPlace, find_topology, places_of_ranks, several_machines
@@ -42,21 +44,18 @@ def build_comm_info(
     topology: str | Topology = "auto",
     *,
     part: Any = None,
-    partition: str = "metis",
+    partition: str | PartitionOptions = "metis",
     method: str = "auto",
-    row_bytes: int = 512,
-    seed: int = 0,
-    time_limit: float | None = None,
-    timeout: float = 300.0,
-    place: bool = False,
-    hops: int | None = None,
-    memory_limit: int | None = None,
+    plan: PlanOptions | None = None,
+    replicas: ReplicaOptions | None = None,
+    seed: int | None = None,
     cache: str | os.PathLike[str] | None = None,
+    timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
+    **moved: Any,
 ) -> Communicator:
-    """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init`
-    first.
+    """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init` first.
 
     Args:
         graph: On rank 0 (other ranks may pass None): a DGLGraph, a PyG ``Data`` or ``edge_index``, networkx,
@@ -65,30 +64,25 @@ def build_comm_info(
         topology: The machine: "auto" (found out, and told at INFO), a preset's name, a JSON file, or a
             :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
-        partition: "metis", "random" or "range".
+        partition: "metis", "random" or "range"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``. "replicate-across-machines" copies vertices instead of
-            sending rows between machines (:mod:`dgcl.replication`); "auto" does so where ``hops`` are given, it is
-            predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
-        row_bytes: Bytes of a typical row, for the plan's predictions and its choice of stages.
-        seed: For the partition and the planner.
-        time_limit: Seconds that planning may take; with ``hops`` twice that, as each of two plans may take it.
-        timeout: Seconds that a rank waits for another inside a call before it gives up.
-        place: Renumber the parts first, so that each runs where the plan is fastest; the gain is told at
-            INFO. A ``part`` that is given is renumbered too: see ``comm.owned_ids``.
-        hops: How many exchanges of a forward pass build on each other: usually the layers of the model. Replicas
-            reach that far. A model with more layers than that gives wrong numbers, and nothing can notice.
-        memory_limit: Bytes that a rank may take for the rows and the graph of replication; default: what is free
-            where each rank computes. A lower bound is known before anything is copied; halo rows are counted after.
-            Where it does not fit, "replicate-across-machines" refuses, and "auto" stays with the ordinary plan.
+            sending rows between machines (:mod:`dgcl.replication`); "auto" does so where the hops of ``replicas`` are
+            given, it is predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
+        plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
+        replicas: Options of replicas: :class:`dgcl.ReplicaOptions`.
+        seed: For the partition and the planner; None: that of ``plan``.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
-            (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With ``hops``
-            the ordinary plan and that of replicas are kept apart, and the choice between them is not kept: what
-            a layer costs and what fits is found out in every job.
+            (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With
+            replicas the ordinary plan and that of copies are kept apart, and the choice between them is not kept:
+            what a layer costs and what fits is found out in every job.
+        timeout: Seconds that a rank waits for another inside a call before it gives up.
         channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through
             the network), "memory" or "network" for all; on GPUs also "nccl" or "gloo", which is "network" by NCCL
             from device to device, or through the hosts; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
             one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.transport.cuda`).
+        moved: Keywords that are fields of ``plan``, ``partition`` and ``replicas`` now: ``row_bytes``, ``time_limit``,
+            ``place``, ``hops``, ``memory_limit``. They work for one release, with a warning.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -96,42 +90,71 @@ def build_comm_info(
     Raises:
         ValueError, TypeError: Bad arguments on rank 0; raised on every rank.
         MemoryError: Replicas that were asked for do not fit; raised on every rank.
+        OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
     from dgcl.communicator import Communicator
-    from dgcl.frameworks.layer_work import measure_together
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    world_size = control.world_size
+    warn_of_moved("build_comm_info", moved)
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
+    settings = _settled(plan, partition, replicas, seed, moved)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = _several_machines(control, topology, places)
-    free = control.exchange(_free_memory(places, control.rank, opened))
-    where = "cpu" if opened is None else opened.tensors.device
-    weighing = control.rank == 0 and method == "auto" and hops is not None and _in_parts(topology, world_size)
-    work = measure_together(control, row_bytes if weighing else None, where)
+    strategy = _strategy(control, settings, topology, method, places, opened)
 
     def shares() -> list[Share]:
         if graph is None:
             raise ValueError("graph must be given on rank 0 (got None)")
-        options = PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit)
+        if isinstance(settings, Exception):
+            raise settings
         return prepare(
             graph,
-            world_size,
+            control.world_size,
             topology,
             part=part,
-            partition=partition,
+            partition=settings.partition.method,
             method=method,
-            options=options,
-            place=place,
+            options=settings.plan,
+            place=settings.partition.place,
             cache=cache,
-            strategy=Replication(hops, memory_limit, tuple(free), work),
+            strategy=strategy,
         )
 
     return connect(shares, Communicator, timeout, channel, opened)
+
+
+def _settled(*given: Any) -> Settings | Exception:
+    """All options together, or what is wrong with them: only rank 0's count, and every rank is to hear of it."""
+    try:
+        return settle(*given)
+    except (TypeError, ValueError) as error:
+        return error
+
+
+def _strategy(
+    control: Control,
+    settings: Settings | Exception,
+    topology: str | Topology,
+    method: str,
+    places: Sequence[RankPlace],
+    device: Device | None,
+) -> Strategy | None:
+    """How to lay out the exchange, as rank 0 asks for it; with what each rank can give. Collective."""
+    from dgcl.frameworks.layer_work import measure_together
+
+    free = control.exchange(_free_memory(places, control.rank, device))
+    weighing = control.rank == 0 and method == "auto" and _in_parts(topology, control.world_size)
+    row_bytes = None  # nothing needs to be measured
+    if weighing and isinstance(settings, Settings) and settings.replicas.hops is not None:
+        row_bytes = settings.plan.row_bytes
+    work = measure_together(control, row_bytes, "cpu" if device is None else device.tensors.device)
+    if isinstance(settings, Exception):
+        return None
+    return Replication(settings.replicas.hops, settings.replicas.memory_limit, tuple(free), work)
 
 
 def load_comm_info(

@@ -105,10 +105,8 @@ def build_comm_info(
             part=part,
             partition=partition,
             method=method,
-            hops=layers if method == METHOD else None,
-            row_bytes=row_bytes,
-            seed=seed,
-            time_limit=time_limit,
+            plan=PlanOptions(row_bytes=row_bytes, seed=seed, time_limit=time_limit),
+            replicas=dgcl.ReplicaOptions(hops=layers if method == METHOD else None),
             timeout=timeout,
         )
         exchange: Exchange = PlannedExchange(comm)

@@ -142,7 +142,7 @@ def test_ranks_that_only_another_machine_joins() -> None:
     wires = tuple(Connection(f"w{rank}", "wire", f"d{rank}", "d2", 0.001) for rank in (0, 1))
     topology = Topology("detour", devices, wires)
     edges = np.array([[0, 1, 1, 0, 2], [1, 0, 2, 2, 0]])
-    arguments: dict[str, Any] = {"part": np.arange(3), "replication": Replication(1, work=CHEAP)}
+    arguments: dict[str, Any] = {"part": np.arange(3), "strategy": Replication(1, work=CHEAP)}
     (share, *_) = prepare(edges, 3, topology, **arguments)
     assert f"{METHOD} is impossible" in share.choice
     with pytest.raises(ValueError, match="rows are needed but cannot get there"):

@@ -1,0 +1,112 @@
+"""Options of :func:`dgcl.build_comm_info` that most programs never set, in groups.
+
+:class:`~dgcl.planner.PlanOptions`, for planning, is the third group.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dgcl.planner import PlanOptions
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """How vertices come to their owners.
+
+    Attributes:
+        method: ``"metis"`` (few edges between parts), ``"random"`` or ``"range"``.
+        place: Renumber the parts, so that each runs where the plan is fastest; the gain is logged at INFO. A ``part``
+            that is given is renumbered too: see ``comm.owned_ids``.
+    """
+
+    method: str = "metis"
+    place: bool = False
+
+
+@dataclass(frozen=True)
+class ReplicaOptions:
+    """Replicas of vertices across machines, instead of rows sent between them (:mod:`dgcl.replication`).
+
+    Attributes:
+        hops: How many exchanges of a forward pass build on each other, usually the layers of the model. Replicas reach
+            that far. A model with more layers gives wrong numbers, and nothing can notice.
+        memory_limit: Bytes that a rank may take for the rows and the graph; None: what is free where each rank
+            computes. A lower bound is known before anything is copied; halo rows are counted after. Where it does not
+            fit, ``"replicate-across-machines"`` refuses, and ``"auto"`` stays with the ordinary plan.
+    """
+
+    hops: int | None = None
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The groups as one, after keywords that moved into them."""
+
+    plan: PlanOptions
+    partition: PartitionOptions
+    replicas: ReplicaOptions
+
+
+MOVED: Final[Mapping[str, str]] = {
+    "row_bytes": "plan=dgcl.PlanOptions(row_bytes=...)",
+    "time_limit": "plan=dgcl.PlanOptions(time_limit=...)",
+    "place": "partition=dgcl.PartitionOptions(place=...)",
+    "hops": "replicas=dgcl.ReplicaOptions(hops=...)",
+    "memory_limit": "replicas=dgcl.ReplicaOptions(memory_limit=...)",
+}
+"""Old keywords of ``build_comm_info``, and what to write instead."""
+
+
+def warn_of_moved(function: str, moved: Mapping[str, Any], stacklevel: int = 3) -> None:
+    """Warn of keywords that moved into options; they still work for one release.
+
+    Raises:
+        TypeError: A keyword that never was one.
+    """
+    for name in moved:
+        if name not in MOVED:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    for name in moved:
+        warnings.warn(
+            f"{function}({name}=...) goes away after this release; write {MOVED[name]}",
+            DeprecationWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def settle(
+    plan: PlanOptions | None,
+    partition: str | PartitionOptions,
+    replicas: ReplicaOptions | None,
+    seed: int | None,
+    moved: Mapping[str, Any],
+) -> Settings:
+    """Put the options together: groups first, then ``seed`` and moved keywords, which replace a field each.
+
+    Raises:
+        ValueError, TypeError: A group is of another type, or a field is out of range.
+    """
+    for name, value, kind in (("plan", plan, PlanOptions), ("replicas", replicas, ReplicaOptions)):
+        if not (value is None or isinstance(value, kind)):
+            raise TypeError(f"{name} must be a dgcl.{kind.__name__}, or None (got {type(value).__name__})")
+    if not isinstance(partition, (str, PartitionOptions)):
+        raise TypeError(
+            f"partition must be a method's name or a dgcl.PartitionOptions (got {type(partition).__name__})"
+        )
+    of_plan = {name: moved[name] for name in ("row_bytes", "time_limit") if name in moved}
+    if seed is not None:
+        of_plan["seed"] = seed
+    of_partition = {name: moved[name] for name in ("place",) if name in moved}
+    of_replicas = {name: moved[name] for name in ("hops", "memory_limit") if name in moved}
+    if isinstance(partition, str):
+        partition = PartitionOptions(partition)
+    return Settings(
+        replace(plan or PlanOptions(), **of_plan),
+        replace(partition, **of_partition),
+        replace(replicas or ReplicaOptions(), **of_replicas),
+    )

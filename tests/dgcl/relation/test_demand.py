@@ -1,0 +1,86 @@
+"""dgcl.relation.demand: who wants which item, whatever items are, against sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.graph import as_graph
+from dgcl.planner.methods import make_plan
+from dgcl.program import compile_programs
+from dgcl.program.verify import ProgramError, verify_programs
+from dgcl.relation import build_classes, demand_of_pairs, halo_demand
+from dgcl.topology import resolve_topology
+from tests.dgcl.graphs import edge_indices, random_parts
+
+
+def wants(demand: Any) -> set[tuple[int, int]]:
+    """All pairs (item, rank that wants it)."""
+    return {(item, rank) for rank in range(demand.world_size) for item in demand.wanted_by(rank).tolist()}
+
+
+@given(
+    edge_indices(max_nodes=30, max_edges=100),
+    st.sampled_from([1, 2, 8, 9, 33, 64, 65, 200]),
+    st.integers(0, 1000),
+)
+def test_a_graph_and_its_pairs_make_the_same_demand(
+    drawn: tuple[int, np.ndarray], world_size: int, seed: int
+) -> None:
+    num_nodes, edges = drawn
+    part = random_parts(num_nodes, world_size, seed)
+    found = halo_demand(as_graph(edges, num_nodes=num_nodes), part, world_size)
+    assert wants(found) == {(u, int(part[v])) for u, v in edges.T.tolist() if part[u] != part[v]}
+    paired = demand_of_pairs(part, edges[0], np.asarray(part)[edges[1]], world_size)
+    assert paired.wanted.dtype == found.wanted.dtype
+    np.testing.assert_array_equal(paired.wanted, found.wanted)
+    np.testing.assert_array_equal(paired.owner, found.owner)
+
+
+def test_items_that_are_no_vertices() -> None:
+    """Two slices of four rows on a grid of two parts and two slices: slice s of a row goes to slice s of each part."""
+    part_of, num_slices, ranks = np.array([0, 0, 1, 1]), 2, 4
+    owner = np.repeat(part_of * num_slices, num_slices)  # slice 0 of its part owns both slices of a row
+    items = np.arange(8)
+    to = [(item, p * num_slices + item % num_slices) for item in items.tolist() for p in (0, 1)]
+    demand = demand_of_pairs(owner, *np.array(to).T, ranks)
+    plan = make_plan(build_classes(demand).relation, resolve_topology("uniform", ranks))
+    programs = compile_programs(plan, build_classes(demand))
+    verify_programs(programs, plan, demand)
+    for program in programs:
+        held = np.concatenate([program.owned_ids, program.halo_ids]).tolist()
+        assert {item for item in held if owner[item] != program.rank} == {
+            item for item, rank in to if rank == program.rank and owner[item] != rank
+        }
+
+
+@pytest.mark.parametrize(
+    ("items", "ranks", "message"),
+    [
+        pytest.param([0, 3], [0, 1], r"items must lie in \[0, 3\) \(got 0 to 3\)", id="item"),
+        pytest.param([0, 1], [0, 2], r"ranks must lie in \[0, 2\) \(got 0 to 2\)", id="rank"),
+        pytest.param([0, 1], [0], r"must be as many \(got 2 and 1\)", id="length"),
+    ],
+)
+def test_bad_pairs_are_named(items: list[int], ranks: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        demand_of_pairs([0, 1, 1], items, ranks, 2)
+
+
+def test_items_swapped_between_two_classes_of_an_owner_are_noticed() -> None:
+    """Every count is as before: only who wants the items themselves tells the difference."""
+    pairs = np.array([(0, 1), (1, 2), (2, 1), (3, 2), (4, 0), (5, 0)])
+    demand = demand_of_pairs([0, 0, 0, 0, 1, 2], *pairs.T, 3)
+    classes = build_classes(demand)
+    assert classes.class_ptr.tolist() == [0, 2, 4, 5, 6]
+    plan = make_plan(classes.relation, resolve_topology("uniform", 3))
+    verify_programs(compile_programs(plan, classes), plan, demand)
+    classes.items[[1, 3]] = classes.items[[3, 1]]
+    with pytest.raises(
+        ProgramError, match="program of rank 1: its halo rows are not the items that it wants"
+    ):
+        verify_programs(compile_programs(plan, classes), plan, demand)
