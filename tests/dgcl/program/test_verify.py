@@ -144,11 +144,11 @@ def test_a_vertex_in_the_wrong_class_is_rejected() -> None:
     classes, relation = world.classes, world.classes.relation
     pairs = itertools.pairwise(range(relation.num_classes))
     a, b = next((a, b) for a, b in pairs if relation.source[a] == relation.source[b])
-    vertices = classes.vertices.copy()
+    items = classes.items.copy()
     places = [classes.class_ptr[a], classes.class_ptr[b]]
-    vertices[places] = vertices[places[::-1]]
-    programs = compile_programs(world.plan, dataclasses.replace(classes, vertices=vertices), world.part)
-    with pytest.raises(ProgramError, match="its halo is not what the relation demands"):
+    items[places] = items[places[::-1]]
+    programs = compile_programs(world.plan, dataclasses.replace(classes, items=items))
+    with pytest.raises(ProgramError, match="its halo rows are not the items that it wants"):
         verify(world, programs)
 
 

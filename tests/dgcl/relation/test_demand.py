@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dgcl.graph import as_graph
 from dgcl.planner.methods import make_plan
 from dgcl.program import compile_programs
-from dgcl.program.verify import ProgramError, verify_programs
+from dgcl.program.verify import verify_programs
 from dgcl.relation import build_classes, demand_of_pairs, halo_demand
 from dgcl.topology import resolve_topology
 from tests.dgcl.graphs import edge_indices, random_parts
@@ -69,18 +69,3 @@ def test_items_that_are_no_vertices() -> None:
 def test_bad_pairs_are_named(items: list[int], ranks: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         demand_of_pairs([0, 1, 1], items, ranks, 2)
-
-
-def test_items_swapped_between_two_classes_of_an_owner_are_noticed() -> None:
-    """Every count is as before: only who wants the items themselves tells the difference."""
-    pairs = np.array([(0, 1), (1, 2), (2, 1), (3, 2), (4, 0), (5, 0)])
-    demand = demand_of_pairs([0, 0, 0, 0, 1, 2], *pairs.T, 3)
-    classes = build_classes(demand)
-    assert classes.class_ptr.tolist() == [0, 2, 4, 5, 6]
-    plan = make_plan(classes.relation, resolve_topology("uniform", 3))
-    verify_programs(compile_programs(plan, classes), plan, demand)
-    classes.items[[1, 3]] = classes.items[[3, 1]]
-    with pytest.raises(
-        ProgramError, match="program of rank 1: its halo rows are not the items that it wants"
-    ):
-        verify_programs(compile_programs(plan, classes), plan, demand)
