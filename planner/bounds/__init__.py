@@ -1,1 +1,5 @@
-"""Lower bounds that no plan can beat: by cuts, by distances, by prices on connections."""
+"""Lower bounds from cuts and distances, which no plan can beat.
+
+Imports the planner's plain data (plan, relation, reach, cost) and :mod:`dgcl.topology`. Bounds from prices need column
+generation and are in :mod:`dgcl.planner.column_generation.dual_bound`.
+"""

@@ -1,1 +1,1 @@
-"""Near-optimal plans by prices: tree program, price loop, mixture, whole rows, certificate. Entry: ``search``."""
+"""Near-optimal plans by column generation: pricing, master problem, rounding, improvement, search."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dgcl.planner.column_generation.effort import Effort
 from dgcl.planner.column_generation.pricing.groups import ALL_LINKS
-from dgcl.planner.column_generation.search import StageSearch
+from dgcl.planner.column_generation.search.effort import Effort
+from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.methods.auto import searched
 from dgcl.planner.plan import PlanOptions, Trees
 from dgcl.planner.relation import Relation

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
-from dgcl.planner.column_generation.improvement.edges import cleaned, same_tree
-from dgcl.planner.column_generation.improvement.forest import Forest
+from dgcl.planner.column_generation.trees.edges import cleaned, same_tree
+from dgcl.planner.column_generation.trees.forest import Forest
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 from dgcl.planner.relation import mask_words

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
-from dgcl.planner.column_generation.improvement.edges import cleaned, sort_by_stage
-from dgcl.planner.column_generation.improvement.exchange import exchange, trace
-from dgcl.planner.column_generation.improvement.forest import Forest, compact, plant
+from dgcl.planner.column_generation.improvement.exchange import exchange
 from dgcl.planner.column_generation.improvement.makespan import start_clock
-from dgcl.planner.column_generation.master.multiplicative_weights import add_busy_times, link_prices
+from dgcl.planner.column_generation.pricing.routes import add_busy_times, link_prices
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.pricing.tree_edges import trace
 from dgcl.planner.column_generation.pricing.tree_program import Choices, Moves, cheapest_trees, empty_choices
+from dgcl.planner.column_generation.trees.edges import cleaned, sort_by_stage
+from dgcl.planner.column_generation.trees.forest import Forest, compact, plant
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, exchange
-from dgcl.planner.column_generation.improvement.forest import compact, felled, plant
 from dgcl.planner.column_generation.improvement.makespan import load, start_clock
 from dgcl.planner.column_generation.pricing.tree_program import empty_choices
+from dgcl.planner.column_generation.trees.forest import compact, felled, plant
 from dgcl.planner.plan import Trees
 
 if TYPE_CHECKING:

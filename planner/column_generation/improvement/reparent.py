@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
-from dgcl.planner.column_generation.improvement.edges import cleaned, sort_by_stage
 from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, exchange
-from dgcl.planner.column_generation.improvement.forest import Forest, plant
 from dgcl.planner.column_generation.improvement.makespan import (
     Clock,
     best_portion,
@@ -29,8 +27,10 @@ from dgcl.planner.column_generation.improvement.makespan import (
     weigh,
     wind,
 )
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes, link_prices
+from dgcl.planner.column_generation.pricing.routes import Routes, link_prices
 from dgcl.planner.column_generation.pricing.tree_program import empty_choices
+from dgcl.planner.column_generation.trees.edges import cleaned, sort_by_stage
+from dgcl.planner.column_generation.trees.forest import Forest, plant
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 

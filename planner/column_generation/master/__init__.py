@@ -1,1 +1,4 @@
-"""The best fractional plan: prices by multiplicative weights, mixtures of kept columns, a simplex."""
+"""The restricted master problem: columns, the linear program over them, and the best fractional plan.
+
+Imports :mod:`..pricing`.
+"""

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.master.multiplicative_weights import (
-    Routes,
-    answer_value,
-    link_prices,
-    run_rounds,
-)
+from dgcl.planner.column_generation.master.multiplicative_weights import answer_value, run_rounds
 from dgcl.planner.column_generation.master.restricted_master import Columns, Mixture, best_mixture
 from dgcl.planner.column_generation.pricing.flows import Flows, empty_flows, push
+from dgcl.planner.column_generation.pricing.routes import Routes, link_prices
 from dgcl.planner.column_generation.pricing.states import StateSpace
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
-from dgcl.planner.column_generation.improvement.edges import cleaned, same_tree, sort_by_stage
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Moves
 from dgcl.planner.column_generation.rounding.decomposition import ALL, Journeys, Settled
+from dgcl.planner.column_generation.trees.edges import cleaned, same_tree, sort_by_stage
 from dgcl.planner.compiled import compiled
 from dgcl.planner.plan import Trees
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.planner.column_generation.improvement.forest import Forest, compact, felled, plant
+from dgcl.planner.column_generation.trees.forest import Forest, compact, felled, plant
 from dgcl.planner.plan import Trees
 from tests.planner.machines import small_topology
 

@@ -15,9 +15,9 @@ from dgcl.planner.column_generation.improvement.coordinate_descent import Balanc
 from dgcl.planner.column_generation.improvement.makespan import load
 from dgcl.planner.column_generation.master.aggregated import kinds_of, outline
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes
 from dgcl.planner.column_generation.pricing.flows import empty_flows, push
 from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
+from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices, rarely_carried
 from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.methods import make_plan

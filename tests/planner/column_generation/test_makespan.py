@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dgcl.planner.column_generation.improvement.forest import plant
 from dgcl.planner.column_generation.improvement.makespan import best_portion, start_clock, wind
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes
 from dgcl.planner.column_generation.pricing.groups import plan_states
+from dgcl.planner.column_generation.pricing.routes import Routes
+from dgcl.planner.column_generation.trees.forest import plant
 from dgcl.planner.plan import Trees
 from dgcl.planner.relation import Relation
 from dgcl.topology import Topology

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
-from dgcl.planner.bounds.steiner_trees import FreeLinks, free_answer
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes, answer_value
+from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer
+from dgcl.planner.column_generation.master.multiplicative_weights import answer_value
 from dgcl.planner.column_generation.pricing.flows import empty_flows, push
+from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.states import StateSpace, build_states
 from dgcl.planner.column_generation.pricing.subsets import build_family, count_splits
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dgcl.planner import Relation
 from dgcl.planner.column_generation.improvement.improve import improve
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.states import build_states
 from dgcl.planner.column_generation.rounding.assembly import assemble
 from dgcl.planner.column_generation.rounding.decomposition import deal, settle

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, IntArray
-from dgcl.planner.bounds.link_prices import STEPS, PriceBound, price_bound
-from dgcl.planner.column_generation.master.multiplicative_weights import latency_factor
+from dgcl.planner.column_generation.dual_bound.price_bound import STEPS, PriceBound, price_bound
 from dgcl.planner.column_generation.pricing.groups import is_exact
+from dgcl.planner.column_generation.pricing.routes import latency_factor
 from dgcl.planner.cost import GIGA
 from dgcl.planner.plan import Bound
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
 from dgcl.planner.compiled import compiled
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Bound, PlanOptions, Relation
-from dgcl.planner.bounds.link_prices import price_bound
-from dgcl.planner.column_generation.certificate import excess_factor, ladder
-from dgcl.planner.column_generation.search import Effort, search
+from dgcl.planner.column_generation.dual_bound.certificate import excess_factor, ladder
+from dgcl.planner.column_generation.dual_bound.price_bound import price_bound
+from dgcl.planner.column_generation.search.stage_search import Effort, search
 from dgcl.planner.cost import GIGA
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Topology

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.bounds.best import best_bound
-from dgcl.planner.column_generation.effort import Effort
-from dgcl.planner.column_generation.pricing.seconds import trees_seconds
+from dgcl.planner.column_generation.search.effort import Effort
+from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import direct_seconds
-from dgcl.planner.methods import direct
+from dgcl.planner.direct_trees import direct_trees
 from dgcl.planner.plan import Bound, PlanOptions, Trees
 
 if TYPE_CHECKING:
@@ -68,5 +68,5 @@ class Incumbent:
         """Return the best plan with the best bound."""
         if self._trees is None:
             assert self.direct_seconds is not None
-            return replace(direct.stars(self.relation), made_by="direct", bound=self.bound)
+            return replace(direct_trees(self.relation), made_by="direct", bound=self.bound)
         return replace(self._trees, bound=self.bound)

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.bounds.link_prices import STEPS, PriceBound
-from dgcl.planner.column_generation.certificate import excess_factor, inside_bound, ladder, stage_free_bound
-from dgcl.planner.column_generation.effort import Effort
-from dgcl.planner.column_generation.exact import best_whole_plan, is_small
+from dgcl.planner.column_generation.dual_bound.certificate import (
+    excess_factor,
+    inside_bound,
+    ladder,
+    stage_free_bound,
+)
+from dgcl.planner.column_generation.dual_bound.price_bound import STEPS, PriceBound
 from dgcl.planner.column_generation.improvement.bundles import bundle, hand_out
-from dgcl.planner.column_generation.improvement.grouped import balanced
 from dgcl.planner.column_generation.improvement.improve import FEW_TREES, improve
 from dgcl.planner.column_generation.improvement.reparent import rehang
-from dgcl.planner.column_generation.incumbent import SAME, Incumbent
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes, latency_factor
 from dgcl.planner.column_generation.pricing.groups import (
     ALL_LINKS,
     grouped_bound,
@@ -37,8 +37,13 @@ from dgcl.planner.column_generation.pricing.groups import (
     least_stages,
     plan_states,
 )
-from dgcl.planner.column_generation.pricing.seconds import trees_seconds
+from dgcl.planner.column_generation.pricing.routes import Routes, latency_factor
 from dgcl.planner.column_generation.rounding.whole_plans import whole_trees
+from dgcl.planner.column_generation.search.effort import Effort
+from dgcl.planner.column_generation.search.grouped import balanced
+from dgcl.planner.column_generation.search.incumbent import SAME, Incumbent
+from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
+from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import GIGA
 from dgcl.planner.plan import PlanOptions, Trees
 

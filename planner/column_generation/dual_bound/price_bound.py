@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
-from dgcl.planner.bounds.steiner_trees import FreeLinks, free_answer, play_free_rounds
-from dgcl.planner.column_generation.master.multiplicative_weights import Routes
+from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer, play_free_rounds
 from dgcl.planner.column_generation.master.restricted_master import Columns, best_mixture
+from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, build_family
 from dgcl.planner.compiled import compiled
 

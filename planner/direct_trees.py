@@ -1,0 +1,28 @@
+"""Peer-to-peer trees: one edge from the owner to each destination, all in stage 0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.planner.plan import Trees
+from dgcl.planner.relation import Relation
+
+
+def direct_trees(relation: Relation) -> Trees:
+    """Return, for each class, one tree of edges from its owner to its destinations in stage 0."""
+    num = relation.num_classes
+    dest = np.empty(int(relation.num_dests().sum()), np.int32)
+    sizes = relation.num_dests()
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    chunk = max(1, (1 << 18) // max(64, relation.world_size))  # keeps what is unpacked in a cache
+    for start in range(0, num, chunk):
+        stop = min(num, start + chunk)
+        dest[ptr[start] : ptr[stop]] = np.nonzero(relation.dest_matrix(start, stop))[1]
+    return Trees(
+        np.arange(num, dtype=np.int32),
+        relation.count,
+        ptr,
+        np.repeat(relation.source, sizes),
+        dest,
+        np.zeros(dest.shape[0], np.int32),
+    )
