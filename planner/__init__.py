@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from dgcl.planner.errors import PlanError
 from dgcl.planner.methods import METHODS, make_plan
-from dgcl.planner.plan import Bound, Plan, PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.verify.proof import Report, check_plan_file, verify_plan
+from dgcl.planner.trees import Bound, Trees
+from dgcl.planner.verify.check import Report, check_plan_file, verify_plan
 
 __all__ = [
     "METHODS",

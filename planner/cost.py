@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.plan import Trees, tree_chunks
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees, tree_chunks
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology, TopologyArrays

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgcl.planner.plan import Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 
 
 def direct_trees(relation: Relation) -> Trees:

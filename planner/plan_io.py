@@ -10,15 +10,18 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from dgcl.planner.arrays import require_range
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
-from dgcl.planner.plan import Plan, Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
 
 SCHEMA = "dgcl-plan/1"
 
@@ -37,6 +40,15 @@ ARRAYS = {
 #: All that is in a plan file.
 FILE = {**ARRAYS, "meta": ArraySpec("unicode", 0)}
 _UNSIGNED = frozenset({"planning_seconds", "version", "fingerprint"})
+
+
+class PlanParts(NamedTuple):
+    """What a plan consists of: the fields of :class:`dgcl.planner.plan.Plan`, in their order."""
+
+    relation: Relation
+    trees: Trees
+    topology: Topology
+    meta: dict[str, Any]
 
 
 def plan_arrays(relation: Relation, trees: Trees) -> dict[str, npt.NDArray[Any]]:
@@ -78,36 +90,38 @@ def fingerprint(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any])
     return digest.hexdigest()
 
 
-def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan file at exactly `path`."""
-    write_npz(path, plan_file_arrays(plan))
+def plan_file_arrays(
+    relation: Relation, trees: Trees, meta: Mapping[str, Any]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return all that is in a plan's file (:data:`FILE`)."""
+    text = json.dumps(meta, allow_nan=False)
+    return {**plan_arrays(relation, trees), "meta": np.array(text)}
 
 
-def plan_file_arrays(plan: Plan) -> dict[str, npt.NDArray[Any]]:
-    """Return all that is in a plan's file (`FILE`)."""
-    text = json.dumps(plan.meta, allow_nan=False)
-    return {**plan_arrays(plan.relation, plan.trees), "meta": np.array(text)}
+def write_plan_file(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the arrays of a plan (:func:`plan_file_arrays`) at exactly ``path``."""
+    write_npz(path, arrays)
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
+def read_plan_file(path: str | os.PathLike[str]) -> PlanParts:
     """Read a plan file; shapes, dtypes, ranges, pointers, meta and topology are checked (delivery is not).
 
     Raises:
-        ValueError: for anything that is not a plan, naming the file and what is wrong.
-        OSError: when the file cannot be opened.
+        ValueError: Not a plan file; names the file and what is wrong.
+        OSError: The file cannot be opened.
     """
     arrays = read_npz(path, FILE, what="plan", exact=True)
     try:
-        return plan_from_arrays(arrays)
+        return parts_from_arrays(arrays)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
 
 
-def plan_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Plan:
-    """The plan whose arrays these are, `FILE` by name; checked as by `load_plan`.
+def parts_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> PlanParts:
+    """Return what a plan consists of, from the arrays of its file; checked as by :func:`read_plan_file`.
 
     Raises:
-        ValueError, TypeError: for anything that is not a plan, saying what is wrong.
+        ValueError, TypeError: Not the arrays of a plan; says what is wrong.
     """
     from dgcl.topology import Topology
 
@@ -127,7 +141,7 @@ def plan_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Plan:
     topology = Topology.from_json(meta["topology"])
     if topology.num_devices != relation.world_size:
         raise ValueError(f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks")
-    return Plan(relation, trees, topology, meta)
+    return PlanParts(relation, trees, topology, meta)
 
 
 def _check_ranges(relation: Relation, trees: Trees) -> None:

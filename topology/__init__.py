@@ -10,7 +10,8 @@ from __future__ import annotations
 from dgcl.topology.arrays import TopologyArrays
 from dgcl.topology.host import measure_host
 from dgcl.topology.json_io import load_topology, save_topology
-from dgcl.topology.model import Connection, Device, Link, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device, Link
 from dgcl.topology.resolve import preset, preset_names, resolve_topology
 from dgcl.topology.show import render_topology
 

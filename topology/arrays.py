@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device, Link
 
 _Array = TypeVar("_Array", bound=NDArray[np.generic])
 
@@ -49,9 +49,10 @@ class TopologyArrays:
         return self.direction_names[direction]
 
 
-def topology_arrays(topology: Topology) -> TopologyArrays:
-    """The numeric view of a topology. ``Topology.arrays`` keeps it, so call that."""
-    connections = topology.connections
+def topology_arrays(
+    devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
+) -> TopologyArrays:
+    """The numeric view of a topology's parts. Call :meth:`Topology.arrays`, which keeps it."""
     first_direction: dict[str, int] = {}
     direction_connection: list[int] = []
     direction_names: list[str] = []
@@ -67,14 +68,14 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
                 f"{connection.name}:{connection.b}>{connection.a}",
             ]
 
-    num_devices = topology.num_devices
-    rank = {device.name: index for index, device in enumerate(topology.devices)}
-    # Of each connection its ends, the directions from either, and its latency: there may be millions of hops.
+    num_devices = len(devices)
+    rank = {device.name: index for index, device in enumerate(devices)}
+    # Of each connection: its ends, the direction from each, its latency. A table, since there may be millions of hops.
     hop = {
         c.name: (c.a, c.b, first_direction[c.name], first_direction[c.name] + (c.duplex == "full"), c.latency)
         for c in connections
     }
-    links = sorted(topology.links, key=lambda link: (rank[link.src], rank[link.dst]))
+    links = sorted(links, key=lambda link: (rank[link.src], rank[link.dst]))
     link_ptr, link_directions, link_latency = [0], [], []
     for link in links:
         at, latency = link.src, 0.0

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
-from dgcl.topology.model import Connection, Device, Link, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device, Link
 
 PORT = ".port"  # where the wire of a NIC ends that is not joined to a network
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dgcl.topology.model import Connection, Device, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device
 
 
 @dataclass(frozen=True)

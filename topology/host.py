@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
-from dgcl.topology.model import Connection, Device, Link, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device, Link
 
 _LOGGER = logging.getLogger("dgcl")
 

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from dgcl.topology.checks import check_number, nearest
-from dgcl.topology.model import Connection, Link, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Link
 
 _CPU = re.compile(r"(.*\.)?(cpu|numa)\d*(\.\d+)?")
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from dgcl.topology.checks import check_num_devices
 from dgcl.topology.host import CopyRates
 from dgcl.topology.machine import Net
-from dgcl.topology.model import Connection, Device, Link, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device, Link
 
 PORT_UNKNOWN = 1.25  # GB/s: 10 Gb/s, where a NIC does not tell its speed
 

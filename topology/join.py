@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dgcl.topology.combine import PORT, prefixed
-from dgcl.topology.model import Connection, Device, Link, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device, Link
 
 
 def join_machines(

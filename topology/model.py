@@ -1,4 +1,4 @@
-"""What the hardware is: devices, the connections between them and their switches, the links that ranks see.
+"""What the hardware is: devices, the connections between them, and the links that ranks see.
 
     >>> from dgcl.topology import Connection, Device, Topology
     >>> wire = Connection("nv", "NV2", "gpu0", "gpu1", bandwidth=48.35)
@@ -6,10 +6,8 @@
     >>> pair.links
     (Link(src='gpu0', dst='gpu1', route=('nv',)), Link(src='gpu1', dst='gpu0', route=('nv',)))
 
-Vocabulary (one word for one thing): a *device* computes, a *switch* (any other endpoint: PCIe switch, CPU,
-NIC, NVSwitch) only routes. A *connection* is one physical wire or bus segment. A *link* is what one rank
-sees towards another: a route over one or more connections, as slow as its slowest connection, sharing each
-of them. The cost model that they serve is that of section 5.1 of the DGCL paper.
+:mod:`dgcl.topology.parts` defines device, connection, link and switch. The cost model that uses them is that of
+section 5.1 of the DGCL paper.
 """
 
 from __future__ import annotations
@@ -21,108 +19,24 @@ from functools import cached_property
 from typing import Any
 
 from dgcl.topology.arrays import TopologyArrays, topology_arrays
-from dgcl.topology.checks import (
-    check_between,
-    check_index,
-    check_name,
-    check_num_devices,
-    check_number,
-    nearest,
-    shown,
-)
+from dgcl.topology.checks import check_index, check_name, check_num_devices, nearest, shown
+from dgcl.topology.json_form import description_from_json, description_to_json
+from dgcl.topology.parts import Connection, Device, Link
 from dgcl.topology.routes import derive_routes
-
-_SLOWEST, _FASTEST = 1e-12, 1e12  # GB/s
-_LATEST = 1e9  # seconds
-_MOST_PLACES = 2**31 - 1  # machines, sockets
-
-
-@dataclass(frozen=True)
-class Device:
-    """What a rank computes on, and where it sits: the machine, and the socket within that machine."""
-
-    name: str
-    machine: int = 0
-    socket: int = 0
-
-    def __post_init__(self) -> None:
-        check_name(self.name, "name")
-        for field in ("machine", "socket"):
-            try:
-                place = check_index(getattr(self, field), field)
-                if place > _MOST_PLACES:
-                    raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
-                object.__setattr__(self, field, place)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{error} in device {self.name!r}") from None
-
-
-@dataclass(frozen=True)
-class Connection:
-    """One physical wire or bus segment between two endpoints (devices or switches).
-
-    ``kind`` is free text for people (NV2, PCIe, QPI, IB ...). ``bandwidth`` is in GB/s (1e9 bytes per
-    second): in each direction separately if ``duplex`` is ``"full"``, for both directions together if it is
-    ``"half"``. ``latency`` is in seconds per message. Two connections between the same endpoints are two
-    parallel wires.
-    """
-
-    name: str
-    kind: str
-    a: str
-    b: str
-    bandwidth: float
-    latency: float = 0.0
-    duplex: str = "full"
-
-    def __post_init__(self) -> None:
-        check_name(self.name, "name")
-        try:
-            for field in ("kind", "a", "b"):
-                check_name(getattr(self, field), field)
-            bandwidth = check_number(self.bandwidth, "bandwidth", positive=True)
-            object.__setattr__(self, "bandwidth", check_between(bandwidth, "bandwidth", _SLOWEST, _FASTEST))
-            latency = check_number(self.latency, "latency", positive=False)
-            object.__setattr__(self, "latency", check_between(latency, "latency", 0, _LATEST))
-            if self.duplex not in ("full", "half"):
-                raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
-            if self.a == self.b:
-                raise ValueError(f"b must be another endpoint than a (got {self.a!r} twice)")
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{error} in connection {self.name!r}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What ``src`` uses to reach ``dst``: the names of the connections, in order from ``src`` to ``dst``."""
-
-    src: str
-    dst: str
-    route: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        for field, end in (("src", self.src), ("dst", self.dst)):
-            if not isinstance(end, str):
-                raise TypeError(f"{field} must be the name of a device (got {shown(end)})")
-        if isinstance(self.route, str) or not isinstance(self.route, Iterable):
-            raise TypeError(f"route must be a sequence of connection names (got {shown(self.route)})")
-        object.__setattr__(self, "route", tuple(self.route))
-        for step, name in enumerate(self.route):
-            if not isinstance(name, str):
-                raise TypeError(f"route[{step}] must be the name of a connection (got {shown(name)})")
 
 
 @dataclass(frozen=True)
 class Topology:
     """Devices, the connections that join them, and the link of each ordered pair of devices.
 
-    Rank r runs on ``devices[r]``. ``links`` may be left out (or None): every ordered pair that connections
-    join then gets one link by the widest route (``dgcl.topology.routes``). A given list is taken as it is:
-    a pair that it leaves out has no link.
+    Rank r runs on ``devices[r]``. Without ``links`` (None) every ordered pair that connections join gets one link,
+    by the widest route (:mod:`dgcl.topology.routes`). A given list is taken as it is: a pair that it leaves out has
+    no link.
 
-    Raises ValueError or TypeError, naming the item by its position (``connections[3]``), for duplicate
-    names, links of unknown devices, routes that do not lead from ``src`` to ``dst`` through switches only or
-    that use a connection twice, and more than one link for an ordered pair.
+    Raises:
+        ValueError, TypeError: Duplicate names, links of unknown devices, several links for an ordered pair, or a
+            route that does not lead from ``src`` to ``dst`` through switches only, or uses a connection twice. Names
+            the item by its position (``connections[3]``).
     """
 
     name: str
@@ -169,7 +83,7 @@ class Topology:
 
     @cached_property
     def _arrays(self) -> TopologyArrays:
-        return topology_arrays(self)
+        return topology_arrays(self.devices, self.connections, self.links)
 
     def restrict(self, num_devices: int) -> Topology:
         """The first ``num_devices`` devices, without the others and the connections that touch them.
@@ -192,17 +106,20 @@ class Topology:
 
     @classmethod
     def from_json(cls, obj: dict[str, Any]) -> Topology:
-        """The topology of a JSON object of schema ``dgcl-topology/1``. Raises ValueError with the path of
-        what is wrong."""
-        from dgcl.topology.json_io import topology_from_json
+        """The topology of a JSON object of schema ``dgcl-topology/1``.
 
-        return topology_from_json(obj)
+        Raises:
+            ValueError: The object is not such a topology; names the path of what is wrong.
+        """
+        name, devices, connections, links = description_from_json(obj)
+        try:
+            return cls(name, devices, connections, links)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
     def to_json(self) -> dict[str, Any]:
-        """This topology as a JSON object of schema ``dgcl-topology/1``, with its links."""
-        from dgcl.topology.json_io import topology_to_json
-
-        return topology_to_json(self)
+        """This topology as a JSON object of schema ``dgcl-topology/1``: every field written out, links included."""
+        return description_to_json(self.name, self.devices, self.connections, self.links)
 
     def _check_links(self) -> None:
         devices = {device.name for device in self.devices}

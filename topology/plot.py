@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from dgcl.topology.combine import PORT
 from dgcl.topology.layout import CURVE, HEIGHT, Box, Layout, layout_topology, machines_of
-from dgcl.topology.model import Connection, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection
 
 FORMATS = (".png", ".svg", ".pdf")
 _INCH = 0.82  # per unit of the layout

@@ -19,13 +19,12 @@ neighbours in the order of connection names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from dgcl.topology.model import Connection
+from dgcl.topology.parts import Connection
 
 Route: TypeAlias = tuple[str, ...]
 # For each node its (connection name, other node, bandwidth), by name. Devices are nodes 0..P-1, then

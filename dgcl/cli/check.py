@@ -25,7 +25,7 @@ def add_parser(verbs: Any, name: str) -> None:
 def check(args: argparse.Namespace) -> int:
     """Print what was proved, or why the plan is rejected (status 1)."""
     from dgcl.planner import PlanError
-    from dgcl.planner.verify.proof import check_plan_file
+    from dgcl.planner.verify.check import check_plan_file
 
     try:
         with step(f"checking {args.plan}"), reading(args.plan, "plan", passing=PlanError):

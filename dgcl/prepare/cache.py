@@ -41,8 +41,8 @@ from dgcl.partition.check import check_part
 from dgcl.planner.npz import ArraySpec, read_open_npz
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
-from dgcl.planner.plan_io import ARRAYS, FILE, plan_file_arrays, plan_from_arrays
-from dgcl.planner.verify.proof import verify_plan
+from dgcl.planner.plan_io import ARRAYS, FILE
+from dgcl.planner.verify.check import verify_plan
 from dgcl.topology import Topology
 
 _log = logging.getLogger("dgcl")
@@ -98,7 +98,7 @@ class PlanCache:
                     f"it was made from something else: {_difference(str(arrays['key']), self._key)}"
                 )
             part = check_part(arrays["part"], num_nodes, world_size, allow_empty=True)
-            plan = plan_from_arrays(arrays)
+            plan = Plan.from_arrays(arrays)
             if plan.world_size != world_size:
                 raise ValueError(f"it is a plan for {plan.world_size} ranks, not {world_size}")
             verify_plan(plan)
@@ -113,7 +113,7 @@ class PlanCache:
 
     def store(self, part: NDArray[np.int32], plan: Plan) -> None:
         """Write the entry, replacing what is there; where that fails, say so and go on."""
-        arrays: dict[str, NDArray[Any]] = {**plan_file_arrays(plan), "key": np.array(self._key), "part": part}
+        arrays: dict[str, NDArray[Any]] = {**plan.to_arrays(), "key": np.array(self._key), "part": part}
         arrays["digest"] = np.array(_digest(arrays))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ from typing import Any, Final
 import numpy as np
 
 from dgcl.planner.plan import Plan
-from dgcl.planner.plan_io import fingerprint, load_plan, plan_arrays, save_plan
+from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.prepare.shares import Share
 from dgcl.program.checks import check_program
 from dgcl.program.model import Program, Schedule
@@ -82,7 +82,7 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
         sign = _sign(plan)
         for share in shares:
             _write(part_path(new, share.program.rank), _pieces(share, token, sign))
-        save_plan(plan, new / PLAN)
+        plan.save(new / PLAN)
         names = sorted(entry.name for entry in new.iterdir())
         for name in names:
             os.replace(new / name, place / name)
@@ -221,7 +221,7 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
     rows = local.indices
     if len(rows) and (rows.min() < 0 or rows.max() >= local.num_local or local.indptr[-1] != len(rows)):
         raise ValueError("its edges name rows that are not there")
-    plan = load_plan(folder / PLAN)
+    plan = Plan.load(folder / PLAN)
     if plan.relation.world_size != program.world_size:
         raise ValueError(f"{PLAN} is for {plan.relation.world_size} ranks, and this for {program.world_size}")
     if _sign(plan) != header["plan"]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.plan import Plan, Trees
+from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.verify.carried import carried_trees, relay_edges
+from dgcl.planner.relays import relay_edges, without_idle_relays
+from dgcl.planner.trees import Trees
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.classes import ItemClasses
 
@@ -29,7 +30,7 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
     """
     from dgcl.program.tables import assign_trees, fill_tables, parent_edges
 
-    trees, owner, world_size = carried_trees(plan), classes.owner, plan.relation.world_size
+    trees, owner, world_size = without_idle_relays(plan), classes.owner, plan.relation.world_size
     transfers = _find_transfers(plan.relation, trees)
     rows = _number_rows(transfers, np.bincount(owner, minlength=world_size).astype(np.int64))
     if int((rows.num_owned + rows.num_halo + rows.num_relay).max(initial=0)) > _MAX_ROWS:

@@ -10,7 +10,7 @@ they were compiled. What is shown:
 - every rank ends with exactly the rows that the demand says it wants, under the ids that ``halo_ids`` states: read
   from the demand itself, item by item, and not from the classes that were planned;
 - each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
-  (:mod:`dgcl.planner.verify.carried`);
+  (:mod:`dgcl.planner.relays`);
 - the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
   all ranks that hold its item (a slot added twice, left out, or added to the wrong row escapes with a
   chance of 2**-64).
@@ -22,8 +22,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dgcl.planner.plan import Plan, Trees
-from dgcl.planner.verify.carried import carried_trees
+from dgcl.planner.plan import Plan
+from dgcl.planner.relays import without_idle_relays
+from dgcl.planner.trees import Trees
 from dgcl.program.checks import ProgramError, check_form, fail
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.demand import Demand
@@ -37,7 +38,7 @@ def verify_programs(programs: list[Program], plan: Plan, demand: Demand) -> None
     Raises:
         ProgramError: Naming rank, stage, peer and what is wrong.
     """
-    trees = carried_trees(plan)
+    trees = without_idle_relays(plan)
     check_form(programs, trees.num_stages, demand.owner)
     _check_matching(programs, "expand")
     _check_matching(programs, "fold")

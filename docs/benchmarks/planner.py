@@ -40,7 +40,7 @@ from marked import write_between
 from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
-from dgcl.planner.verify.proof import verify_plan
+from dgcl.planner.verify.check import verify_plan
 from dgcl.topology import Topology, resolve_topology
 
 MACHINES = "dgx1,pcie8,summit,dgx_a100,hgx_h100,dgx1x2,dgx1x4,dgx_a100x4,hgx_h100x4,dgx_a100x8"

@@ -13,9 +13,9 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray
 from dgcl.planner.bounds.cuts import Cut, candidate_cuts, labels
 from dgcl.planner.cost import GIGA
-from dgcl.planner.plan import Bound
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation, mask_words
+from dgcl.planner.trees import Bound
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

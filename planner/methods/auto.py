@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from dgcl.planner.column_generation.search.effort import Effort
 from dgcl.planner.column_generation.search.incumbent import Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
-from dgcl.planner.plan import PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

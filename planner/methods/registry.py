@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, stage_seconds
-from dgcl.planner.plan import Plan, PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import SCHEMA, fingerprint, plan_arrays
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import Int64Array
-from dgcl.planner.plan import PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
 from dgcl.planner.reach import require_links
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

@@ -27,9 +27,10 @@ import numpy as np
 
 from dgcl.planner.arrays import Int64Array
 from dgcl.planner.cost import GIGA
-from dgcl.planner.plan import PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

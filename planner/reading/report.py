@@ -21,10 +21,11 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray
 from dgcl.planner.cost import GIGA, stage_loads
+from dgcl.planner.fold import NoWayBackError, reverse_plan
 from dgcl.planner.methods import make_plan
-from dgcl.planner.plan import Plan, PlanOptions
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.verify.reverse import NoWayBackError, reverse_plan
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -90,7 +91,7 @@ def _fold(plan: Plan) -> dict[str, Any]:
     return {
         "seconds": fold.predicted_seconds,
         "bound_seconds": fold.bound.seconds,
-        "links_alike_both_ways": fold.alike,
+        "links_alike_both_ways": fold.symmetric,
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 
 _CELLS = 1 << 22  # table cells per chunk of trees
 

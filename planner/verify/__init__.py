@@ -1,1 +1,4 @@
-"""Whether a plan is what it states: delivery is proved, cost and bound are computed anew; also for its fold."""
+"""Proves that a plan is what it states: delivery, costs, bound, gap and fingerprint, and its fold.
+
+May import everything else in ``dgcl.planner`` but ``reading`` and ``simulator``. Nothing here trusts a planner.
+"""

@@ -1,16 +1,16 @@
-"""Proof, on symbols, that trees deliver a relation; nothing here trusts the code that made the trees.
+"""Proof that trees deliver a relation. Nothing here trusts the code that made the trees.
 
 For each tree it is checked that
 
-1. every edge is a link of the topology, and its stage is below max(1, world_size - 1);
-2. no rank is entered twice, and the root (the class's owner) never;
+1. every edge is a link of the topology, and its stage is below ``max(1, world_size - 1)``;
+2. no rank is entered twice, and the root (the owner of the class) never;
 3. the sender of every edge is the root, or is entered by an edge listed before it and of a smaller stage;
 4. every destination of the class is entered.
 
-By (3) and induction over the list every sender holds the row when its stage comes, so by (4) every
-destination gets it and by (2) gets it exactly once; stages rise along every path, so nobody waits in a
-circle. Since the counts of the trees of a class add up to its size, and vertices are dealt to them in
-order, this holds for every vertex.
+By (3) and induction over the list, every sender holds the row when its stage comes. So every destination gets the
+row by (4), and exactly once by (2). Stages rise along every path, so no cycle of waits is possible. The counts of
+the trees of a class add up to the size of the class, and its vertices are assigned to them in order, so this holds
+for every vertex.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.errors import PlanError
-from dgcl.planner.plan import Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
 def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
-    """Prove that `trees` deliver `relation` over the links of `topology` (see the module's text).
+    """Prove that ``trees`` deliver ``relation`` over the links of ``topology``, as the module describes.
 
-    One pass over the edges; no memory besides. Shapes and pointers were checked when `relation` and `trees` were made.
+    One pass over the edges. Shapes and pointers were checked when ``relation`` and ``trees`` were made.
 
     Raises:
-        PlanError: naming the tree, its class and the edge that break the proof.
+        PlanError: The proof fails; names the tree, its class and the edge.
     """
     world = relation.world_size
     if topology.num_devices != world:
@@ -48,16 +48,17 @@ def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
         trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1),
     )  # fmt: skip
     if fault != FINE:
-        raise PlanError(_what_is_wrong(fault, tree, edge, relation, trees, topology))
+        raise PlanError(_describe_fault(fault, tree, edge, relation, trees, topology))
 
 
 def _check_counts(relation: Relation, trees: Trees) -> None:
+    """Raise PlanError unless the trees of each class serve exactly its vertices."""
     num = relation.num_classes
     bad = np.flatnonzero((trees.tree_class < 0) | (trees.tree_class >= num))
     if bad.size:
         t = int(bad[0])
         raise PlanError(f"tree {t} serves class {trees.tree_class[t]}: there are {num} classes")
-    # Counts are below 2**62 each: halves are summed apart so that no sum of them can wrap around.
+    # Counts are below 2**62 each: low and high halves are summed apart, so that no sum wraps around.
     low, high = np.zeros(num, np.int64), np.zeros(num, np.int64)
     np.add.at(low, trees.tree_class, trees.tree_count & 0x7FFF_FFFF)
     np.add.at(high, trees.tree_class, trees.tree_count >> 31)
@@ -70,8 +71,8 @@ def _check_counts(relation: Relation, trees: Trees) -> None:
         raise PlanError(f"class {c} has {relation.count[c]} vertices but its trees take {total}")
 
 
-def _what_is_wrong(fault: int, t: int, e: int, relation: Relation, trees: Trees, topology: Topology) -> str:
-    """Say what `first_fault` found."""
+def _describe_fault(fault: int, t: int, e: int, relation: Relation, trees: Trees, topology: Topology) -> str:
+    """Return the error message for what ``first_fault`` found."""
     from dgcl.planner.verify import delivery_kernels as kernels
 
     c = int(trees.tree_class[t])

@@ -1,4 +1,4 @@
-"""One pass over all trees that finds the first edge or tree for which the proof of delivery fails; compiled.
+"""Finds the first tree or edge for which the proof of delivery fails, in one pass; compiled.
 
 Imported on first use, like all compiled code.
 """
@@ -29,18 +29,18 @@ def first_fault(
     link_of: Int32Array,
     stage_limit: int,
 ) -> tuple[int, int, int]:
-    """Return what is wrong first, in which tree and at which edge; ``(FINE, 0, 0)`` if nothing is.
+    """Return the first fault, its tree and its edge; ``(FINE, 0, 0)`` if there is none.
 
     Args:
-        root, dests, num_dests: owner (C,), destinations (C, words) and their number (C,) of each class.
-        tree_class, edge_ptr, edge_src, edge_dst, edge_stage: the trees; classes are in range.
+        root, dests, num_dests: Owner (C,), destinations (C, words) and their number (C,) of each class.
+        tree_class, edge_ptr, edge_src, edge_dst, edge_stage: The trees; their classes are in range.
         link_of: (P, P), negative where there is no link.
-        stage_limit: stages must be below.
+        stage_limit: Stages must be below.
 
-    Of an edge it is said that its sender or receiver is no rank, that there is no such link, that the stage is too
-    LATE, that it enters the OWNER or a rank for the second time (TWICE), that its sender is UNFED, entered by no edge
-    before, or that it comes TOO_SOON, not after that edge's stage. Of a tree that it has LEFT_OUT destinations; its
-    edge is then the one behind its last.
+    Faults of an edge: NO_SENDER, NO_RECEIVER: it is no rank. NO_LINK: the topology has no such link. LATE: the stage
+    is not below the limit. OWNER: it enters the owner. TWICE: it enters a rank for the second time. UNFED: no edge
+    before it enters its sender. TOO_SOON: its stage is not after that of the edge that enters its sender. Fault of a
+    tree: LEFT_OUT: it misses destinations; the edge returned is the one behind its last.
     """
     world = link_of.shape[0]
     fed_in = np.full(world, -1, np.int64)  # the last tree that entered a rank, and in which stage

@@ -13,7 +13,7 @@ from dgcl.topology.checks import MOST_DEVICES
 from dgcl.topology.combine import cluster
 from dgcl.topology.host import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
-from dgcl.topology.model import Device
+from dgcl.topology.parts import Device
 
 MOST = rf"a topology has at most {MOST_DEVICES}$"
 

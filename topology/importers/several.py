@@ -9,7 +9,7 @@ from dgcl.topology.checks import check_number
 from dgcl.topology.combine import PORT
 from dgcl.topology.draft import Imported
 from dgcl.topology.join import join_machines
-from dgcl.topology.model import Connection
+from dgcl.topology.parts import Connection
 
 NIC_KIND = "net"
 

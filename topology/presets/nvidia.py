@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dgcl.topology.combine import Nic, cluster
-from dgcl.topology.model import Device, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Device
 from dgcl.topology.presets.wires import check_count, gpus, nvswitch_node, pcie_tree, wire
 
 # Speeds measured by Cai et al., "DGCL: an efficient communication library for distributed GNN training"

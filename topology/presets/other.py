@@ -6,7 +6,8 @@ import itertools
 
 from dgcl.topology.checks import check_num_devices, check_number
 from dgcl.topology.combine import Nic, cluster
-from dgcl.topology.model import Device, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Device
 from dgcl.topology.presets.wires import check_count, gpus, wire
 
 # Pairs of dies of a node of four MI250X by the Infinity Fabric links between them.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dgcl.topology.model import Connection, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection
 from dgcl.topology.presets.nvidia import A100_PORT, PCIE, QPI
 from dgcl.topology.presets.wires import bridged, gpus, pcie_tree, wire
 from dgcl.topology.rates import nvlink_rate

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dgcl.topology.checks import check_index
-from dgcl.topology.model import Connection, Device, Topology
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection, Device
 
 
 def wire(a: str, b: str, kind: str, bandwidth: float, latency: float = 0.0) -> Connection:

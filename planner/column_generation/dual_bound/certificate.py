@@ -12,7 +12,7 @@ from dgcl.planner.column_generation.dual_bound.price_bound import STEPS, PriceBo
 from dgcl.planner.column_generation.pricing.groups import is_exact
 from dgcl.planner.column_generation.pricing.routes import latency_factor
 from dgcl.planner.cost import GIGA
-from dgcl.planner.plan import Bound
+from dgcl.planner.trees import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,8 @@ from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.column_generation.trees.edges import cleaned, same_tree
 from dgcl.planner.column_generation.trees.forest import Forest
 from dgcl.planner.compiled import compiled
-from dgcl.planner.plan import Trees
 from dgcl.planner.relation import mask_words
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.pricing.states import StateSpace

@@ -28,7 +28,7 @@ from dgcl.planner.column_generation.pricing.tree_program import Choices, Moves, 
 from dgcl.planner.column_generation.trees.edges import cleaned, sort_by_stage
 from dgcl.planner.column_generation.trees.forest import Forest, compact, plant
 from dgcl.planner.compiled import compiled
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.improvement.bundles import Bundles

@@ -11,7 +11,7 @@ from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, exch
 from dgcl.planner.column_generation.improvement.makespan import load, start_clock
 from dgcl.planner.column_generation.pricing.tree_program import empty_choices
 from dgcl.planner.column_generation.trees.forest import compact, felled, plant
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem

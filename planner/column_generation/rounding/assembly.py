@@ -12,7 +12,7 @@ from dgcl.planner.column_generation.pricing.tree_program import WAIT, Moves
 from dgcl.planner.column_generation.rounding.decomposition import ALL, Journeys, Settled
 from dgcl.planner.column_generation.trees.edges import cleaned, same_tree, sort_by_stage
 from dgcl.planner.compiled import compiled
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.pricing.states import StateSpace

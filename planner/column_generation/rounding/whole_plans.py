@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dgcl.planner.column_generation.rounding.assembly import assemble
 from dgcl.planner.column_generation.rounding.decomposition import deal, settle
 from dgcl.planner.column_generation.rounding.whole_flows import whole_flows
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.pricing.flows import Flows

@@ -13,7 +13,8 @@ from dgcl.planner.column_generation.search.effort import Effort
 from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import direct_seconds
 from dgcl.planner.direct_trees import direct_trees
-from dgcl.planner.plan import Bound, PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.trees import Bound, Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation

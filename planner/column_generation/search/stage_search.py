@@ -45,7 +45,8 @@ from dgcl.planner.column_generation.search.incumbent import SAME, Incumbent
 from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
 from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import GIGA
-from dgcl.planner.plan import PlanOptions, Trees
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation

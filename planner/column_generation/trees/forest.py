@@ -8,7 +8,7 @@ import numpy as np
 
 from dgcl.planner.arrays import BoolArray, Int32Array, Int64Array
 from dgcl.planner.compiled import compiled
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays

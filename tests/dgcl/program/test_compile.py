@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.planner.verify.carried import carried_trees
+from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.program import Program
 from tests.dgcl.support_plans import TREES, Tree, World, at_random, make_world, random_world
@@ -252,4 +252,4 @@ def test_relays_that_serve_nobody_are_left_out_of_the_programs() -> None:
         assert mine.num_stages == theirs.num_stages == 1
         assert (mine.send_rows == theirs.send_rows).all()
         assert (mine.halo_ids == theirs.halo_ids).all()
-    assert carried_trees(plain.plan) is plain.plan.trees
+    assert without_idle_relays(plain.plan) is plain.plan.trees

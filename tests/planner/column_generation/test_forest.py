@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner.column_generation.trees.forest import Forest, compact, felled, plant
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 from tests.planner.machines import small_topology
 
 ARRAYS = small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]).arrays()

@@ -10,8 +10,8 @@ from dgcl.planner.column_generation.master.fractional import Problem, make_probl
 from dgcl.planner.column_generation.pricing.groups import plan_states
 from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.trees.forest import plant
-from dgcl.planner.plan import Trees
 from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
 from dgcl.topology import Topology
 from dgcl.topology.arrays import TopologyArrays
 from tests.planner.machines import small_topology, switched

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
-from dgcl.planner.verify.proof import verify_plan
+from dgcl.planner.verify.check import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology, preset
 from dgcl.topology.combine import Nic, cluster
 from tests.planner.exhaustive import milp_optimum

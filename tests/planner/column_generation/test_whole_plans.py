@@ -16,7 +16,7 @@ from dgcl.planner.column_generation.rounding.assembly import assemble
 from dgcl.planner.column_generation.rounding.decomposition import deal, settle
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows, whole_flows
 from dgcl.planner.cost import link_rows, predicted_seconds
-from dgcl.planner.plan import Trees
+from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology
 from tests.planner.oracle import delivers

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from dgcl.planner import PlanError, PlanOptions, Relation, Trees
+from dgcl.planner.fold import Fold, reverse_plan, reverse_trees, transpose, verify_fold
 from dgcl.planner.methods import make_plan
-from dgcl.planner.verify.reverse import Fold, reverse_plan, reverse_trees, transpose, verify_fold
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import known_answer_topology, line, switched
@@ -94,7 +94,7 @@ def test_where_links_are_alike_both_ways_the_bound_is_the_plan_s_own() -> None:
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     plan = make_plan(relation, known_answer_topology(), options=PlanOptions(row_bytes=10**9))
     fold = reverse_plan(plan)
-    assert fold.alike
+    assert fold.symmetric
     assert fold.bound.seconds == plan.lower_bound_seconds == pytest.approx(8 / 3, rel=1e-3)
     assert fold.predicted_seconds == pytest.approx(3.0)
 
@@ -129,7 +129,7 @@ def test_the_way_back_may_use_other_connections() -> None:
     )
     fold = reverse_plan(plan)
     assert (plan.stage_seconds, fold.stage_seconds, fold.bound.seconds) == ([2.0], (8.0,), 8.0)
-    assert not fold.alike
+    assert not fold.symmetric
     assert transpose(transpose(topology)) == topology
 
 

@@ -1,30 +1,29 @@
-"""Whether a plan is what it states: delivery is proved, cost, gap and fingerprint are recomputed; and its fold.
+"""Checks everything that a plan states about itself, and its fold.
 
-`check_plan_file` needs nothing but the file.
+Delivery is proved, costs, gap and fingerprint are recomputed. :func:`check_plan_file` needs nothing but the file.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dgcl.planner.bounds.best import cut_bound
 from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_seconds
 from dgcl.planner.errors import PlanError
+from dgcl.planner.fold import Fold, NoWayBackError, reverse_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
-from dgcl.planner.verify.carried import carried_trees
+from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
-
-if TYPE_CHECKING:
-    from dgcl.planner.verify.reverse import Fold
 
 _RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_plan_file` proved, all of it recomputed from the file.
+    """What :func:`check_plan_file` proved; every figure is recomputed from the file.
 
     Attributes:
         path: the file.
@@ -32,12 +31,11 @@ class Report:
         boundary_vertices: vertices that some other rank needs.
         deliveries: (vertex, destination) pairs, each served exactly once.
         bytes_needed, bytes_sent: deliveries and tree edges, in bytes.
-        predicted_seconds, lower_bound_seconds, gap, direct_seconds: as stated and found true; of the bound only
-            that it is not above this plan's cost, without relays that serve nobody, is found.
+        predicted_seconds, lower_bound_seconds, gap, direct_seconds: as stated and found true. The bound is only
+            compared with the cost of this plan (without idle relays) and of peer-to-peer: it is above neither.
         cut_bound_seconds: the bound by cuts, recomputed.
-        fold_seconds, fold_bound_seconds: what the way back takes, proved to add every contribution once, and
-            a bound on any fold (the plan's as stated where links are alike both ways, else by cuts and distance);
-            None where some link has none the other way.
+        fold_seconds, fold_bound_seconds: cost of the fold, proved to add every contribution once, and a bound on any
+            fold (:class:`dgcl.planner.fold.Fold`); None where some link has none the other way.
         fingerprint: recomputed and equal to the stated one.
     """
 
@@ -68,10 +66,10 @@ class Report:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Prove delivery and recompute everything the plan states about itself.
+    """Prove delivery and recompute everything that the plan states about itself.
 
     Raises:
-        PlanError: naming what is wrong.
+        PlanError: Something is not as stated; says what.
     """
     from dgcl.topology import Topology
 
@@ -83,7 +81,7 @@ def verify_plan(plan: Plan) -> None:
 
 
 def _verify(plan: Plan) -> None:
-    """Prove a plan whose topology is that of its meta."""
+    """Prove a plan whose topology is known to be that of its meta."""
     meta = plan.meta
     if meta["world_size"] != plan.relation.world_size:
         raise PlanError(
@@ -97,7 +95,7 @@ def _verify(plan: Plan) -> None:
 
 
 def _check_cost(plan: Plan) -> None:
-    """Recompute cost, gap and peer-to-peer cost, and hold the stated figures against them."""
+    """Raise PlanError unless the stated costs, bound and gap agree with recomputed ones."""
     meta = plan.meta
     stages = stage_seconds(plan.trees, plan.topology.arrays(), plan.row_bytes).tolist()
     if len(stages) != len(meta["stage_seconds"]):
@@ -111,7 +109,9 @@ def _check_cost(plan: Plan) -> None:
     if bound > predicted * (1 + _RELATIVE):
         raise PlanError(f"meta.lower_bound_seconds {bound!r} is above the plan's own cost {predicted!r}")
     if predicted > 0 and bound <= 0:
-        raise PlanError("meta.lower_bound_seconds is 0 although rows are sent: every link takes some time")
+        raise PlanError(
+            "meta.lower_bound_seconds is 0 although rows are sent, which takes time on every link"
+        )
     gap = predicted / bound - 1 if predicted > 0 else 0.0
     if abs(meta["gap"] - gap) > _RELATIVE * (1 + abs(gap)):
         raise PlanError(f"meta.gap is {meta['gap']!r} but predicted / bound - 1 is {gap!r}")
@@ -121,10 +121,10 @@ def _check_cost(plan: Plan) -> None:
     if direct is not None:
         _require_equal("direct_seconds", meta["direct_seconds"], direct)
         _require_not_beaten(bound, "peer-to-peer", direct)
-    carried = carried_trees(plan)
-    if carried is not plan.trees:
-        found = predicted_seconds(carried, plan.topology.arrays(), plan.row_bytes)
-        _require_not_beaten(bound, "the plan without relays that serve nobody", found)
+    needed = without_idle_relays(plan)
+    if needed is not plan.trees:
+        found = predicted_seconds(needed, plan.topology.arrays(), plan.row_bytes)
+        _require_not_beaten(bound, "the plan without idle relays", found)
 
 
 def _require_not_beaten(bound: float, what: str, seconds: float) -> None:
@@ -138,9 +138,7 @@ def _require_equal(name: str, stated: float, found: float) -> None:
 
 
 def _fold(plan: Plan) -> Fold | None:
-    """Return the verified fold of a plan; None where there is no way back."""
-    from dgcl.planner.verify.reverse import NoWayBackError, reverse_plan
-
+    """Return the verified fold of a plan; None where some link has none the other way."""
     try:
         fold = reverse_plan(plan)
     except NoWayBackError:
@@ -154,12 +152,10 @@ def check_plan_file(path: str | os.PathLike[str]) -> Report:
     """Read a plan file and prove it, with nothing but the file.
 
     Raises:
-        ValueError: not a plan file (`Plan.load` says what is wrong), or (PlanError) a plan that is not what
-            it states.
-        OSError: the file cannot be opened.
+        ValueError: Not a plan file.
+        PlanError: Something is not as the plan states; a ValueError, too.
+        OSError: The file cannot be opened.
     """
-    from dgcl.planner.bounds.best import cut_bound
-
     plan = Plan.load(path)
     try:
         _verify(plan)  # the file has one topology only

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from dgcl.planner import Plan, PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
+from dgcl.planner.verify.check import check_plan_file, verify_plan
 from dgcl.planner.verify.delivery import verify_trees
-from dgcl.planner.verify.proof import check_plan_file, verify_plan
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import delivers
@@ -279,7 +279,7 @@ def test_a_bound_that_another_plan_beats_is_found() -> None:
     options = PlanOptions(row_bytes=10**9)
     for topology, edges, direct, message in (
         (full, [(0, 1, 0), (1, 2, 1)], 8.0, "above what peer-to-peer takes, 8.0"),
-        (line(4), [(0, 1, 0), (1, 2, 1), (2, 3, 2)], None, "without relays that serve nobody takes, 16.0"),
+        (line(4), [(0, 1, 0), (1, 2, 1), (2, 3, 2)], None, "without idle relays takes, 16.0"),
     ):
         relation = Relation.from_classes(topology.num_devices, [(0, {2}, 8)])
         plan = make_plan(relation, topology, "spst", options)

@@ -1,34 +1,32 @@
-"""What of a plan is carried out: everything but relays that serve nobody.
+"""Relays of a plan: which there are, and the trees without those that serve nobody.
 
-The plan format allows a tree to enter a rank that neither needs the row nor passes it on. Such a plan
-delivers, and ``dgcl check`` accepts it with what it costs. Nobody would miss these rows, though, and in the
-fold that rank would have nothing to send back: so they are left out of the programs, which then move less
-than the plan states, and of the fold. Plans of dgcl's own planners have none.
+The plan format allows a tree to enter a rank that neither needs the row nor passes it on: an *idle* relay. Such a plan
+delivers, and ``dgcl check`` accepts it at its stated cost. Programs and folds leave idle relays out, because in
+a fold they would have nothing to send back; the programs then move less than the plan states. Plans of dgcl's own
+planners have no idle relays.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from dgcl.planner.plan import Plan, Trees, tree_chunks
+from dgcl.planner.arrays import BoolArray
+from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-
-BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+from dgcl.planner.trees import Trees, tree_chunks
 
 
 def relay_edges(relation: Relation, trees: Trees) -> BoolArray:
-    """``(E,)`` bool: the edges whose head does not need the row."""
+    """Return which edges enter a rank that does not need the row, ``(E,)`` bool."""
     head = trees.edge_dst.astype(np.int64)
     words = relation.dests[trees.tree_class[trees.edge_tree()], head // 64]
     return ((words >> (head % 64).astype(np.uint64)) & np.uint64(1)) == 0
 
 
-def carried_trees(plan: Plan) -> Trees:
-    """The plan's trees without edges to relays that serve nobody; the same object where there are none."""
+def without_idle_relays(plan: Plan) -> Trees:
+    """Return the plan's trees without edges to idle relays; the same object where there are none."""
     trees = plan.trees
-    while True:
+    while True:  # without an idle relay, the relay that fed it may be idle too
         idle = relay_edges(plan.relation, trees)
         if idle.any():
             idle &= ~_passed_on(trees, plan.world_size)
@@ -46,7 +44,7 @@ def carried_trees(plan: Plan) -> Trees:
 
 
 def _passed_on(trees: Trees, world_size: int) -> BoolArray:
-    """``(E,)`` bool: the edges whose head is a sender in the same tree."""
+    """Return which edges enter a rank that sends in the same tree, ``(E,)`` bool."""
     found = np.zeros(trees.num_edges, np.bool_)
     for first, last in tree_chunks(trees):
         edges = slice(int(trees.edge_ptr[first]), int(trees.edge_ptr[last]))

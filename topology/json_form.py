@@ -1,0 +1,155 @@
+"""The form of topologies as JSON, schema ``dgcl-topology/1``: objects to parts, and back.
+
+Nothing is guessed. Unknown, missing and duplicate keys, wrong types and numbers that are out of range (NaN and
+Infinity too) are errors that name the path of the item: ``connections[3].bandwidth must be a positive number (got
+-1)``. One key more than the schema's is accepted and ignored: ``"about"``, an object (:mod:`dgcl.topology.json_io`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from dgcl.topology.checks import check_num_devices, nearest, shown
+from dgcl.topology.parts import Connection, Device, Link
+
+SCHEMA = "dgcl-topology/1"
+
+_TOPOLOGY_KEYS = ("schema", "name", "devices", "connections"), ("links", "about")
+_DEVICE_KEYS = ("name",), ("machine", "socket")
+_CONNECTION_KEYS = ("name", "kind", "a", "b", "bandwidth"), ("latency", "duplex")
+_LINK_KEYS = ("src", "dst", "route"), ()
+
+_MOST_DIGITS = 1000  # of an integer
+
+_Item = TypeVar("_Item")
+
+
+class Description(NamedTuple):
+    """What a JSON object says of a topology; ``links`` None: they are to be derived."""
+
+    name: Any
+    devices: tuple[Device, ...]
+    connections: tuple[Connection, ...]
+    links: tuple[Link, ...] | None
+
+
+def description_from_json(obj: dict[str, Any]) -> Description:
+    """Return what a parsed JSON object describes; names and links are not yet checked against each other.
+
+    Raises:
+        ValueError: Not of the schema; names the path of what is wrong.
+    """
+    _check_object(obj, "the topology", _TOPOLOGY_KEYS)
+    if obj["schema"] != SCHEMA:
+        raise ValueError(f"schema must be {SCHEMA!r} (got {shown(obj['schema'])})")
+    if not isinstance(obj.get("about", {}), dict):
+        raise ValueError(f"about must be an object (got {shown(obj['about'])})")
+    devices = _items(obj, "devices", _DEVICE_KEYS, lambda item: Device(**item))
+    connections = _items(obj, "connections", _CONNECTION_KEYS, lambda item: Connection(**item))
+    links = _items(obj, "links", _LINK_KEYS, _link) if "links" in obj else None
+    return Description(obj["name"], devices, connections, links)
+
+
+def description_to_json(
+    name: str, devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
+) -> dict[str, Any]:
+    """Return the JSON object of a topology, every field written out."""
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "devices": [
+            {"name": device.name, "machine": device.machine, "socket": device.socket} for device in devices
+        ],
+        "connections": [
+            {
+                "name": connection.name,
+                "kind": connection.kind,
+                "a": connection.a,
+                "b": connection.b,
+                "bandwidth": connection.bandwidth,
+                "latency": connection.latency,
+                "duplex": connection.duplex,
+            }
+            for connection in connections
+        ],
+        "links": [{"src": link.src, "dst": link.dst, "route": list(link.route)} for link in links],
+    }
+
+
+class _DuplicateKeys(dict[str, Any]):
+    """An object with a duplicate key; refused by :func:`_check_object`, which knows its path."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        keys = [key for key, _ in pairs]
+        self.twice = next(key for key in keys if keys.count(key) > 1)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; objects with duplicate keys are marked, and refused where they are read.
+
+    Raises:
+        json.JSONDecodeError: Not JSON.
+        ValueError: Nested too deeply, or an integer of too many digits.
+    """
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        obj = dict(pairs)
+        return obj if len(obj) == len(pairs) else _DuplicateKeys(pairs)
+
+    def make_integer(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            raise ValueError(f"holds a number of {len(digits)} digits")
+        return int(digits)
+
+    try:
+        return json.loads(text, object_pairs_hook=make_object, parse_int=make_integer)
+    except RecursionError:
+        raise ValueError("is nested too deeply to be a topology") from None
+
+
+def _items(
+    obj: dict[str, Any],
+    field: str,
+    keys: tuple[tuple[str, ...], tuple[str, ...]],
+    make: Callable[[dict[str, Any]], _Item],
+) -> tuple[_Item, ...]:
+    if not isinstance(obj[field], list):
+        raise ValueError(f"{field} must be a list (got {shown(obj[field])})")
+    if field == "devices":
+        check_num_devices(len(obj[field]), "it")
+    items = []
+    for index, item in enumerate(obj[field]):
+        where = f"{field}[{index}]"
+        _check_object(item, where, keys)
+        try:
+            items.append(make(item))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}.{error}") from None
+    return tuple(items)
+
+
+def _link(item: dict[str, Any]) -> Link:
+    if not isinstance(item["route"], list):
+        raise ValueError(f"route must be a list of connection names (got {shown(item['route'])})")
+    return Link(**item)
+
+
+def _check_object(value: object, where: str, keys: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+    """A JSON object with all required keys, and none but the required and optional ones."""
+    required, optional = keys
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{where} must be an object with the keys {', '.join(required)} (got {shown(value)})"
+        )
+    if isinstance(value, _DuplicateKeys):
+        raise ValueError(f"{where} has the key {value.twice!r} twice")
+    for key in required:
+        if key not in value:
+            raise ValueError(f"{where} has no {key!r}; it needs {', '.join(required)}")
+    for key in value:
+        if key not in required and key not in optional:
+            hint = nearest(str(key), (*required, *optional))
+            raise ValueError(f"{where} has an unknown key {shown(key)}{hint}")

@@ -1,0 +1,92 @@
+"""What a topology consists of: devices, connections and links. Each checks its own fields.
+
+A *device* computes; a *switch* (any other endpoint: PCIe switch, CPU, NIC, NVSwitch) only routes. A *connection* is
+one physical wire or bus segment. A *link* is what one rank sees towards another: a route over one or more connections.
+It is as slow as its slowest connection, and shares each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dgcl.topology.checks import check_between, check_index, check_name, check_number, shown
+
+_SLOWEST, _FASTEST = 1e-12, 1e12  # GB/s
+_LATEST = 1e9  # seconds
+_MOST_PLACES = 2**31 - 1  # machines, sockets
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes on, and its place: the machine, and the socket within that machine."""
+
+    name: str
+    machine: int = 0
+    socket: int = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        for field in ("machine", "socket"):
+            try:
+                place = check_index(getattr(self, field), field)
+                if place > _MOST_PLACES:
+                    raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
+                object.__setattr__(self, field, place)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{error} in device {self.name!r}") from None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One physical wire or bus segment between two endpoints (devices or switches).
+
+    ``kind`` is free text for people (NV2, PCIe, QPI, IB ...). ``bandwidth`` is in GB/s (1e9 bytes per
+    second): in each direction separately if ``duplex`` is ``"full"``, for both directions together if it is
+    ``"half"``. ``latency`` is in seconds per message. Two connections between the same endpoints are two
+    parallel wires.
+    """
+
+    name: str
+    kind: str
+    a: str
+    b: str
+    bandwidth: float
+    latency: float = 0.0
+    duplex: str = "full"
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        try:
+            for field in ("kind", "a", "b"):
+                check_name(getattr(self, field), field)
+            bandwidth = check_number(self.bandwidth, "bandwidth", positive=True)
+            object.__setattr__(self, "bandwidth", check_between(bandwidth, "bandwidth", _SLOWEST, _FASTEST))
+            latency = check_number(self.latency, "latency", positive=False)
+            object.__setattr__(self, "latency", check_between(latency, "latency", 0, _LATEST))
+            if self.duplex not in ("full", "half"):
+                raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
+            if self.a == self.b:
+                raise ValueError(f"b must be another endpoint than a (got {self.a!r} twice)")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error} in connection {self.name!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The route from ``src`` to ``dst``: the names of its connections, in order."""
+
+    src: str
+    dst: str
+    route: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for field, end in (("src", self.src), ("dst", self.dst)):
+            if not isinstance(end, str):
+                raise TypeError(f"{field} must be the name of a device (got {shown(end)})")
+        if isinstance(self.route, str) or not isinstance(self.route, Iterable):
+            raise TypeError(f"route must be a sequence of connection names (got {shown(self.route)})")
+        object.__setattr__(self, "route", tuple(self.route))
+        for step, name in enumerate(self.route):
+            if not isinstance(name, str):
+                raise TypeError(f"route[{step}] must be the name of a connection (got {shown(name)})")
