@@ -1,13 +1,16 @@
-"""Graphs in: one checked CSR of in-edges, whatever the user has.
+"""One checked CSR of in-edges, from whatever the user has.
 
-:mod:`~dgcl.graph.csr` is what the rest of the library knows. :mod:`~dgcl.graph.sources` reads objects
-of other libraries, :mod:`~dgcl.graph.files` files; both build through :mod:`~dgcl.graph.build`.
+:mod:`~dgcl.graph.csr` is what the rest of the library knows. :mod:`~dgcl.graph.convert` takes what the user holds:
+:mod:`~dgcl.graph.sources` reads objects of other libraries, :mod:`~dgcl.graph.files` files; both build through
+:mod:`~dgcl.graph.build`. Imports nothing else of ours.
 """
 
 from __future__ import annotations
 
-from dgcl.graph.csr import Graph, as_graph
-from dgcl.graph.files import GraphFile, read_graph, save_graph
+from dgcl.graph.convert import as_graph
+from dgcl.graph.csr import Graph
+from dgcl.graph.files import read_graph, save_graph
+from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.sources import networkx_nodes
 
 __all__ = ["Graph", "GraphFile", "as_graph", "networkx_nodes", "read_graph", "save_graph"]

@@ -49,7 +49,7 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     np.cumsum(indptr, out=indptr)
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
-    indices, edge_ids, bits, cursor, place = _room(indptr, len(dst))
+    indices, edge_ids, bits, cursor, place = _buffers(indptr, len(dst))
     csr_kernels.scatter_edges(src, dst, bits, cursor, place, indices, edge_ids)
     csr_kernels.sort_buckets(indptr, bits, place, indices, edge_ids)
     return Graph(num_nodes, indptr, indices, edge_ids)
@@ -86,7 +86,7 @@ def graph_from_out_csr(
     if ascending:
         heads = np.arange(num_nodes, dtype=index_dtype(num_nodes))
         return Graph(num_nodes, in_indptr, np.repeat(heads, np.diff(out_indptr)))
-    in_indices, edge_ids, bits, cursor, place = _room(in_indptr, len(dst))
+    in_indices, edge_ids, bits, cursor, place = _buffers(in_indptr, len(dst))
     csr_kernels.scatter_csr(out_indptr, dst, bits, cursor, place, in_indices, edge_ids)
     csr_kernels.sort_buckets(in_indptr, bits, place, in_indices, edge_ids)
     return Graph(num_nodes, in_indptr, in_indices, edge_ids)
@@ -137,11 +137,10 @@ def _check_csr(
     return ptr.astype(np.int64, copy=False), ids
 
 
-def _room(
+def _buffers(
     indptr: NDArray[np.int64], num_edges: int
 ) -> tuple[NDArray[Any], NDArray[np.int64], int, NDArray[np.int64], NDArray[np.uint16]]:
-    """What the two passes of csr_kernels write to: indices, edge ids, bits, bucket cursors, places in
-    buckets."""
+    """What the two passes of csr_kernels write to: indices, edge ids, bits, cursors, places in buckets."""
     from dgcl.graph.csr_kernels import bucket_bits
 
     num_nodes = len(indptr) - 1

@@ -1,5 +1,7 @@
-"""Edges from text: SNAP-style edge lists and Matrix Market files, plain or gzipped, with errors that name the
-line."""
+"""Edges from text: SNAP-style edge lists and Matrix Market files, plain or gzipped.
+
+Errors name the file and the line.
+"""
 
 from __future__ import annotations
 
@@ -183,10 +185,7 @@ def _whole_lines(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[byte
     rest, first = b"", True
     while block := file.read(BLOCK):
         if first:
-            block, first = (
-                block.removeprefix(b"\xef\xbb\xbf"),
-                False,
-            )  # some editors begin UTF-8 files with a mark
+            block, first = block.removeprefix(b"\xef\xbb\xbf"), False  # the mark that begins some UTF-8 files
         if b"\0" in block:
             raise ValueError(f"{os.fspath(path)}: not a text file (it has zero bytes)")
         block = rest + block

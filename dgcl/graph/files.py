@@ -8,56 +8,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dgcl.graph.build import graph_from_edges, guess_num_nodes
 from dgcl.graph.csr import Graph
 from dgcl.graph.edge_text import MARKET_BANNER, TextEdges, open_text, read_edge_list, read_matrix_market
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from dgcl.graph.graph_file import GraphFile
+from dgcl.graph.npz import read_npz_graph, write_npz_graph
 
 __all__ = ["GraphFile", "read_graph", "save_graph"]
 
 ZIP_MAGIC = b"PK"
 NPY_MAGIC = b"\x93NUMPY"
-
-
-@dataclass(frozen=True, eq=False)
-class GraphFile:
-    """What a file holds.
-
-    Attributes:
-        graph: N vertices.
-        stored_features: (N, F) features as they are in the file, a dense array or a scipy csr_array; None:
-            none.
-        labels: (N,) int64, a class per vertex, -1 where unknown; or (N, ...) of any type; None: none.
-        masks: (N,) bool each, by name: those of "train", "val" and "test" that the file has.
-        node_ids: (N,) int64, the ids in the file, ascending, where they were compacted; None: they are the
-            graph's.
-        extra: whatever other arrays an npz file holds.
-    """
-
-    graph: Graph
-    stored_features: NDArray[Any] | csr_array[Any] | None = None
-    labels: NDArray[Any] | None = None
-    masks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    node_ids: NDArray[np.int64] | None = None
-    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    @cached_property
-    def features(self) -> NDArray[Any] | None:
-        """(N, F) dense features, of the file's dtype, or None. Made on first use where the file holds them
-        sparse."""
-        stored = self.stored_features
-        if stored is None or isinstance(stored, np.ndarray):
-            return stored
-        return np.asarray(stored.toarray())
 
 
 def read_graph(
@@ -100,8 +64,6 @@ def read_graph(
     if kind != "edge list" and (compact or undirected):
         raise ValueError(f"{name}: compact and undirected are for text edge lists (this is {kind})")
     if kind == "npz":
-        from dgcl.graph.npz import read_npz_graph
-
         found = read_npz_graph(path)
     elif kind == "Matrix Market":
         found = GraphFile(_graph_of(name, read_matrix_market(path)))
@@ -136,13 +98,11 @@ def save_graph(
         ValueError: lengths differ from N, or an unknown mask.
         OSError: the file cannot be written.
     """
-    from dgcl.graph.npz import write_npz_graph
-
     write_npz_graph(path, graph, features=features, labels=labels, masks=masks or {})
 
 
 def _kind(path: str | os.PathLike[str]) -> str:
-    """Tell npz, Matrix Market and edge list apart."""
+    """Tell npz, Matrix Market and edge list apart by a file's first bytes."""
     name = os.fspath(path)
     with open_text(path) as file:
         head = file.read(len(MARKET_BANNER))

@@ -1,5 +1,4 @@
-"""The npz graph format (docs: formats): CSR of out-neighbours, features, labels, masks. Read without
-pickle."""
+"""The npz graph format: CSR of out-neighbours, features, labels, masks; read without pickle."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph.build import graph_from_edges, graph_from_out_csr
 from dgcl.graph.csr import Graph
-from dgcl.graph.files import GraphFile
+from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import as_ids, as_num_nodes
 
 if TYPE_CHECKING:

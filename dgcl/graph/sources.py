@@ -96,8 +96,7 @@ def _from_edge_index(edge_index: Any, num_nodes: int | None, name: str = "edge_i
 
 
 def _from_dgl(graph: Any, num_nodes: int | None) -> Graph:
-    """DGL keeps any of COO, CSR and CSC; what it has is read, so that none is made and left in the user's
-    graph."""
+    """DGL keeps any of COO, CSR and CSC; what it has is read, so that none is added to the user's graph."""
     if graph.is_block:
         raise TypeError("graph must be the whole graph (got a DGL block)")
     if not graph.is_homogeneous:

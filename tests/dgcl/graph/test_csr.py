@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dgcl.graph import Graph, as_graph
 from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
-from dgcl.graph.csr import Graph, as_graph, index_dtype
+from dgcl.graph.csr import index_dtype
 from tests.dgcl.graphs import edge_indices
 
 

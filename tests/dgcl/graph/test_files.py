@@ -10,8 +10,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 
-from dgcl.graph import as_graph
-from dgcl.graph.files import GraphFile, read_graph, save_graph
+from dgcl.graph import GraphFile, as_graph, read_graph, save_graph
 from tests.dgcl.graphs import edge_indices, edge_list, real_graph
 
 

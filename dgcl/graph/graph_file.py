@@ -1,0 +1,48 @@
+"""What a graph file holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph.csr import Graph
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["GraphFile"]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFile:
+    """What a file holds.
+
+    Attributes:
+        graph: N vertices.
+        stored_features: (N, F) features as they are in the file, a dense array or a scipy csr_array; None:
+            none.
+        labels: (N,) int64, a class per vertex, -1 where unknown; or (N, ...) of any type; None: none.
+        masks: (N,) bool each, by name: those of "train", "val" and "test" that the file has.
+        node_ids: (N,) int64, the ids in the file, ascending, where they were compacted; None: they are the
+            graph's.
+        extra: whatever other arrays an npz file holds.
+    """
+
+    graph: Graph
+    stored_features: NDArray[Any] | csr_array[Any] | None = None
+    labels: NDArray[Any] | None = None
+    masks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    node_ids: NDArray[np.int64] | None = None
+    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    @cached_property
+    def features(self) -> NDArray[Any] | None:
+        """(N, F) dense features of the file's dtype, or None; made on first use where the file has them sparse."""
+        stored = self.stored_features
+        if stored is None or isinstance(stored, np.ndarray):
+            return stored
+        return np.asarray(stored.toarray())
