@@ -27,7 +27,7 @@ from dgcl.transport.cuda.program import (
     RESULT,
     SECOND,
     Launch,
-    Wires,
+    RankAddresses,
     lay_out,
     num_slots,
 )
@@ -143,12 +143,12 @@ def connect(
     launches: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
     for rank in ranks:
         for verb, kernel in kernels.items():
-            wires = _wires(rank, ranks, verb, tables)
+            addresses = _addresses(rank, ranks, verb, tables)
             launches[verb].append(
                 lay_out(
                     rank.program,
                     verb,
-                    wires,
+                    addresses,
                     kernel,
                     unit,
                     row_bytes,
@@ -160,7 +160,7 @@ def connect(
     return Loopback(ranks, launches, tables)
 
 
-def _wires(rank: Rank, ranks: Sequence[Rank], verb: int, tables: Tables) -> Wires:
+def _addresses(rank: Rank, ranks: Sequence[Rank], verb: int, tables: Tables) -> RankAddresses:
     me = rank.program.rank
     # Each buffer stands for a segment of its own; its address is the name by which peers know it.
     named = rank.buffers[:2] if verb == EXPAND else rank.buffers[2:]
@@ -172,9 +172,9 @@ def _wires(rank: Rank, ranks: Sequence[Rank], verb: int, tables: Tables) -> Wire
     for peer in ranks:
         mapped = [(b.data_ptr(), b.nbytes, b.data_ptr()) for b in peer.buffers]
         maps.append((tables.put(np.array(mapped, MAP)), len(mapped)))
-    return Wires(
+    return RankAddresses(
         state=rank.state.data_ptr(),
-        addresses=rank.addresses.data_ptr(),
+        address_table=rank.addresses.data_ptr(),
         lines=_lines([peer.ready for peer in ranks], me),
         words=tables.put(np.array(words, np.int64)),
         num_words=len(words),

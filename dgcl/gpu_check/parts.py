@@ -1,7 +1,7 @@
 """The parts of gpu-check, most valuable first, and running one under a time limit.
 
 Limits are what a part may take when something hangs; together they fit the time that a machine with a GPU is
-usually lent for (:data:`SECONDS`). A part that is good takes much less.
+usually in_use for (:data:`SECONDS`). A part that is good takes much less.
 """
 
 from __future__ import annotations

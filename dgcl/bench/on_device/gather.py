@@ -49,15 +49,15 @@ class Shared:
                 self._directory.add(Segment(0, size, np.zeros(0, np.uint8), self._address))
             except CudaError as error:
                 problem = str(error)
-            cards = self._control.exchange((self._directory.card(problem), size))
-            problem = next((card.unreachable for card, _ in cards if card.unreachable), "")
+            descriptors = self._control.exchange((self._directory.descriptor(problem), size))
+            problem = next((descriptor.unreachable for descriptor, _ in descriptors if descriptor.unreachable), "")
             try:
-                for rank, (card, theirs) in enumerate([] if problem else cards):
+                for rank, (descriptor, theirs) in enumerate([] if problem else descriptors):
                     address = self._address
                     if rank != comm.rank:
-                        peer = PeerMemory(device, card)
+                        peer = PeerMemory(device, descriptor)
                         self._peers.append(peer)
-                        found = peer.look()
+                        found = peer.open_new()
                         if peer.broken:
                             raise CommError(peer.broken)
                         address = int(found["address"][0])

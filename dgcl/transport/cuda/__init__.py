@@ -5,13 +5,13 @@ module                          what
 =============================== =======================================================================
 :mod:`dgcl.transport.cuda.program`      a program as a list of launches
 :mod:`dgcl.transport.cuda.gpu`          one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.transport.cuda.pool`         buffers that peers can write to, handed out in the order of streams
+:mod:`dgcl.transport.cuda.pool`         buffers that peers can write to, packed out in the order of streams
 :mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and what it shares with its host
 :mod:`dgcl.transport.cuda.directory`    where peers find a rank's memory, and opening it
 :mod:`dgcl.transport.cuda.connect`      setting all of it up, and how each pair of ranks exchanges rows
 :mod:`dgcl.transport.cuda.lanes`        rows of pairs without peer access, through the host's memory
 :mod:`dgcl.transport.cuda.lane_copies`  the copies on that way
-:mod:`dgcl.transport.cuda.wire`         what carries rows between machines, and :mod:`dgcl.transport.cuda.nccl`, which does
+:mod:`dgcl.transport.cuda.message_channel`         what carries rows between machines, and :mod:`dgcl.transport.cuda.nccl`, which does
 :mod:`dgcl.transport.cuda.groups`       the messages of a call on that way
 :mod:`dgcl.transport.cuda.network`      ranks on other machines: a wire for rows, the hosts' channel for news
 :mod:`dgcl.transport.cuda.plan`         the operations of one kind of call, prepared once

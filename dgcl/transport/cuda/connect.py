@@ -1,8 +1,8 @@
-"""Connect ranks' devices: exchange where memory is, open it, and prove every way with a real transfer.
+"""Connect the ranks' devices: publish memory, open that of peers, and test every connection by a real transfer.
 
-Whether one device can write into another's memory is never assumed: what a driver says about it and what a
-machine does have differed before (virtual machines, IOMMUs, containers). So at set-up every rank writes a
-pattern into each peer by the copy engine, and a word by a kernel, and the peers say what they found.
+Whether one device can write into another's memory is never assumed: what drivers report and what machines do has
+differed before (virtual machines, IOMMUs, containers). So at set-up every rank writes a pattern into each peer by the
+copy engine, and a word by a kernel, and the peers report what arrived.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.errors import CommError
-from dgcl.kernels.cuda_driver import Driver
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_tables import FLAG, MAP, MAP_ADDRESS, STATE_BYTES, records
 from dgcl.ranks.control import Control
-from dgcl.transport.cuda.control_block import LINE, PROOF, DeviceWords, HostPage, first_state
-from dgcl.transport.cuda.directory import MOST_ENTRIES, Card, Directory, PeerMemory
+from dgcl.transport.cuda.control_block import LINE, PROOF, ControlBlock, HostPage, first_state
+from dgcl.transport.cuda.directory import MOST_ENTRIES, Descriptor, Directory, PeerMemory
 from dgcl.transport.cuda.gpu import CudaError, Device
-from dgcl.transport.cuda.groups import Ends
+from dgcl.transport.cuda.groups import Endpoint
 from dgcl.transport.cuda.lanes import Lanes
 from dgcl.transport.cuda.network import Network
-from dgcl.transport.cuda.plan import Tables
-from dgcl.transport.cuda.program import Wires, num_slots
+from dgcl.transport.cuda.program import RankAddresses, num_slots
+from dgcl.transport.cuda.tables import Tables
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.segments import Segment
 
 _log = logging.getLogger("dgcl")
 
-_ENTERED_WORDS = 7
-_ENDING = 5.0  # seconds
-_ENDING_POLL = 0.002
-#: The words' place in a directory; the pool's allocations count from 0.
-_WORDS_BASE = -1
+_ANNOUNCED_WORDS = 7
+_CLOSE_SECONDS = 5.0
+_CLOSE_POLL = 0.002
+_GRANULE = 2 << 20
+#: Base of the control block in a directory; the pool's allocations count from 0.
+_CONTROL_BLOCK_BASE = -1
 
 
 @dataclass(eq=False)
@@ -46,47 +46,44 @@ class Connections:
     Attributes:
         device, rank, world_size: Whose it is.
         tables: Tables of this rank.
-        words, page, directory: What peers and host see.
-        cards: What every rank said of itself.
+        control_block, page, directory: What peers and the host see.
+        descriptors: What every rank said of itself.
         peers: Memory of each peer; None for this rank, and for those out of reach.
-        wires: For laying out programs.
-        lanes: The way through the host; None where every pair of ranks on a machine reaches each other.
-        ends: The way to other machines; None where this rank exchanges no rows with them.
-        reasons: Why each peer within a machine is reached as it is.
+        addresses: Device addresses for laying out programs.
+        lanes: Host lanes; None where every pair of ranks on a machine reaches each other.
+        endpoint: For messages to other machines; None where this rank exchanges no rows with them.
+        reasons: Why each peer is reached the way it is.
     """
 
     device: Device
     rank: int
     world_size: int
     tables: Tables
-    words: DeviceWords
+    control_block: ControlBlock
     page: HostPage
     directory: Directory
-    cards: list[Card]
+    descriptors: list[Descriptor]
     peers: list[PeerMemory | None]
-    wires: Wires
+    addresses: RankAddresses
     lanes: Lanes | None
-    ends: Ends | None
+    endpoint: Endpoint | None
     reasons: list[str]
 
     def map_new(self) -> str:
-        """Open what peers have allocated since, and tell the kernels; why not, if that failed."""
-        driver, side = self.device.driver, self.device.side
+        """Open what peers have allocated since, and tell the kernels; returns why not, if that failed."""
         for rank, peer in enumerate(self.peers):
             if peer is None:
                 continue
-            first = peer.num_known - 1  # the words are no buffer
-            new = peer.look()
+            first = peer.num_known - 1  # the control block is no buffer
+            new = peer.open_new()
             if len(new):
-                at = int(self.wires.maps[rank, 0]) + first * MAP.itemsize
-                # Addresses last: a kernel takes a record for whole that has one.
+                at = int(self.addresses.maps[rank, 0]) + first * MAP.itemsize
+                # Addresses last: a kernel takes a record as complete when it has one.
                 blank = new.copy()
                 blank["address"] = 0
-                driver.copy_to_device(at, blank.ctypes.data, blank.nbytes, side)
-                for place in range(len(new)):
-                    address = np.array([new["address"][place]], np.int64)
-                    target = at + place * MAP.itemsize + MAP_ADDRESS
-                    driver.copy_to_device(target, address.ctypes.data, 8, side)
+                self.device.upload(at, blank)
+                for i in range(len(new)):
+                    self.device.upload(at + i * MAP.itemsize + MAP_ADDRESS, new["address"][i : i + 1].copy())
             if peer.broken:
                 return f"rank {self.rank} cannot open new device memory of rank {rank}: {peer.broken}"
         return ""
@@ -94,17 +91,17 @@ class Connections:
     def close(self) -> None:
         """Give this rank's own memory back; nobody may use it any more.
 
-        A last look or stop may be on its way still: that is waited for, and where the device does none of it the memory
-        stays.
+        A last snapshot or stop may still be under way: it is waited for. Where the device does not finish it, the
+        memory is kept.
         """
-        end = time.monotonic() + _ENDING
-        while not self.page.is_quiet:
+        end = time.monotonic() + _CLOSE_SECONDS
+        while not self.page.is_idle:
             if time.monotonic() > end:
                 _log.debug("rank %d: the device does not end, its memory is not given back", self.rank)
                 return
-            time.sleep(_ENDING_POLL)
+            time.sleep(_CLOSE_POLL)
         self.tables.free()
-        self.device.driver.free(self.words.address)
+        self.device.driver.free(self.control_block.address)
         self.page.close()
         if self.lanes is not None:
             self.lanes.close()
@@ -112,21 +109,21 @@ class Connections:
 
     def shares_device_with(self, process: int, *, same: bool) -> list[int]:
         """Other ranks on this rank's device that are threads of ``process`` (``same``), or are not."""
-        mine = self.cards[self.rank].uuid
+        mine = self.descriptors[self.rank].uuid
         return [
             rank
-            for rank, card in enumerate(self.cards)
-            if rank != self.rank and card.uuid == mine and (card.process == process) == same
+            for rank, each in enumerate(self.descriptors)
+            if rank != self.rank and each.uuid == mine and (each.process == process) == same
         ]
 
 
-def entered(
+def enter_parameters(
     tag: int, local: int, second: int, result: int, staging: int, buffer: Block, relay: Block | None
 ) -> tuple[int, ...]:
-    """What the kernel ``enter`` is told of a call.
+    """The parameters of the kernel ``enter`` that differ from call to call.
 
     Args:
-        tag: What kind of call.
+        tag: Verb and row type of the call.
         local, second, result, staging: Addresses for the first slots of the address table.
         buffer, relay: Where peers may write.
     """
@@ -140,170 +137,158 @@ def entered(
 def connect(device: Device, control: Control, network: Network | None = None) -> Connections:
     """Connect this rank's device with those of the others. Collective; may wait for the device.
 
-    Args:
-        device, control: Of this rank.
-        network: What joins it to ranks on other machines, whose memory is left alone; None: there are none.
+    Ranks of a machine whose devices cannot write into each other's memory get host lanes; a line at INFO says so.
 
-    Ranks of a machine whose devices cannot write into each other's memory get a way through the host's; told at INFO.
+    Args:
+        device: Of this rank.
+        control: The control plane.
+        network: Joins this rank to ranks on other machines, whose memory is not opened; None: there are none.
 
     Raises:
-        CommError: There is not even that; on every rank.
+        CommError: Host lanes are needed, and the driver cannot lock host memory; on every rank.
     """
     rank, world_size = control.rank, control.world_size
-    driver, side = device.driver, device.side
     remote = frozenset[int]() if network is None else network.remote
-    tables = Tables(device)
-    page = HostPage(device, world_size)
-    directory = Directory(device)
-    size = -(-DeviceWords.num_bytes(world_size) // (2 << 20)) * (2 << 20)
-    words = DeviceWords(driver.allocate(size), world_size)
-    driver.clear(words.address, size, side)
-    state = first_state(page)
-    driver.copy_to_device(words.address, state.ctypes.data, STATE_BYTES, side)
-    unreachable = ""
-    try:
-        directory.add(Segment(_WORDS_BASE, size, np.zeros(0, np.uint8), words.address))
-    except CudaError as error:
-        directory.closed_to_others = True
-        unreachable = f"its device memory cannot be shared: {error}"
-    if not device.is_open:
-        unreachable = "it is kept closed"
-    maps = [(tables.allocate(MOST_ENTRIES * MAP.itemsize), MOST_ENTRIES) for _ in range(world_size)]
-    addresses = tables.allocate(8 * num_slots(world_size))
-    announced = tables.allocate(8 * _ENTERED_WORDS)
-    driver.synchronize_stream(side)
-
-    cards = control.exchange(directory.card(unreachable))
-    peers: list[PeerMemory | None] = [None] * world_size
-    lines: list[DeviceWords | None] = [words if other == rank else None for other in range(world_size)]
-    problems: dict[int, str] = {}
-    for other, card in enumerate(cards):
-        if other == rank or other in remote:
-            continue
-        try:
-            peers[other], lines[other] = _open(device, card, world_size)
-        except (CudaError, OSError, CommError) as error:
-            problems[other] = str(error)
-    _prove(device, tables, rank, words, lines)
-    _try_waits_of_streams(device, words, rank)
+    own = _allocate(device, world_size)
+    descriptors = control.exchange(own.directory.descriptor(own.unreachable))
+    peers, blocks, problems = _open_peers(device, rank, descriptors, remote, own.control_block)
+    _write_patterns(device, own.tables, rank, own.control_block, blocks)
+    _try_stream_waits(device, own.control_block, rank)
     control.barrier()
-    page.start_look(words)
-    driver.synchronize_stream(side)
-    look = page.look()
-    assert look is not None
-    for other in range(world_size):
-        if (
-            other != rank
-            and other not in remote
-            and not np.array_equal(look.proof(other), _pattern(other, rank))
-        ):
+    for other in _wrong_patterns(device, own, rank):
+        if other not in remote:
             problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
     staged, reasons = _out_of_reach(rank, control.exchange(problems))
     lanes = Lanes(device, control, staged[rank]) if any(staged) else None
     for other in staged[rank]:
         if (peer := peers[other]) is not None:
             peer.close()
-        peers[other] = lines[other] = None
+        peers[other] = blocks[other] = None
     control.barrier()
-
-    for other in staged[rank] | remote:
-        maps[other] = 0, -1
-    ends, outbox, handed = _ends(network, device.driver, tables, page)
-    known = [each.address if each is not None else 0 for each in lines]
-    theirs = [DeviceWords(address, world_size) for address in known]
-    wires = Wires(
-        state=words.address,
-        addresses=addresses,
-        lines=_lines([each.ready(rank) for each in theirs], staged[rank], lanes.announced if lanes else None),
-        words=announced,
-        num_words=_ENTERED_WORDS,
-        ready=_lines(
-            [words.ready(other) for other in range(world_size)], staged[rank], lanes.ready if lanes else None
-        ),
-        done=np.array([words.done(other) for other in range(world_size)], np.int64),
-        raised=np.array([each.done(rank) for each in theirs], np.int64),
-        maps=np.array(maps, np.int64),
-        staged=staged[rank],
-        remote=remote,
-        partners=frozenset() if ends is None or network is None else network.partners,
-        outbox=outbox,
-        handed=handed,
-        begun=page.begun_line,
-        finished=page.finished_word,
-    )
-    near = {card.process for other, card in enumerate(cards) if other not in remote}
-    way = "raw addresses" if len(near) == 1 else "CUDA IPC"
-    if rank == 0:
-        _log.info(
-            "%d ranks on %d device(s) write into each other's memory by %s%s",
-            world_size,
-            len({card.uuid for card in cards}),
-            way,
-            ", within each machine" if remote else "",
-        )
-    reasons[rank] = "this rank"
-    for other in range(world_size):
-        reasons.setdefault(other, f"device memory: each writes into the other's by {way}")
-    ordered = [reasons[other] for other in range(world_size)]
+    addresses, endpoint = _rank_addresses(device, rank, own, blocks, staged[rank], lanes, network)
     return Connections(
-        device, rank, world_size, tables, words, page, directory, cards, peers, wires, lanes, ends, ordered
+        device=device,
+        rank=rank,
+        world_size=world_size,
+        tables=own.tables,
+        control_block=own.control_block,
+        page=own.page,
+        directory=own.directory,
+        descriptors=descriptors,
+        peers=peers,
+        addresses=addresses,
+        lanes=lanes,
+        endpoint=endpoint,
+        reasons=_all_reasons(rank, descriptors, remote, reasons),
     )
 
 
-def _ends(
-    network: Network | None, driver: Driver, tables: Tables, page: HostPage
-) -> tuple[Ends | None, int, int]:
-    """A rank's end of the way to other machines, its outbox, and the word that counts what it has handed over."""
-    if network is None or network.wire is None or not network.partners:
-        return None, 0, 0
-    state = tables.upload(first_state(page))
-    outbox, handed, greeted = (tables.allocate(LINE) for _ in range(3))
-    return Ends(network.wire, driver.create_stream(), state, greeted), outbox, handed
+@dataclass(frozen=True)
+class _OwnMemory:
+    """What a rank allocates for itself; ``unreachable`` says why peers cannot open its device memory."""
+
+    tables: Tables
+    page: HostPage
+    directory: Directory
+    control_block: ControlBlock
+    unreachable: str
 
 
-def _open(device: Device, card: Card, world_size: int) -> tuple[PeerMemory, DeviceWords]:
-    if card.unreachable:
-        raise CommError(card.unreachable)
-    peer = PeerMemory(device, card)
-    records_ = peer.look()
-    if peer.broken or not len(records_):
-        raise CommError(peer.broken or "it has no device memory")
-    return peer, DeviceWords(int(records_["address"][0]), world_size)
+def _allocate(device: Device, world_size: int) -> _OwnMemory:
+    """This rank's tables, host page, and published control block."""
+    driver, side = device.driver, device.side
+    tables, page, directory = Tables(device), HostPage(device, world_size), Directory(device)
+    size = -(-ControlBlock.num_bytes(world_size) // _GRANULE) * _GRANULE
+    control_block = ControlBlock(driver.allocate(size), world_size)
+    driver.clear(control_block.address, size, side)
+    state = first_state(page)
+    assert state.nbytes == STATE_BYTES
+    device.upload(control_block.address, state)
+    unreachable = ""
+    try:
+        directory.add(Segment(_CONTROL_BLOCK_BASE, size, np.zeros(0, np.uint8), control_block.address))
+    except CudaError as error:
+        directory.closed_to_others = True
+        unreachable = f"its device memory cannot be shared: {error}"
+    if not device.is_open:
+        unreachable = "it is kept closed"
+    driver.synchronize_stream(side)
+    return _OwnMemory(tables, page, directory, control_block, unreachable)
+
+
+def _open_peers(
+    device: Device,
+    rank: int,
+    descriptors: list[Descriptor],
+    remote: frozenset[int],
+    own: ControlBlock,
+) -> tuple[list[PeerMemory | None], list[ControlBlock | None], dict[int, str]]:
+    """Memory and control block of every rank within reach, and why some could not be opened."""
+    peers: list[PeerMemory | None] = [None] * len(descriptors)
+    blocks: list[ControlBlock | None] = [own if other == rank else None for other in range(len(descriptors))]
+    problems: dict[int, str] = {}
+    for other, descriptor in enumerate(descriptors):
+        if other == rank or other in remote:
+            continue
+        try:
+            if descriptor.unreachable:
+                raise CommError(descriptor.unreachable)
+            peer = PeerMemory(device, descriptor)
+            opened = peer.open_new()
+            if peer.broken or not len(opened):
+                raise CommError(peer.broken or "it has no device memory")
+            peers[other], blocks[other] = peer, ControlBlock(int(opened["address"][0]), len(descriptors))
+        except (CudaError, OSError, CommError) as error:
+            problems[other] = str(error)
+    return peers, blocks, problems
 
 
 def _pattern(writer: int, reader: int) -> np.ndarray:
-    """What ``writer`` writes at ``reader``: half of it by the copy engine, the first word by a kernel."""
+    """``(32,)`` int64 that ``writer`` writes at ``reader``: the first word by a kernel, the second half by a copy."""
     words = np.arange(PROOF // 8, dtype=np.int64) * 1_000_003 + writer * 65_537 + reader + 1
     words[1 : PROOF // 16] = 0
     return words
 
 
-def _prove(
-    device: Device, tables: Tables, rank: int, words: DeviceWords, lines: list[DeviceWords | None]
+def _write_patterns(
+    device: Device, tables: Tables, rank: int, own: ControlBlock, blocks: list[ControlBlock | None]
 ) -> None:
     """Write this rank's pattern into every peer that could be opened; waits for the device."""
     prepared = Prepared(device.driver)
-    for other, theirs in enumerate(lines):
+    for other, theirs in enumerate(blocks):
         if theirs is None or other == rank:
             continue
         pattern, half = _pattern(rank, other), PROOF // 2
         flag = {"address": theirs.proof(rank), "offset": int(pattern[0])}
-        prepared.launch(
-            device.kernels["signal"], 1, 32, words.address, tables.upload(records(FLAG, [flag])), 1
-        )
+        prepared.launch(device.kernels["signal"], 1, 32, own.address, tables.upload(records(FLAG, [flag])), 1)
         prepared.copy(theirs.proof(rank) + half, tables.upload(pattern) + half, half)
     prepared.enqueue([device.side])
     device.driver.synchronize_stream(device.side)
 
 
-def _try_waits_of_streams(device: Device, words: DeviceWords, rank: int) -> None:
-    """Let the current stream and the side stream wait for what is there already. Kernels wait instead where the
-    driver refuses; told at INFO."""
+def _wrong_patterns(device: Device, own: _OwnMemory, rank: int) -> list[int]:
+    """Ranks whose pattern has not arrived in this rank's control block; waits for the device."""
+    own.page.start_snapshot(own.control_block)
+    device.driver.synchronize_stream(device.side)
+    snapshot = own.page.snapshot()
+    assert snapshot is not None
+    return [
+        other
+        for other in range(own.control_block.world_size)
+        if other != rank and not np.array_equal(snapshot.proof(other), _pattern(other, rank))
+    ]
+
+
+def _try_stream_waits(device: Device, own: ControlBlock, rank: int) -> None:
+    """Let the current stream and the side stream wait for a value that is there already.
+
+    Where the driver refuses, kernels wait instead; a line at INFO says so.
+    """
     if not device.waits_in_streams:
         return
     try:
         prepared = Prepared(device.driver)
-        prepared.wait_value(words.proof(rank), 0, 0)
+        prepared.wait_value(own.proof(rank), 0, 0)
         for stream in (device.side, device.tensors.current_stream()):
             prepared.enqueue([stream])
     except CudaError as error:
@@ -311,18 +296,72 @@ def _try_waits_of_streams(device: Device, words: DeviceWords, rank: int) -> None
         _log.info("rank %d: kernels wait for flags, because streams cannot: %s", rank, error)
 
 
+def _rank_addresses(
+    device: Device,
+    rank: int,
+    own: _OwnMemory,
+    blocks: list[ControlBlock | None],
+    staged: frozenset[int],
+    lanes: Lanes | None,
+    network: Network | None,
+) -> tuple[RankAddresses, Endpoint | None]:
+    """All device addresses that programs are laid out with, and the endpoint of messages to other machines."""
+    tables, block, world_size = own.tables, own.control_block, own.control_block.world_size
+    remote = frozenset[int]() if network is None else network.remote
+    maps = [(tables.allocate(MOST_ENTRIES * MAP.itemsize), MOST_ENTRIES) for _ in range(world_size)]
+    for other in staged | remote:
+        maps[other] = 0, -1
+    endpoint, outbox, packed = None, 0, 0
+    if network is not None and network.messages is not None and network.partners:
+        state = tables.upload(first_state(own.page))
+        outbox, packed, agreed = (tables.allocate(LINE) for _ in range(3))
+        endpoint = Endpoint(network.messages, device.driver.create_stream(), state, agreed)
+    theirs = [ControlBlock(0 if each is None else each.address, world_size) for each in blocks]
+    addresses = RankAddresses(
+        state=block.address,
+        address_table=tables.allocate(8 * num_slots(world_size)),
+        lines=_lines(
+            [each.ready(rank) for each in theirs], staged, None if lanes is None else lanes.announced
+        ),
+        words=tables.allocate(8 * _ANNOUNCED_WORDS),
+        num_words=_ANNOUNCED_WORDS,
+        ready=_lines(
+            [block.ready(other) for other in range(world_size)],
+            staged,
+            None if lanes is None else lanes.ready,
+        ),
+        done=np.array([block.done(other) for other in range(world_size)], np.int64),
+        raised=np.array([each.done(rank) for each in theirs], np.int64),
+        maps=np.array(maps, np.int64),
+        staged=staged,
+        remote=remote,
+        partners=frozenset() if endpoint is None or network is None else network.partners,
+        outbox=outbox,
+        packed=packed,
+        begun=own.page.begun_line,
+        finished=own.page.finished_word,
+    )
+    return addresses, endpoint
+
+
 def _lines(
     direct: list[int], staged: frozenset[int], through_host: Callable[[int], int] | None
 ) -> np.ndarray:
-    """Addresses of a line per peer."""
+    """``(P,)`` int64: the address of a line per peer; in host memory for those in ``staged``."""
     if through_host is not None:
         direct = [through_host(peer) if peer in staged else line for peer, line in enumerate(direct)]
     return np.array(direct, np.int64)
 
 
 def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozenset[int]], dict[int, str]]:
-    """For every rank those that it and they cannot reach both ways; told at INFO by the lower of two. And why those of
-    this rank are reached as they are."""
+    """Which ranks each rank cannot reach in both directions, and why, for the pairs of this rank.
+
+    The lower rank of a pair logs it at INFO.
+
+    Args:
+        rank: This rank.
+        reports: For each rank, its problems with others.
+    """
     pairs: dict[tuple[int, int], str] = {}
     for one, problems in enumerate(reports):
         for other, why in problems.items():
@@ -342,3 +381,21 @@ def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozen
         if rank in (low, high)
     }
     return [frozenset(a + b - one for a, b in pairs if one in (a, b)) for one in range(len(reports))], reasons
+
+
+def _all_reasons(
+    rank: int, descriptors: list[Descriptor], remote: frozenset[int], reasons: dict[int, str]
+) -> list[str]:
+    """Why each rank is reached the way it is; rank 0 logs at INFO how devices reach each other."""
+    near = {each.process for other, each in enumerate(descriptors) if other not in remote}
+    way = "raw addresses" if len(near) == 1 else "CUDA IPC"
+    if rank == 0:
+        _log.info(
+            "%d ranks on %d device(s) write into each other's memory by %s%s",
+            len(descriptors),
+            len({each.uuid for each in descriptors}),
+            way,
+            ", within each machine" if remote else "",
+        )
+    direct = f"device memory: each writes into the other's by {way}"
+    return ["this rank" if other == rank else reasons.get(other, direct) for other in range(len(descriptors))]

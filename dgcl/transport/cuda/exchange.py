@@ -33,10 +33,10 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
-from dgcl.transport.cuda.connect import connect, entered
+from dgcl.transport.cuda.connect import connect, enter_parameters
 from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, CudaError, Device
 from dgcl.transport.cuda.network import Network
-from dgcl.transport.cuda.plan import Plan
+from dgcl.transport.cuda.operations import Operations
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
@@ -94,17 +94,21 @@ class DeviceExchange:
             self._connections, self.pool, program, control_page, peers, timeout, network
         )
         self._control_page, self._peers, self._network = control_page, peers, network
-        wires, ends = self._connections.wires, self._connections.ends
+        addresses, ends = self._connections.addresses, self._connections.endpoint
         self._other_streams: list[int] = []  # for copies out and in, and for the network
-        if wires.staged or ends is not None:
+        if addresses.staged or ends is not None:
             with device.current():
-                copies = [device.driver.create_stream() if wires.staged else 0 for _ in range(2)]
+                copies = [device.driver.create_stream() if addresses.staged else 0 for _ in range(2)]
             self._other_streams = [*copies, 0 if ends is None else ends.stream]
         self.staged_rows = [
-            int(schedule.send_count[np.isin(schedule.send_peer, list(wires.staged | wires.partners))].sum())
+            int(
+                schedule.send_count[
+                    np.isin(schedule.send_peer, list(addresses.staged | addresses.partners))
+                ].sum()
+            )
             for schedule in (program.expand, program.fold)
         ]
-        self._plans: dict[tuple[int, int, str, int], Plan] = {}
+        self._kinds: dict[tuple[int, int, str, int], Operations] = {}
         with device.current():
             self._switched = device.driver.create_event()
             self._ended = device.driver.create_event()
@@ -162,13 +166,13 @@ class DeviceExchange:
         relay = self._scratch(program.num_relay * kind.row_bytes, stream)
         result = self._as_tensor(buffer, (program.num_local, *rows.shape[1:]), rows.dtype)
         # Blocks lie at multiples of 256 bytes, here and at the peers.
-        plan = self._plan(EXPAND, kind.row_bytes, rows.dtype, unit_of(kind.row_bytes))
+        operations = self._operations(EXPAND, kind.row_bytes, rows.dtype, unit_of(kind.row_bytes))
         second = relay.address if relay else buffer.address
         staging = self._scratch(self.staged_rows[EXPAND] * kind.row_bytes, stream)
         bases = buffer.address, second, staging.address if staging else 0
-        words = entered(pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay)
+        words = enter_parameters(pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay)
         copy = buffer.address, rows.data_ptr()
-        self._enqueue(EXPAND, plan, stream, words, copy, bases, rows, kind.row_bytes)
+        self._enqueue(EXPAND, operations, stream, words, copy, bases, rows, kind.row_bytes)
         for scratch in (relay, staging):
             if scratch is not None:
                 self.pool.release(scratch)
@@ -183,13 +187,13 @@ class DeviceExchange:
         buffer = self.pool.allocate(program.num_owned * kind.row_bytes, stream)
         result = self._as_tensor(buffer, (program.num_owned, *rows.shape[1:]), rows.dtype)
         unit = unit_of(kind.row_bytes, rows.data_ptr(), item_bytes=rows.dtype.itemsize)
-        plan = self._plan(FOLD, kind.row_bytes, rows.dtype, unit)
+        operations = self._operations(FOLD, kind.row_bytes, rows.dtype, unit)
         staging = self._scratch(self.staged_rows[FOLD] * kind.row_bytes, stream)
         bases = arrivals.address, arrivals.address, staging.address if staging else 0
-        words = entered(
+        words = enter_parameters(
             pack_tag(FOLD, kind), rows.data_ptr(), arrivals.address, buffer.address, bases[2], arrivals, None
         )
-        self._enqueue(FOLD, plan, stream, words, (0, 0), bases, rows, kind.row_bytes)
+        self._enqueue(FOLD, operations, stream, words, (0, 0), bases, rows, kind.row_bytes)
         self.pool.release(arrivals)
         if staging is not None:
             self.pool.release(staging)
@@ -210,7 +214,7 @@ class DeviceExchange:
     @property
     def devices(self) -> list[str]:
         """Which device each rank is on: equal for ranks that share one."""
-        return [card.uuid for card in self._connections.cards]
+        return [descriptor.uuid for descriptor in self._connections.descriptors]
 
     def use_on(self, rows: Tensor, stream: int) -> None:
         """Tell that a result is read on a stream other than that of the calls, and may die before that is done.
@@ -295,7 +299,7 @@ class DeviceExchange:
             )
         pool.capturing = bool(stream) and driver.is_capturing(stream)
         if pool.capturing:
-            if self._connections.wires.staged:
+            if self._connections.addresses.staged:
                 raise RuntimeError(
                     f"rank {self._program.rank} exchanges rows with some ranks through the host's memory; such a "
                     "call cannot be captured into a CUDA graph"
@@ -311,9 +315,9 @@ class DeviceExchange:
     def _scratch(self, num_bytes: int, stream: int) -> Block | None:
         return self.pool.allocate(num_bytes, stream) if num_bytes else None
 
-    def _plan(self, verb: int, row_bytes: int, dtype: torch.dtype, unit: int) -> Plan:
+    def _operations(self, verb: int, row_bytes: int, dtype: torch.dtype, unit: int) -> Operations:
         key = (verb, row_bytes, str(dtype) if verb == FOLD else "", unit)
-        if key not in self._plans:
+        if key not in self._kinds:
             if self.pool.capturing:
                 raise RuntimeError(
                     "a call of this kind is captured into a CUDA graph before one was made outside: run the step "
@@ -321,23 +325,23 @@ class DeviceExchange:
                 )
             kind = row_type(dtype, row_bytes // dtype.itemsize)
             connections = self._connections
-            self._plans[key] = Plan(
+            self._kinds[key] = Operations(
                 self._device,
                 self._program,
                 verb,
-                connections.wires,
+                connections.addresses,
                 connections.tables,
                 kind,
                 unit,
-                connections.lanes if connections.wires.staged else None,
-                connections.ends,
+                connections.lanes if connections.addresses.staged else None,
+                connections.endpoint,
             )
-        return self._plans[key]
+        return self._kinds[key]
 
     def _enqueue(
         self,
         verb: int,
-        plan: Plan,
+        operations: Operations,
         stream: int,
         words: tuple[int, ...],
         copy: tuple[int, int],
@@ -353,7 +357,7 @@ class DeviceExchange:
                 driver.wait_event(stream, tables.event)
         try:
             streams = [stream, *self._other_streams]
-            plan.enqueue(streams, self._call, words, copy, bases, stream_waits=self._stream_waits)
+            operations.enqueue(streams, self._call, words, copy, bases, stream_waits=self._stream_waits)
             if not self.pool.capturing:
                 driver.record_event(self._ended, stream)
         except CudaError as error:
@@ -368,7 +372,7 @@ class DeviceExchange:
     def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor over a block, which goes back to the pool when the tensor's storage dies."""
         num_bytes = math.prod(shape) * dtype.itemsize
-        memory = self.pool.lend(block, max(num_bytes, 1))
+        memory = self.pool.tensor_over(block, max(num_bytes, 1))
         if num_bytes == 0:
             return torch.empty(shape, dtype=dtype, device=self._device.tensors.device)
         return memory.view(dtype).view(shape)

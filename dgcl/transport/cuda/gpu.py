@@ -1,17 +1,20 @@
 """One device as the runtime sees it: the driver, its kernels, a stream of its own, and torch's tensors.
 
-Everything goes through two doors: :class:`~dgcl.kernels.cuda_driver.Driver`, which takes any object with the
-driver's functions, and :class:`Tensors`, the little that torch does. Tests open both to a device made of host
-memory; the rest of the runtime is the same there.
+Everything goes through two interfaces: :class:`~dgcl.kernels.cuda_driver.Driver`, which takes any object with the
+driver's functions, and :class:`Tensors`, the little that torch does. Tests implement both over host memory; the rest of
+the runtime is the same there.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 from uuid import UUID
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,18 +37,17 @@ class Tensors(Protocol):
         """The handle of the stream that the calling thread's operations go to."""
 
     def on(self, stream: int) -> AbstractContextManager[object]:
-        """Let the calling thread's operations go to this stream of the device, within."""
+        """A context in which the calling thread's operations go to this stream of the device."""
 
     def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
         """A uint8 tensor over device memory (at least a byte), whose storage keeps ``owner`` alive."""
 
     def keep(self, tensor: Tensor, stream: int) -> None:
-        """A stream is about to be given work that reads this tensor: its memory must not change until that
-        is done."""
+        """Keep the tensor's memory unchanged until work that ``stream`` is about to be given has read it."""
 
 
 class _Exposed:
-    """Device memory as torch takes it; torch keeps this object as long as the storage lives."""
+    """Device memory in the form that torch imports; torch keeps this object as long as the storage lives."""
 
     def __init__(self, owner: Any, address: int, num_bytes: int) -> None:
         self.owner = owner
@@ -85,16 +87,16 @@ class Device:
 
     Args:
         driver: The driver.
-        index: The device's number for the driver.
-        tensors: torch on it.
-        ptx: Where kernels come from.
+        index: The driver's number of the device.
+        tensors: torch on this device.
+        ptx: The PTX of a kernel for a compute capability.
 
     Attributes:
-        context: Its context, for other threads.
-        side: A stream for what runs beside calls: tables on their way, looks at flags, stops.
-        uuid: Which device it is, whatever its number.
-        waits_in_streams: Whether its streams can wait for words by themselves.
-        is_open: Whether peers may open its memory; set to False before connecting, to try the way through the host.
+        context: Handle of its context, for other threads.
+        side: A stream for what runs beside calls: uploads, snapshots of flags, stops.
+        uuid: Identifies the device whatever its number, hexadecimal.
+        waits_in_streams: Whether its streams can wait for a value in memory by themselves.
+        is_open: Whether peers may open its memory; set to False before connecting, to try host lanes.
     """
 
     def __init__(
@@ -111,10 +113,15 @@ class Device:
         self.uuid = driver.uuid(index)
         self.waits_in_streams = driver.can_wait_in_streams(index)
         self.is_open = True
+        self._uploads: deque[tuple[int, np.ndarray]] = (
+            deque()
+        )  # events, and sources that the copies before them read
+        self._events: list[int] = []
+        self._upload_lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """Its name in the world, as NVML says it: ``GPU-`` and its number."""
+        """Its name as NVML has it: ``GPU-`` and the UUID."""
         return f"GPU-{UUID(self.uuid)}"
 
     def blocks_at_once(self, kernel: str) -> int:
@@ -122,16 +129,30 @@ class Device:
         return self.kernels.blocks_at_once(self.kernels[kernel], THREADS)
 
     def load(self, *prefixes: str) -> None:
-        """Bring kernels onto the device now, all whose names begin so: loading one while others wait may have to
-        wait for them."""
+        """Load all kernels whose names begin so: loading one later may have to wait for kernels that run."""
         for name in catalogue():
             if name.startswith(prefixes):
                 # A driver that loads lazily has loaded what it was asked about.
                 self.driver.registers(self.kernels[name].handle)
 
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """Copy a contiguous array to the device on the side stream; the array lives until the copy is done.
+
+        That a copy from pageable memory has read its source when the driver returns is not relied on: where the
+        device reads pageable memory itself (Grace, HMM) it need not have.
+        """
+        driver = self.driver
+        with self._upload_lock:
+            while self._uploads and driver.has_happened(self._uploads[0][0]):
+                self._events.append(self._uploads.popleft()[0])
+            event = self._events.pop() if self._events else driver.create_event()
+            driver.copy_to_device(address, source.ctypes.data, source.nbytes, self.side)
+            driver.record_event(event, self.side)
+            self._uploads.append((event, source))
+
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the device's context current in this thread, which may be any: finalisers run anywhere."""
+        """Make the device's context current in this thread, for a block of code; finalisers run in any thread."""
         before = self.driver.current_context()
         if before == self.context:
             yield

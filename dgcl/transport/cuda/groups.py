@@ -3,42 +3,41 @@
 ::
 
     the call's stream                            the network's stream
-    announce, also into the outbox      ->       wait until the outbox says this call
+    announce, also into the outbox      ->       wait until the outbox holds this call
                                                  group: partners exchange their outboxes (call, tag)
                                                  resolve: do they make the same call?
-                                                 wait until that was answered
+                                                 wait for the answer
     for every stage:
         gather or sum into staging memory
-        signal: handed                  ->       wait until this stage is handed
-                                                 group: rows to and from partners, each with the sender's handed
+        signal: packed                  ->       wait until this stage is packed
+                                                 group: rows to and from partners, each with the sender's count
     before what needs the rows         <-
         wait: the partner's done flag
     at the end                         <-
 
-**No group waits in a circle.** Every rank makes its groups in the order of (call, stage), and a stage's group holds
-all that the rank exchanges with partners in that stage; within a group no message waits for another. Say that all
-groups and all transfers before (call, stage) are done, or will be. What a rank sends in this stage depends on arrivals
-of earlier stages alone (``send_deps``), so every rank comes to hand it over, and puts its group into its stream. Both
-ends of each message are then there, so all these groups end, and so on by induction. The first groups of a call depend
-only on every rank's making the call, behind all of the call before.
+**Groups cannot deadlock.** Every rank enqueues its groups in the order of (call, stage), and a stage's group holds all
+that the rank exchanges with partners in that stage; within a group no message waits for another. By induction: assume
+that all groups and transfers before (call, stage) complete. What a rank sends in this stage depends on arrivals of
+earlier stages alone (``send_deps``), so every rank packs it and reaches its group. Both ends of each message are then
+there, so all these groups complete. The first groups of a call depend only on every rank's making the call, behind the
+whole previous call.
 
-**Agreement.** No message of rows is under way between ranks that make different calls: such messages may differ in
-size, which NCCL does not forgive. So partners first tell each other their calls, in messages that are alike in all
-calls. Where these differ, ``resolve`` stops the rank, as it does between neighbours; then nobody answers what the
-network's stream waits for next, and no further group begins.
+**Agreement.** Rows are sent only between ranks that make the same call: messages may differ in size otherwise, which is
+undefined in NCCL. So partners first exchange their calls, in messages of one size. Where these differ, ``resolve`` stops
+the rank, as it does within a machine; then nothing sets the flag that the network's stream waits for next, and no
+further group starts.
 
-**Rows that were never written.** The host puts a call's groups into the stream before anything has run. A rank whose
-kernels have stopped (a neighbour made another call) must not send what lies in its staging memory. Therefore the
-network's stream waits with a state of its own, which stops only when the watchdog says so: behind its abort of the
-wire. And a receiver does not take a group's end for the arrival of rows. With them comes a copy of the sender's count
-of stages handed over; it lands on the sender's done line here, and is looked at as if the sender had written it. The
-call's stream does not look before the group has ended, so a count that comes sooner than its rows does no harm, nor
-one that has already gone on to a later stage.
+**Rows that were never written.** The host enqueues a call's groups before anything has run. A rank whose kernels have
+stopped (a neighbour made another call) must not send what lies in its staging memory. Therefore the network's stream
+waits with a state of its own, which stops only when the watchdog says so, after its abort of the channel. And a
+receiver does not take a group's end for the arrival of rows: with them comes a copy of the sender's count of packed
+stages, which lands on the sender's done line here and is checked as if the sender had written it. The call's stream
+does not read it before the group has ended, so a count that arrives before its rows does no harm, nor one that is
+already at a later stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,170 +45,142 @@ import numpy as np
 
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_tables import FLAG, records
-from dgcl.program.model import Program
-from dgcl.transport.cuda.gpu import Device
+from dgcl.transport.cuda.message_channel import Message, MessageChannel
 from dgcl.transport.cuda.program import (
     BEGUN,
     EXPAND,
     GROUPED,
     JOINED,
-    MET,
+    RECEIVED,
     Launch,
-    Wires,
     ready_flag,
     stage_flag,
-    staging_rows,
 )
-from dgcl.transport.cuda.wire import Message, Wire
+from dgcl.transport.cuda.staged_rows import FLAG_THREADS, MAIN, NETWORK, CallKind, StagedRows
 
-#: Number of the network's stream in a prepared list, behind those of :mod:`dgcl.transport.cuda.lane_copies`.
-NETWORK: Final = 3
-
-_MAIN: Final = 0
-_THREADS: Final = 32
 _WORD: Final = 8
-_HELLO: Final = 16  # a line's call and tag
+_ANNOUNCEMENT_BYTES: Final = 16  # a line's call and tag
 
-#: (peer, which base, offset to it, bytes); of a place that is the same in all calls, base -1.
+#: (peer, which base, offset to it, bytes); base -1 where the offset is an address, the same in all calls.
 _Piece = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Ends:
-    """What a rank needs beside its :class:`~dgcl.transport.cuda.program.Wires` to send to partners.
+class Endpoint:
+    """What a rank needs beside its :class:`~dgcl.transport.cuda.program.RankAddresses` to send to partners.
 
     Attributes:
-        wire: What carries the messages.
-        stream: Where they are enqueued.
-        state: A state for waits there, with the rank's abort word.
-        greeted: The word that says that all partners make this call.
+        channel: Carries the messages.
+        stream: The stream on which they are enqueued.
+        state: Address of a state for waits there, with the rank's abort word.
+        agreed: Address of the word that says that all partners make this call.
     """
 
-    wire: Wire
+    channel: MessageChannel
     stream: int
     state: int
-    greeted: int
+    agreed: int
 
 
-class Groups:
-    """Adds what belongs to groups to a prepared list, and enqueues them in between.
+class Groups(StagedRows):
+    """Adds what belongs to groups to a prepared list, and enqueues the groups in between.
 
     Args:
-        device, program, ends, wires: Of the rank.
-        verb, row_bytes: Of the kind of call.
+        kind: The kind of call.
+        endpoint: Of the rank.
         prepared: The list.
-        upload: Puts a table onto the device.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        program: Program,
-        verb: int,
-        row_bytes: int,
-        ends: Ends,
-        wires: Wires,
-        prepared: Prepared,
-        upload: Callable[[np.ndarray], int],
-    ) -> None:
-        self._device, self._program, self._ends, self._wires = device, program, ends, wires
-        self._prepared, self._upload = prepared, upload
-        self._verb, self._row_bytes = verb, row_bytes
-        self._schedule = program.expand if verb == EXPAND else program.fold
-        self._staging = staging_rows(self._schedule, wires.staged | wires.partners)
-        self._events: dict[int, int] = {}  # that a stage's group has ended
+    def __init__(self, kind: CallKind, endpoint: Endpoint, prepared: Prepared) -> None:
+        super().__init__(kind, prepared)
+        self._endpoint = endpoint
+        self._events: dict[int, int] = {}  # by stage: its group has ended
         # (place in the list before which it comes, sends, receives)
         self._groups: list[tuple[int, list[_Piece], list[_Piece]]] = []
 
     def add(self, mark: Launch) -> None:
-        """What belongs to one of the marks in a list of launches."""
+        """Add what belongs to one of the marks in a list of launches."""
         if mark.kernel == BEGUN:
-            self._greet()
+            self._agree()
         elif mark.kernel == GROUPED:
             self._exchange(mark.stage)
-        elif mark.kernel == MET:
-            self._prepared.wait_event(self._events[mark.parameters[0]], _MAIN)
+        elif mark.kernel == RECEIVED:
+            self._prepared.wait_event(self._events[mark.parameters[0]], MAIN)
         elif mark.kernel == JOINED:
-            self._follow(NETWORK, _MAIN)
+            self._follow(NETWORK, MAIN)
 
     def enqueue(self, streams: list[int], call: int, bases: tuple[int, int, int]) -> None:
         """Enqueue the list, and its groups where they belong.
 
         Args:
             streams, call: As :meth:`dgcl.kernels.cuda_launch.Prepared.enqueue` takes them.
-            bases: Where peers' rows go, those that this rank only passes on, and rows on their way out.
+            bases: Addresses of the rows that peers write, of relay rows, and of the staging memory.
 
         Raises:
             CudaError, CommError: An operation, or a group, was refused. Those before it run.
         """
-        begin, places = 0, (*bases, 0)  # -1: offsets are addresses
+        begin, places = 0, (*bases, 0)  # base -1: offsets are addresses
         for place, sends, receives in self._groups:
             self._prepared.enqueue(streams, call, begin, place)
-            there, here = (
+            outgoing, incoming = (
                 [Message(peer, places[base] + offset, num_bytes) for peer, base, offset, num_bytes in pieces]
                 for pieces in (sends, receives)
             )
-            self._ends.wire.group(there, here, streams[NETWORK])
+            self._endpoint.channel.group(outgoing, incoming, streams[NETWORK])
             begin = place
         self._prepared.enqueue(streams, call, begin)
 
-    def _greet(self) -> None:
-        wires, ends = self._wires, self._ends
-        partners = sorted(wires.partners)
-        self._follow(_MAIN, NETWORK)
-        self._launch("announce", 1, ends.state, 0, 0, 0, 0)  # to nobody: it counts the call
-        self._wait({"address": wires.outbox, "multiplier": 1})
-        hello = [(peer, -1, wires.outbox, _HELLO) for peer in partners]
-        self._group(hello, [(peer, -1, int(wires.ready[peer]), _HELLO) for peer in partners])
-        flags = self._upload(records(FLAG, [ready_flag(wires, peer) for peer in partners]))
-        own = wires.state, wires.addresses
-        self._launch("resolve", -(-len(partners) // _THREADS), *own, flags, len(partners), wires.words)
-        greeted = {"address": ends.greeted, "multiplier": 1}
-        self._launch("signal", 1, wires.state, self._upload(records(FLAG, [greeted])), 1)
-        self._wait(greeted)
+    def _agree(self) -> None:
+        """Exchange the calls with all partners, and compare them."""
+        addresses, endpoint = self._kind.addresses, self._endpoint
+        partners = sorted(addresses.partners)
+        self._follow(MAIN, NETWORK)
+        self._launch("announce", 1, endpoint.state, 0, 0, 0, 0, stream=NETWORK)  # to no peer: counts the call
+        self._wait_here({"address": addresses.outbox, "multiplier": 1})
+        outgoing = [(peer, -1, addresses.outbox, _ANNOUNCEMENT_BYTES) for peer in partners]
+        incoming = [(peer, -1, int(addresses.ready[peer]), _ANNOUNCEMENT_BYTES) for peer in partners]
+        self._group(outgoing, incoming)
+        flags = self._kind.upload(records(FLAG, [ready_flag(addresses, peer) for peer in partners]))
+        tables = addresses.state, addresses.address_table, flags, len(partners), addresses.words
+        self._launch("resolve", -(-len(partners) // FLAG_THREADS), *tables, stream=NETWORK)
+        agreed = {"address": endpoint.agreed, "multiplier": 1}
+        self._signal(agreed, NETWORK)
+        self._wait_here(agreed)
 
     def _exchange(self, stage: int) -> None:
-        schedule, wires = self._schedule, self._wires
+        """Exchange the rows of a stage with all partners, behind their packing."""
+        kind, schedule, addresses = self._kind, self._schedule, self._kind.addresses
         sends: list[_Piece] = []
         receives: list[_Piece] = []
         for i in np.flatnonzero(schedule.send_stage == stage).tolist():
             peer = int(schedule.send_peer[i])
-            if peer in wires.partners:
+            if peer in addresses.partners:
                 row = self._staging[i]
                 for count in schedule.send_count[i].tolist():
-                    sends += self._piece(peer, 2, row, count)
+                    sends += self._rows(peer, 2, row, count)
                     row += count
-                sends.append((peer, -1, wires.handed, _WORD))
+                sends.append((peer, -1, addresses.packed, _WORD))
         for i in np.flatnonzero(schedule.recv_stage == stage).tolist():
             peer = int(schedule.recv_peer[i])
-            if peer in wires.partners:
+            if peer in addresses.partners:
                 for portion, count in enumerate(schedule.recv_count[i].tolist()):
-                    base = portion if self._verb == EXPAND else 0
-                    receives += self._piece(peer, base, int(schedule.recv_to[i, portion]), count)
-                receives.append((peer, -1, int(wires.done[peer]), _WORD))
+                    base = portion if kind.verb == EXPAND else 0
+                    receives += self._rows(peer, base, int(schedule.recv_to[i, portion]), count)
+                receives.append((peer, -1, int(addresses.done[peer]), _WORD))
         if sends:
-            self._follow(_MAIN, NETWORK)
-            self._wait(stage_flag(self._program, wires.handed, stage))
+            self._follow(MAIN, NETWORK)
+            self._wait_here(stage_flag(kind.program, addresses.packed, stage))
         self._group(sends, receives)
-        self._events[stage] = event = self._device.driver.create_event()
-        self._prepared.record_event(event, NETWORK)
+        self._events[stage] = self._record(NETWORK)
 
-    def _piece(self, peer: int, base: int, first_row: int, count: int) -> list[_Piece]:
+    def _rows(self, peer: int, base: int, first_row: int, count: int) -> list[_Piece]:
         """Rows as a message; none where they have no bytes, as both ends know."""
-        num_bytes = count * self._row_bytes
-        return [(peer, base, first_row * self._row_bytes, num_bytes)] if num_bytes else []
+        row_bytes = self._kind.row_bytes
+        return [(peer, base, first_row * row_bytes, count * row_bytes)] if count * row_bytes else []
 
     def _group(self, sends: list[_Piece], receives: list[_Piece]) -> None:
         self._groups.append((len(self._prepared), sends, receives))
 
-    def _follow(self, before: int, after: int) -> None:
-        event = self._device.driver.create_event()
-        self._prepared.record_event(event, before)
-        self._prepared.wait_event(event, after)
-
-    def _wait(self, flag: dict[str, int]) -> None:
-        self._launch("wait", 1, self._ends.state, self._upload(records(FLAG, [flag])), 1)
-
-    def _launch(self, kernel: str, blocks: int, *parameters: int) -> None:
-        threads = 1 if kernel == "wait" else _THREADS
-        self._prepared.launch(self._device.kernels[kernel], blocks, threads, *parameters, stream=NETWORK)
+    def _wait_here(self, flag: dict[str, int]) -> None:
+        """Let the network's stream wait for a flag, with its own state."""
+        self._wait(flag, NETWORK, self._endpoint.state)

@@ -109,18 +109,18 @@ class Lanes:
             self._at[self.rank] = self._register(own)
         except (CudaError, MemoryError) as error:
             problem = f"rank {self.rank}: {error}"
-        cards = control.exchange((self._file.handle, size, sorted(staged), problem))
+        descriptors = control.exchange((self._file.handle, size, sorted(staged), problem))
         self._slots_begin = control.world_size * _LINES_BYTES
-        self._order = [order for _, _, order, _ in cards]
-        if not any(problem for *_, problem in cards):
+        self._order = [order for _, _, order, _ in descriptors]
+        if not any(problem for *_, problem in descriptors):
             try:
                 for peer in sorted(staged):
-                    file = PeerFile(cards[peer][0])
+                    file = PeerFile(descriptors[peer][0])
                     self._opened.append(file)
-                    self._at[peer] = self._register(file.map(0, -(-cards[peer][1] // 4096) * 4096))
+                    self._at[peer] = self._register(file.map(0, -(-descriptors[peer][1] // 4096) * 4096))
             except (CudaError, OSError, ValueError) as error:
                 problem = f"rank {self.rank}: {error}"
-        problems = [problem for *_, problem in cards] + control.exchange(problem)
+        problems = [problem for *_, problem in descriptors] + control.exchange(problem)
         if any(problems):
             raise CommError(f"no way between devices: {next(filter(None, problems))}")
         self._own = own.memory[: self._slots_begin].view(np.int64)

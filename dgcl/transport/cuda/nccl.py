@@ -33,7 +33,7 @@ from dgcl.errors import CommError
 from dgcl.ranks.control import Control, GroupControl, can_use_network
 from dgcl.ranks.groups import in_time
 from dgcl.transport.cuda.gpu import Device
-from dgcl.transport.cuda.wire import Message, Wire
+from dgcl.transport.cuda.message_channel import Message, MessageChannel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,8 +51,8 @@ _MOST_PLACES: Final = 4096
 _ENDS_PROCESSES: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
 
 
-class NcclWire:
-    """A :class:`~dgcl.transport.cuda.wire.Wire` over a backend of ``torch.distributed`` that sends and receives in groups.
+class NcclChannel:
+    """A :class:`~dgcl.transport.cuda.message_channel.MessageChannel` over a backend of ``torch.distributed`` that sends and receives in groups.
 
     Args:
         group: The backend, used for nothing else.
@@ -120,9 +120,9 @@ class NcclWire:
         return found
 
 
-def open_wire(
+def open_nccl(
     control: Control, device: Device, partners: Iterable[int], timeout: float, asked: bool = False
-) -> tuple[Wire | None, str]:
+) -> tuple[MessageChannel | None, str]:
     """A wire by NCCL between all ranks of the job, and why there is none. Collective; every rank gets the same.
 
     Args:
@@ -139,11 +139,11 @@ def open_wire(
     if problem:
         return None, problem
     store = cast(GroupControl, control).next_store()
-    wire: NcclWire | None = None
+    wire: NcclChannel | None = None
     # A rank whose NCCL refuses at once waits for those whose NCCL waits in vain, as long as ranks do in set-up.
     seconds = min(timeout, _CONNECTING, cast(GroupControl, control).timeout / 2)
 
-    def connect() -> NcclWire:
+    def connect() -> NcclChannel:
         import torch.distributed as dist
 
         assert store is not None
@@ -153,11 +153,11 @@ def open_wire(
             backend = dist.ProcessGroupNCCL(
                 dist.PrefixStore("nccl", store), control.rank, control.world_size, options
             )
-            made.append(NcclWire(backend, device))
+            made.append(NcclChannel(backend, device))
             prove(made[0], device, control.rank, control.world_size, partners, seconds)
         return made[0]
 
-    made: list[NcclWire] = []
+    made: list[NcclChannel] = []
     try:
         if store is None:
             raise CommError("torch does not show its store")
@@ -189,7 +189,7 @@ def _hindrance(control: Control) -> str:
 
 
 def prove(
-    wire: Wire, device: Device, rank: int, world_size: int, partners: Iterable[int], seconds: float
+    wire: MessageChannel, device: Device, rank: int, world_size: int, partners: Iterable[int], seconds: float
 ) -> None:
     """Exchange a pattern with the next rank, the one before, and all partners, and compare it.
 

@@ -1,6 +1,6 @@
 """Ranks on other machines, as a rank on a device sees them: a wire for rows, and the hosts' channel for news.
 
-Rows go from device to device by a :class:`~dgcl.transport.cuda.wire.Wire`; it carries no word of what went wrong. That is
+Rows go from device to device by a :class:`~dgcl.transport.cuda.message_channel.MessageChannel`; it carries no word of what went wrong. That is
 what the host's :class:`~dgcl.transport.network.channel.NetworkChannel` tells, which every rank has beside: who has failed and
 why, who has left, whose connection broke.
 """
@@ -16,8 +16,8 @@ from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.gpu import Device
-from dgcl.transport.cuda.nccl import open_wire
-from dgcl.transport.cuda.wire import Wire
+from dgcl.transport.cuda.message_channel import MessageChannel
+from dgcl.transport.cuda.nccl import open_nccl
 from dgcl.transport.shared_memory.control_page import CLOSED, ControlPage
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Network:
         partners: Those of them with which it exchanges rows.
     """
 
-    def __init__(self, program: Program, runtime: Runtime, wire: Wire | None, channel: str) -> None:
-        self._runtime, self.wire, self.channel = runtime, wire, channel
+    def __init__(self, program: Program, runtime: Runtime, wire: MessageChannel | None, channel: str) -> None:
+        self._runtime, self.messages, self.channel = runtime, wire, channel
         self.remote = frozenset(runtime.peers.remote.tolist())
         self.partners = partners_of(program, self.remote)
 
@@ -60,15 +60,15 @@ class Network:
         takes no longer than usual, and see to it that partners hear of the number."""
         if self._runtime.network is not None:
             self._runtime.network.calls_done = calls
-        if self.wire is not None:
-            ending = threading.Thread(target=self.wire.close, name="dgcl end of the wire", daemon=True)
+        if self.messages is not None:
+            ending = threading.Thread(target=self.messages.close, name="dgcl end of the wire", daemon=True)
             ending.start()
             ending.join(_DELIVERING)
 
     def abort(self) -> None:
         """End what is under way to and from partners; where that takes long, by itself."""
-        if self.wire is not None:
-            ending = threading.Thread(target=self.wire.abort, name="dgcl abort", daemon=True)
+        if self.messages is not None:
+            ending = threading.Thread(target=self.messages.abort, name="dgcl abort", daemon=True)
             ending.start()
             ending.join(_ABORTING)
 
@@ -77,7 +77,7 @@ class Network:
         if peer not in self.remote:
             return ""
         why = self._runtime.reasons[peer].removeprefix("network: ")
-        if self.wire is None:
+        if self.messages is None:
             return f"network, not used: no rows travel between machines ({why})"
         return f"network: NCCL, from device to device ({why})"
 
@@ -121,7 +121,7 @@ def join_network(
         return Network(program, runtime, None, channel), ""
     if channel == "gloo":
         return None, "asked for"
-    wire, why = open_wire(control, device, partners, timeout, channel == "nccl")
+    wire, why = open_nccl(control, device, partners, timeout, channel == "nccl")
     if wire is None and channel == "nccl":
         raise CommError(
             f'channel="nccl" cannot be had: {why}; use channel="auto", by which rows go through the hosts'

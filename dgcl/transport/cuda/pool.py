@@ -10,9 +10,9 @@ queued. Three rules keep that work safe, without the host ever waiting:
    writes a block again.
 2. Other streams are marked: an event on the stream that is current where a storage dies, and on each that was
    named by :meth:`DevicePool.use_on`, unless it is that of the last call. A block with a mark that has not been
-   passed is not handed out; where memory is short the next call waits for the marks instead, on the device.
+   passed is not packed out; where memory is short the next call waits for the marks instead, on the device.
 3. What a capture into a CUDA graph was given stays the graphs'. Within a capture it is reused in order; outside
-   it is never handed out again, because a graph may be replayed at any time.
+   it is never packed out again, because a graph may be replayed at any time.
 
 Allocations are never given back before the communicator is closed and every peer has let go of them.
 """
@@ -88,7 +88,7 @@ class DeviceFile:
 
 
 @dataclass(eq=False)
-class _Lent:
+class _InUse:
     """A block that a tensor lies over; goes back to its pool with the tensor's storage."""
 
     pool: DevicePool
@@ -126,8 +126,8 @@ class DevicePool:
         self.last_stream: int | None = None
         self.capturing = False
         self._blocks = BufferPool(cast(SegmentFile, self.file))
-        self._lent: weakref.WeakValueDictionary[int, _Lent] = weakref.WeakValueDictionary()
-        self._num_lent = 0
+        self._in_use: weakref.WeakValueDictionary[int, _InUse] = weakref.WeakValueDictionary()
+        self._num_in_use = 0
         self._returned: deque[_Returned] = deque()  # by finalisers, in whatever thread they run
         self._marked: list[_Returned] = []
         self._of_graphs: set[int] = set()  # addresses of blocks
@@ -140,9 +140,9 @@ class DevicePool:
         return self.file.size
 
     @property
-    def num_lent(self) -> int:
+    def num_in_use(self) -> int:
         """Blocks that tensors still lie over."""
-        return self._num_lent - len(self._returned)
+        return self._num_in_use - len(self._returned)
 
     def allocate(self, num_bytes: int, stream: int) -> Block:
         """A block for a call on ``stream``.
@@ -168,19 +168,19 @@ class DevicePool:
         elif self.capturing:
             self._in_graphs.append(block)
 
-    def lend(self, block: Block, num_bytes: int) -> Tensor:
+    def tensor_over(self, block: Block, num_bytes: int) -> Tensor:
         """A uint8 tensor over the first ``num_bytes`` (at least one) of a block, which is released when its
         storage dies."""
-        lent = self._lent[block.address] = _Lent(self, block)
-        self._num_lent += 1
-        return self._device.tensors.over(lent, block.address, num_bytes)
+        in_use = self._in_use[block.address] = _InUse(self, block)
+        self._num_in_use += 1
+        return self._device.tensors.over(in_use, block.address, num_bytes)
 
     def use_on(self, address: int, stream: int) -> bool:
         """Mark ``stream``, too, when the tensor that begins at ``address`` dies; False if there is none."""
-        lent = self._lent.get(address)
-        if lent is not None:
-            lent.streams.add(stream)
-        return lent is not None
+        in_use = self._in_use.get(address)
+        if in_use is not None:
+            in_use.streams.add(stream)
+        return in_use is not None
 
     def give_back(self, block: Block, streams: set[int]) -> None:
         """A storage has died; called in any thread, at any time."""
@@ -208,7 +208,7 @@ class DevicePool:
         """Sort what has come back: free, still marked, or the graphs'."""
         while self._returned:
             returned = self._returned.popleft()
-            self._num_lent -= 1
+            self._num_in_use -= 1
             if returned.block.address in self._of_graphs:
                 if self.capturing:
                     self._in_graphs.append(returned.block)

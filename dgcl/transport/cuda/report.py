@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dgcl.errors import DisagreementError
 from dgcl.kernels.cuda_tables import CALL
 from dgcl.program.model import Program
-from dgcl.transport.cuda.control_block import Look
+from dgcl.transport.cuda.control_block import Snapshot
 from dgcl.transport.shared_memory.waits import VERBS, count_rows, unpack_tag
 
 _MOST_WAITS = 5  # in a message
@@ -29,7 +29,7 @@ def place(program: Program, call: int, tag: int) -> str:
     return f"rank {program.rank}, {VERBS[verb_of(tag)]} (call {call})"
 
 
-def awaited(program: Program, look: Look, tag: int) -> list[Wait]:
+def awaited(program: Program, look: Snapshot, tag: int) -> list[Wait]:
     """What this rank's current call still needs of its peers; the earliest stage first."""
     call = look.state(CALL)
     schedule = (program.expand, program.fold)[verb_of(tag)]
@@ -49,7 +49,7 @@ def awaited(program: Program, look: Look, tag: int) -> list[Wait]:
     return sorted(waits)
 
 
-def suspects(waits: list[Wait], look: Look) -> str:
+def suspects(waits: list[Wait], look: Snapshot) -> str:
     """What is waited for, ranks that have not begun the call before those that may wait themselves."""
     call = look.state(CALL)
     begun = {peer: look.ready(peer)[0] >= call for _, peer, _ in waits}
@@ -63,7 +63,7 @@ def suspects(waits: list[Wait], look: Look) -> str:
 
 
 def differing(
-    program: Program, look: Look, tag: int, peers: Iterable[int], staged: frozenset[int]
+    program: Program, look: Snapshot, tag: int, peers: Iterable[int], staged: frozenset[int]
 ) -> DisagreementError | None:
     """Which of some peers, whom this rank's call needs, makes another call; None: nobody.
 

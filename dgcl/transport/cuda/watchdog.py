@@ -31,7 +31,7 @@ from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.kernels.cuda_tables import CALL, DISAGREES, FAULT
 from dgcl.program.model import Program
 from dgcl.transport.cuda.connect import Connections
-from dgcl.transport.cuda.control_block import Look
+from dgcl.transport.cuda.control_block import Snapshot
 from dgcl.transport.cuda.gpu import CudaError
 from dgcl.transport.cuda.network import Network
 from dgcl.transport.cuda.pool import DevicePool
@@ -78,7 +78,7 @@ class Watchdog:
         self._failed = threading.Event()
         self._lock = threading.Lock()
         self._leaving = threading.Event()
-        self._last: Look | None = None
+        self._last: Snapshot | None = None
         self._since = self._looked = self._ticked = time.monotonic()
         self._cut_short = False
         self._thread = threading.Thread(
@@ -162,7 +162,7 @@ class Watchdog:
         if not self.unfinished:
             self._last, self._since = None, now
             return
-        look = self._look()
+        look = self._snapshot()
         if look is not None and not look.same_as(self._last):
             self._last, self._since = look, now
         self._judge(look, late=time.monotonic() - self._since >= self._timeout)
@@ -177,19 +177,19 @@ class Watchdog:
             self._fail(mine, posted=error)
         return report is not None
 
-    def _look(self) -> Look | None:
+    def _snapshot(self) -> Snapshot | None:
         """The rank's flags; None if the device does not even copy."""
-        page, words = self._connections.page, self._connections.words
-        page.start_look(words)
+        page, words = self._connections.page, self._connections.control_block
+        page.start_snapshot(words)
         end = time.monotonic() + _LOOK_TAKES
-        while (look := page.look()) is None and time.monotonic() < end:
+        while (look := page.snapshot()) is None and time.monotonic() < end:
             time.sleep(_TICK / 4)
         if look is not None and self._connections.lanes is not None:
             for peer, call, tag in self._connections.lanes.announcements():
-                look.note_ready(peer, call, tag)
+                look.set_ready(peer, call, tag)
         return look
 
-    def _judge(self, look: Look | None, late: bool) -> None:
+    def _judge(self, look: Snapshot | None, late: bool) -> None:
         """Fail if the call cannot or must not go on."""
         call, tag = self._connections.page.begun()
         if look is None or look.state(CALL) != call:  # the next call has begun since
@@ -199,7 +199,7 @@ class Watchdog:
             return
         if look.state(FAULT) == DISAGREES:
             schedule = (self._program.expand, self._program.fold)[verb_of(tag)]
-            others = [*schedule.send_peer.tolist(), *self._connections.wires.partners]
+            others = [*schedule.send_peer.tolist(), *self._connections.addresses.partners]
             found = differing(self._program, look, tag, others, frozenset())
             # A line may have been written over since a kernel read it.
             self.fail(found or disagreement(self._program, call, tag, "a peer announced another one"))
@@ -212,7 +212,7 @@ class Watchdog:
         gone = {peer: why for peer in needed_peers if (why := self._gone(peer, call)) is not None}
         if differs is not None or gone:
             # A peer may have done its part just before it went on: only what is still missing now is lost.
-            again = self._look()
+            again = self._snapshot()
             if again is None or again.state(CALL) != call:
                 return
             waits = awaited(self._program, again, tag)
@@ -262,7 +262,7 @@ class Watchdog:
     def _stop_device(self) -> None:
         with self._connections.device.current():
             try:
-                self._connections.page.stop(self._connections.words)
+                self._connections.page.stop(self._connections.control_block)
             except CudaError as error:
                 _log.warning("rank %d cannot stop its device: %s", self._program.rank, error)
 
@@ -271,12 +271,12 @@ class Watchdog:
         watched = [(rank, peer) for rank, peer in enumerate(self._connections.peers) if peer is not None]
         for _, peer in watched:
             peer.close()
-        self._connections.directory.let_go()
-        while watched or self._pool.num_lent:
+        self._connections.directory.release_peers()
+        while watched or self._pool.num_in_use:
             watched = [
                 (rank, peer)
                 for rank, peer in watched
-                if not peer.has_let_go and self._peers.gone(rank) != "has died"
+                if not peer.has_released and self._peers.gone(rank) != "has died"
             ]
             time.sleep(_LOOK_EVERY)
         try:

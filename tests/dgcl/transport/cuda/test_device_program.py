@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dgcl.kernels.cuda_tables import FLAG, TASK
-from dgcl.transport.cuda.program import EXPAND, FOLD, Launch, Wires, lay_out, peer_slot
+from dgcl.transport.cuda.program import EXPAND, FOLD, Launch, RankAddresses, lay_out, peer_slot
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.transport.cuda.device_worlds import CASES, ORDERS, run_case
 from tests.simulated import run_simulated
@@ -45,11 +45,11 @@ def laid_out(verb: int, trees: str = "line", rank: int = 1) -> tuple[list[Launch
     lines = {
         name: 1000 * (i + 1) + np.arange(4) for i, name in enumerate(("lines", "ready", "done", "raised"))
     }
-    wires = Wires(
-        state=7, addresses=8, words=9, num_words=7, maps=np.array([[50 + i, 3] for i in range(4)]), **lines
+    addresses = RankAddresses(
+        state=7, address_table=8, words=9, num_words=7, maps=np.array([[50 + i, 3] for i in range(4)]), **lines
     )
     kernel = "gather_16" if verb == EXPAND else "sum_float32_16"
-    return lay_out(world.programs[rank], verb, wires, kernel, 16, 64, 20, upload, 32), upload
+    return lay_out(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload, 32), upload
 
 
 @pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])

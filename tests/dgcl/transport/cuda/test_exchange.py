@@ -165,7 +165,7 @@ def test_results_that_die_while_they_are_written_are_not_handed_out_again() -> N
         rank.wait()
         for step, out in kept:
             assert torch.equal(out, rank.expanded(4, seed=step)), step
-        assert rank.exchange.pool.num_lent == len(kept)
+        assert rank.exchange.pool.num_in_use == len(kept)
 
     on_devices(random_world(5, 4, "random-2"), body, seed=3)
 
@@ -213,7 +213,7 @@ def test_calls_on_other_streams_come_in_order() -> None:
 
 @pytest.mark.parametrize("told", ["dies-there", "named", "not-told"])
 def test_a_block_that_another_stream_reads_is_not_handed_out(told: str) -> None:
-    """Where nobody is told of the reader, the block is handed out: so the test can see it."""
+    """Where nobody is told of the reader, the block is packed out: so the test can see it."""
 
     def body(rank: Rank) -> bool:
         side = rank.device.driver.create_stream()

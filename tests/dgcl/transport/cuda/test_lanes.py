@@ -109,7 +109,7 @@ def test_devices_that_are_kept_closed_use_the_host(monkeypatch: pytest.MonkeyPat
 
     def body(rank: Rank) -> int:
         both_verbs(rank, 3, torch.float32)
-        return len(rank.exchange._connections.wires.staged)
+        return len(rank.exchange._connections.addresses.staged)
 
     results, _ = on_devices(PAIR, body)
     assert results == [1, 1]
@@ -187,7 +187,7 @@ def test_such_a_call_is_not_captured() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
-def test_slices_cover_every_byte_once_in_the_same_order_at_both_ends(
+def test_slices_cover_every_byte_once_in_the_same_order_at_both_endpoint(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", size)

@@ -12,9 +12,9 @@ import torch
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.program.memory_report import predict_memory
 from dgcl.transport.cuda.exchange import DeviceExchange
-from dgcl.transport.cuda.nccl import NcclWire
+from dgcl.transport.cuda.message_channel import Message
+from dgcl.transport.cuda.nccl import NcclChannel
 from dgcl.transport.cuda.through_host import HostExchange
-from dgcl.transport.cuda.wire import Message
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
 from tests.dgcl.transport.cuda.fake_nccl import Hub, MachineRank, on_machines
@@ -373,7 +373,7 @@ def test_a_group_that_is_refused_is_closed() -> None:
     def body(rank: MachineRank) -> None:
         message = Message(1, rank.device.driver.allocate(8), 8)
         with pytest.raises(CommError, match="was aborted"):
-            NcclWire(Aborted(), rank.device).group([message], [message], 0)
+            NcclChannel(Aborted(), rank.device).group([message], [message], 0)
 
     on_machines(PAIR, (0, 1), lambda rank: body(rank) if rank.rank == 0 else None)
     assert done == ["_start_coalescing", "send", "recv", "_end_coalescing"]
@@ -403,14 +403,14 @@ def test_nccl_that_was_asked_for_must_work(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_the_rest_of_set_up_fails_the_wire_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    wires: list[Any] = []
+    addresses: list[Any] = []
 
     def refuse(self: Any, program: Any, control: Any, timeout: float, device: Any, network: Any) -> None:
-        wires.append(network.wire)
+        addresses.append(network.messages)
         raise MemoryError("no room on the device")
 
     monkeypatch.setattr(DeviceExchange, "__init__", refuse)
     with pytest.raises(MemoryError, match="no room on the device"):
         on_machines(PAIR, (0, 1), lambda rank: None)
-    assert len(wires) == 2
-    assert all(wire._group.aborted for wire in wires)
+    assert len(addresses) == 2
+    assert all(wire._group.aborted for wire in addresses)

@@ -20,7 +20,7 @@ class Message(NamedTuple):
     num_bytes: int
 
 
-class Wire(Protocol):
+class MessageChannel(Protocol):
     """Groups of messages between the ranks of a job, in the order of a stream.
 
     Between two ranks the k-th send of one meets the k-th receive of the other, over all groups.

@@ -1,0 +1,155 @@
+"""The operations of one kind of call (a verb, a row size, an element type), prepared once.
+
+What differs from call to call is written into the prepared operations before they are enqueued: the addresses of this
+rank's buffers (parameters of the kernel ``enter``, which puts them into tables on the device), and those of the copy of
+an expand's own rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.kernels.cuda_catalogue import sum_name
+from dgcl.kernels.cuda_launch import Prepared
+from dgcl.program.model import Program
+from dgcl.transport.cuda.gpu import Device
+from dgcl.transport.cuda.groups import Endpoint, Groups
+from dgcl.transport.cuda.lane_copies import LaneCopies
+from dgcl.transport.cuda.lanes import Lanes
+from dgcl.transport.cuda.program import (
+    BEGUN,
+    EXPAND,
+    GROUPED,
+    JOINED,
+    PACKED,
+    RECEIVED,
+    Launch,
+    RankAddresses,
+    lay_out,
+)
+from dgcl.transport.cuda.staged_rows import CallKind
+from dgcl.transport.cuda.tables import Tables
+from dgcl.transport.shared_memory.row_types import RowType
+
+_STATIC_PARAMETERS = 2  # of ``enter``: the tables
+_MARKS = (BEGUN, PACKED, GROUPED, RECEIVED, JOINED)
+
+
+class Operations:
+    """The operations of one kind of call.
+
+    Args:
+        device, program, addresses, tables: Of this rank.
+        verb: EXPAND or FOLD.
+        row_type: Element type and shape of a row.
+        unit: Bytes that a thread moves at a time; divides row size and addresses.
+        lanes: Host lanes; None where no peer needs them.
+        endpoint: For messages to other machines; None where no rows go there.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        program: Program,
+        verb: int,
+        addresses: RankAddresses,
+        tables: Tables,
+        row_type: RowType,
+        unit: int,
+        lanes: Lanes | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        kernel = f"gather_{unit}" if verb == EXPAND else sum_name(row_type.name, unit)
+        uploaded: dict[int, np.ndarray] = {}
+
+        def upload(table: np.ndarray) -> int:
+            address = tables.upload(table)
+            uploaded[address] = table
+            return address
+
+        most = device.blocks_at_once(kernel)
+        launches = lay_out(program, verb, addresses, kernel, unit, row_type.row_bytes, most, upload)
+        kind = CallKind(device, program, addresses, verb, row_type.row_bytes, upload)
+        # Two lists: waits by kernels, and by the stream itself before them.
+        self._lists = tuple(
+            _OperationList(kind, launches, uploaded, lanes, endpoint, stream_waits=stream_waits)
+            for stream_waits in (False, True)
+        )
+
+    def enqueue(
+        self,
+        streams: list[int],
+        call: int,
+        enter_parameters: tuple[int, ...],
+        copy: tuple[int, int] = (0, 0),
+        bases: tuple[int, int, int] = (0, 0, 0),
+        *,
+        stream_waits: bool = False,
+    ) -> None:
+        """Put a call into a stream.
+
+        Args:
+            streams: Handles: of the call's stream, then those for copies to and from the host, and for the network.
+            call: The call's number, for waits by the stream itself.
+            enter_parameters: The last parameters of ``enter``.
+            copy: Where own rows go, and where they are.
+            bases: Addresses of the rows that peers write, of relay rows, and of the staging memory.
+            stream_waits: Let the stream itself wait for flags, before the kernels that do.
+        """
+        self._lists[stream_waits].enqueue(streams, call, enter_parameters, copy, bases)
+
+
+class _OperationList:
+    """A kind of call with one kind of waits."""
+
+    def __init__(
+        self,
+        kind: CallKind,
+        launches: list[Launch],
+        uploaded: dict[int, np.ndarray],
+        lanes: Lanes | None,
+        endpoint: Endpoint | None,
+        *,
+        stream_waits: bool,
+    ) -> None:
+        device, addresses = kind.device, kind.addresses
+        self._prepared = prepared = Prepared(device.driver)
+        if stream_waits and not device.waits_in_streams:
+            return
+        first = (addresses.address_table, addresses.words)
+        self._enter_parameters = prepared.launch(device.kernels["enter"], 1, 1, *first, *[0] * 11)
+        own_bytes = kind.program.num_owned * kind.row_bytes if kind.verb == EXPAND else 0
+        self._copy = len(prepared) if own_bytes else -1
+        prepared.copy(0, 0, own_bytes)
+        self._lane_copies = None if lanes is None else LaneCopies(kind, lanes, prepared)
+        self._groups = None if endpoint is None else Groups(kind, endpoint, prepared)
+        for launch in launches:
+            if launch.kernel in _MARKS:
+                for staged in (self._lane_copies, self._groups):
+                    if staged is not None:
+                        staged.add(launch)
+                continue
+            if stream_waits and launch.kernel == "wait":
+                # The kernel follows all the same: it tells a stop from a flag.
+                for flag in uploaded[launch.parameters[1]]:
+                    prepared.wait_value(int(flag["address"]), int(flag["multiplier"]), int(flag["offset"]))
+            kernel = device.kernels[launch.kernel]
+            prepared.launch(kernel, launch.blocks, launch.threads, *launch.parameters)
+
+    def enqueue(
+        self,
+        streams: list[int],
+        call: int,
+        enter_parameters: tuple[int, ...],
+        copy: tuple[int, int],
+        bases: tuple[int, int, int],
+    ) -> None:
+        self._enter_parameters[_STATIC_PARAMETERS:] = enter_parameters
+        if self._copy >= 0:
+            self._prepared.place_copy(self._copy, *copy)
+        if self._lane_copies is not None:
+            self._lane_copies.place(bases)
+        if self._groups is not None:
+            self._groups.enqueue(streams, call, bases)
+        else:
+            self._prepared.enqueue(streams, call)

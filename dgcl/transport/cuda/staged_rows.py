@@ -1,0 +1,91 @@
+"""What host lanes and messages between machines have in common: rows that leave by staging memory.
+
+Rows for a peer whose memory cannot be written directly are gathered into staging memory of this rank. From there
+copies (:mod:`dgcl.transport.cuda.lane_copies`) or messages (:mod:`dgcl.transport.cuda.groups`) on other streams bring
+them on. Both add operations to the same prepared list, at the marks that :mod:`dgcl.transport.cuda.program` leaves
+there, and both are given the addresses of a call's buffers when it is enqueued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dgcl.kernels.cuda_launch import Prepared
+from dgcl.kernels.cuda_tables import FLAG, records
+from dgcl.program.model import Program, Schedule
+from dgcl.transport.cuda.gpu import Device
+from dgcl.transport.cuda.program import EXPAND, RankAddresses, staging_rows
+
+#: Numbers of the streams in a prepared list: the caller's, copies to the host, copies from it, messages.
+MAIN: Final = 0
+OUT: Final = 1
+IN: Final = 2
+NETWORK: Final = 3
+
+FLAG_THREADS: Final = 32
+
+
+@dataclass(frozen=True)
+class CallKind:
+    """A verb with a row size, as one rank executes it.
+
+    Attributes:
+        device, program, addresses: Of the rank.
+        verb: EXPAND or FOLD.
+        row_bytes: Size of a row.
+        upload: Copies a table to the device, to stay there, and returns its address.
+    """
+
+    device: Device
+    program: Program
+    addresses: RankAddresses
+    verb: int
+    row_bytes: int
+    upload: Callable[[np.ndarray], int]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The program's part for this verb."""
+        return self.program.expand if self.verb == EXPAND else self.program.fold
+
+
+class StagedRows:
+    """Adds operations on other streams to a prepared list.
+
+    Args:
+        kind: The kind of call.
+        prepared: The list.
+    """
+
+    def __init__(self, kind: CallKind, prepared: Prepared) -> None:
+        self._kind, self._prepared, self._schedule = kind, prepared, kind.schedule
+        out_of_reach = kind.addresses.staged | kind.addresses.partners
+        self._staging = staging_rows(self._schedule, out_of_reach)
+
+    def _record(self, stream: int) -> int:
+        """A new event behind all that ``stream`` was given so far."""
+        event = self._kind.device.driver.create_event()
+        self._prepared.record_event(event, stream)
+        return event
+
+    def _follow(self, before: int, after: int) -> None:
+        """Let stream ``after`` go on behind all that stream ``before`` was given so far."""
+        self._prepared.wait_event(self._record(before), after)
+
+    def _launch(self, kernel: str, blocks: int, *parameters: int, stream: int) -> None:
+        threads = 1 if kernel == "wait" else FLAG_THREADS
+        self._prepared.launch(self._kind.device.kernels[kernel], blocks, threads, *parameters, stream=stream)
+
+    def _wait(self, flag: dict[str, int], stream: int, state: int = 0) -> None:
+        """Wait for a flag, with ``state`` instead of the rank's own."""
+        table = self._kind.upload(records(FLAG, [flag]))
+        self._launch("wait", 1, state or self._kind.addresses.state, table, 1, stream=stream)
+
+    def _signal(self, flag: dict[str, int], stream: int) -> None:
+        """Set a flag behind all that the stream did before."""
+        table = self._kind.upload(records(FLAG, [flag]))
+        self._launch("signal", 1, self._kind.addresses.state, table, 1, stream=stream)

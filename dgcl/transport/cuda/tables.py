@@ -1,0 +1,51 @@
+"""Tables in device memory that stay as long as the communicator."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.transport.cuda.gpu import Device
+
+_CHUNK = 1 << 20
+_ALIGN = 256
+
+
+class Tables:
+    """Allocates and uploads tables; uploads are still under way when :meth:`upload` returns.
+
+    Attributes:
+        event: Has happened when all uploads are done.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._chunks: list[int] = []
+        self._free = self._end = 0
+        self.event = device.driver.create_event()
+
+    def upload(self, table: np.ndarray) -> int:
+        """Copy a table to the device; returns its address there."""
+        raw = np.ascontiguousarray(table)
+        address = self.allocate(raw.nbytes)
+        if raw.nbytes:
+            self._device.upload(address, raw)
+        self._device.driver.record_event(self.event, self._device.side)
+        return address
+
+    def allocate(self, num_bytes: int) -> int:
+        """Device memory for a table, set to zero."""
+        size = max(-(-num_bytes // _ALIGN), 1) * _ALIGN
+        if self._free + size > self._end:
+            chunk = max(size, _CHUNK)
+            self._free = self._device.driver.allocate(chunk)
+            self._end = self._free + chunk
+            self._chunks.append(self._free)
+            self._device.driver.clear(self._free, chunk, self._device.side)
+        address, self._free = self._free, self._free + size
+        return address
+
+    def free(self) -> None:
+        """Give the memory back; no kernel may use it any more."""
+        while self._chunks:
+            self._device.driver.free(self._chunks.pop())
+        self._device.driver.destroy_event(self.event)
