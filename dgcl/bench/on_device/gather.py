@@ -50,7 +50,9 @@ class Shared:
             except CudaError as error:
                 problem = str(error)
             descriptors = self._control.exchange((self._directory.descriptor(problem), size))
-            problem = next((descriptor.unreachable for descriptor, _ in descriptors if descriptor.unreachable), "")
+            problem = next(
+                (descriptor.unreachable for descriptor, _ in descriptors if descriptor.unreachable), ""
+            )
             try:
                 for rank, (descriptor, theirs) in enumerate([] if problem else descriptors):
                     address = self._address

@@ -46,7 +46,12 @@ def laid_out(verb: int, trees: str = "line", rank: int = 1) -> tuple[list[Launch
         name: 1000 * (i + 1) + np.arange(4) for i, name in enumerate(("lines", "ready", "done", "raised"))
     }
     addresses = RankAddresses(
-        state=7, address_table=8, words=9, num_words=7, maps=np.array([[50 + i, 3] for i in range(4)]), **lines
+        state=7,
+        address_table=8,
+        words=9,
+        num_words=7,
+        maps=np.array([[50 + i, 3] for i in range(4)]),
+        **lines,
     )
     kernel = "gather_16" if verb == EXPAND else "sum_float32_16"
     return lay_out(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload, 32), upload
