@@ -1,25 +1,33 @@
-"""The runtime on CUDA devices: the programs of :mod:`dgcl.program`, enqueued on the caller's stream.
+"""The transport between CUDA devices: programs of :mod:`dgcl.program`, enqueued on the caller's stream.
 
-=============================== =======================================================================
-module                          what
-=============================== =======================================================================
-:mod:`dgcl.transport.cuda.program`      a program as a list of launches
-:mod:`dgcl.transport.cuda.gpu`          one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.transport.cuda.pool`         buffers that peers can write to, packed out in the order of streams
-:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and what it shares with its host
-:mod:`dgcl.transport.cuda.directory`    where peers find a rank's memory, and opening it
-:mod:`dgcl.transport.cuda.connect`      setting all of it up, and how each pair of ranks exchanges rows
-:mod:`dgcl.transport.cuda.lanes`        rows of pairs without peer access, through the host's memory
-:mod:`dgcl.transport.cuda.lane_copies`  the copies on that way
-:mod:`dgcl.transport.cuda.message_channel`         what carries rows between machines, and :mod:`dgcl.transport.cuda.nccl`, which does
-:mod:`dgcl.transport.cuda.groups`       the messages of a call on that way
-:mod:`dgcl.transport.cuda.network`      ranks on other machines: a wire for rows, the hosts' channel for news
-:mod:`dgcl.transport.cuda.plan`         the operations of one kind of call, prepared once
-:mod:`dgcl.transport.cuda.watchdog`     deadlines, lost peers, stopping the device
-:mod:`dgcl.transport.cuda.exchange`     expand and fold of tensors
-:mod:`dgcl.transport.cuda.report`       what the device says of a call, as errors
-:mod:`dgcl.transport.cuda.through_host` between machines without a wire: down, along the plan on the CPU, and up
-=============================== =======================================================================
+Experimental: no report of a real device exists yet (docs/gpu.md). Imports :mod:`dgcl.program`, :mod:`dgcl.ranks`,
+:mod:`dgcl.kernels`, and the shared-memory and network transports.
+
+==============================================  =======================================================================
+module                                          what
+==============================================  =======================================================================
+:mod:`dgcl.transport.cuda.exchange`             expand and fold of tensors
+:mod:`dgcl.transport.cuda.program`              a program as a list of launches
+:mod:`dgcl.transport.cuda.operations`           the operations of one kind of call, prepared once
+:mod:`dgcl.transport.cuda.gpu`                  one device: driver, kernels, streams, the tensors of torch
+:mod:`dgcl.transport.cuda.pool`                 buffers that peers can write to, reused in stream order
+:mod:`dgcl.transport.cuda.tables`               tables in device memory
+:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and the page shared with its host
+:mod:`dgcl.transport.cuda.directory`            the list of a rank's allocations, and how peers open them
+:mod:`dgcl.transport.cuda.connect`              sets all of it up (:mod:`~dgcl.transport.cuda.connections`), and tests
+                                                by transfers which devices reach each other
+                                                (:mod:`~dgcl.transport.cuda.probe`)
+:mod:`dgcl.transport.cuda.staged_rows`          what the next two have in common
+:mod:`dgcl.transport.cuda.lanes`                pairs without peer access: rows through the host's memory, by copies
+                                                (:mod:`~dgcl.transport.cuda.lane_copies`)
+:mod:`dgcl.transport.cuda.groups`               ranks on other machines: groups of messages
+                                                (:mod:`~dgcl.transport.cuda.message_channel`) by NCCL
+                                                (:mod:`~dgcl.transport.cuda.nccl`), errors by the hosts
+                                                (:mod:`~dgcl.transport.cuda.network`)
+:mod:`dgcl.transport.cuda.watchdog`             deadlines, lost peers, stopping the device
+:mod:`dgcl.transport.cuda.report`               a snapshot of the flags, as errors
+:mod:`dgcl.transport.cuda.through_host`         between machines without NCCL: down, along the plan on the CPU, and up
+==============================================  =======================================================================
 """
 
 from __future__ import annotations
@@ -45,10 +53,10 @@ def connect_device(
     runtime: Runtime,
     channel: str = "auto",
 ) -> DeviceExchange | HostExchange | None:
-    """The exchange of a device's tensors; None where there is no device. Collective.
+    """The exchange of a device's tensors; None where ranks compute on the CPU. Collective.
 
-    Where ranks of the job share no memory, or are not to use it, rows between them go by a wire
-    (:mod:`dgcl.transport.cuda.network`); where there is none, all rows go through the hosts, by their ``runtime``.
+    Where ranks of the job share no memory, or are not to use it, rows between them go by NCCL
+    (:mod:`dgcl.transport.cuda.network`); where that is not there, all rows go through the hosts, by their ``runtime``.
 
     Args:
         program, control, timeout, device, runtime: Of this rank.
@@ -71,7 +79,7 @@ def connect_device(
     try:
         return DeviceExchange(program, control, timeout, device, network)
     except BaseException:
-        network.abort()  # nobody else knows of its wire yet
+        network.abort()  # nobody else closes its channel
         raise
 
 
@@ -96,11 +104,11 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
             opened = open_device(wanted)
     except (ValueError, RuntimeError, CudaError) as error:
         problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
-    told = control.exchange((kind, problem))
-    for rank, (_, theirs) in enumerate(told):
+    reports = control.exchange((kind, problem))
+    for rank, (_, theirs) in enumerate(reports):
         if theirs:
             raise ValueError(f"{theirs} (on rank {rank})")
-    if len({kind for kind, _ in told}) > 1:
-        which = ", ".join(f"rank {rank}: {kind}" for rank, (kind, _) in enumerate(told))
+    if len({kind for kind, _ in reports}) > 1:
+        which = ", ".join(f"rank {rank}: {kind}" for rank, (kind, _) in enumerate(reports))
         raise ValueError(f"device: expected GPUs on all ranks or on none, got {which}")
     return opened

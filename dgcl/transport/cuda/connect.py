@@ -8,17 +8,17 @@ copy engine, and a word by a kernel, and the peers report what arrived.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dgcl.errors import CommError
-from dgcl.kernels.cuda_launch import Prepared
-from dgcl.kernels.cuda_tables import FLAG, MAP, MAP_ADDRESS, STATE_BYTES, records
+from dgcl.kernels.cuda_tables import MAP
 from dgcl.ranks.control import Control
-from dgcl.transport.cuda.control_block import LINE, PROOF, ControlBlock, HostPage, first_state
+from dgcl.transport.cuda.probe import try_stream_waits, write_patterns, wrong_patterns
+from dgcl.transport.cuda.connections import Connections
+from dgcl.transport.cuda.control_block import LINE, ControlBlock, HostPage, first_state
 from dgcl.transport.cuda.directory import MOST_ENTRIES, Descriptor, Directory, PeerMemory
 from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.cuda.groups import Endpoint
@@ -26,112 +26,14 @@ from dgcl.transport.cuda.lanes import Lanes
 from dgcl.transport.cuda.network import Network
 from dgcl.transport.cuda.program import RankAddresses, num_slots
 from dgcl.transport.cuda.tables import Tables
-from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.segments import Segment
 
 _log = logging.getLogger("dgcl")
 
 _ANNOUNCED_WORDS = 7
-_CLOSE_SECONDS = 5.0
-_CLOSE_POLL = 0.002
 _GRANULE = 2 << 20
 #: Base of the control block in a directory; the pool's allocations count from 0.
 _CONTROL_BLOCK_BASE = -1
-
-
-@dataclass(eq=False)
-class Connections:
-    """One rank's memory that peers see, and theirs as it sees it.
-
-    Attributes:
-        device, rank, world_size: Whose it is.
-        tables: Tables of this rank.
-        control_block, page, directory: What peers and the host see.
-        descriptors: What every rank said of itself.
-        peers: Memory of each peer; None for this rank, and for those out of reach.
-        addresses: Device addresses for laying out programs.
-        lanes: Host lanes; None where every pair of ranks on a machine reaches each other.
-        endpoint: For messages to other machines; None where this rank exchanges no rows with them.
-        reasons: Why each peer is reached the way it is.
-    """
-
-    device: Device
-    rank: int
-    world_size: int
-    tables: Tables
-    control_block: ControlBlock
-    page: HostPage
-    directory: Directory
-    descriptors: list[Descriptor]
-    peers: list[PeerMemory | None]
-    addresses: RankAddresses
-    lanes: Lanes | None
-    endpoint: Endpoint | None
-    reasons: list[str]
-
-    def map_new(self) -> str:
-        """Open what peers have allocated since, and tell the kernels; returns why not, if that failed."""
-        for rank, peer in enumerate(self.peers):
-            if peer is None:
-                continue
-            first = peer.num_known - 1  # the control block is no buffer
-            new = peer.open_new()
-            if len(new):
-                at = int(self.addresses.maps[rank, 0]) + first * MAP.itemsize
-                # Addresses last: a kernel takes a record as complete when it has one.
-                blank = new.copy()
-                blank["address"] = 0
-                self.device.upload(at, blank)
-                for i in range(len(new)):
-                    self.device.upload(at + i * MAP.itemsize + MAP_ADDRESS, new["address"][i : i + 1].copy())
-            if peer.broken:
-                return f"rank {self.rank} cannot open new device memory of rank {rank}: {peer.broken}"
-        return ""
-
-    def close(self) -> None:
-        """Give this rank's own memory back; nobody may use it any more.
-
-        A last snapshot or stop may still be under way: it is waited for. Where the device does not finish it, the
-        memory is kept.
-        """
-        end = time.monotonic() + _CLOSE_SECONDS
-        while not self.page.is_idle:
-            if time.monotonic() > end:
-                _log.debug("rank %d: the device does not end, its memory is not given back", self.rank)
-                return
-            time.sleep(_CLOSE_POLL)
-        self.tables.free()
-        self.device.driver.free(self.control_block.address)
-        self.page.close()
-        if self.lanes is not None:
-            self.lanes.close()
-        self.directory.close()
-
-    def shares_device_with(self, process: int, *, same: bool) -> list[int]:
-        """Other ranks on this rank's device that are threads of ``process`` (``same``), or are not."""
-        mine = self.descriptors[self.rank].uuid
-        return [
-            rank
-            for rank, each in enumerate(self.descriptors)
-            if rank != self.rank and each.uuid == mine and (each.process == process) == same
-        ]
-
-
-def enter_parameters(
-    tag: int, local: int, second: int, result: int, staging: int, buffer: Block, relay: Block | None
-) -> tuple[int, ...]:
-    """The parameters of the kernel ``enter`` that differ from call to call.
-
-    Args:
-        tag: Verb and row type of the call.
-        local, second, result, staging: Addresses for the first slots of the address table.
-        buffer, relay: Where peers may write.
-    """
-    places = [0] * 6
-    for i, block in enumerate((buffer, relay)):
-        if block is not None:
-            places[3 * i : 3 * i + 3] = block.segment.base, block.segment.size, block.offset
-    return local, second, result, staging, tag, *places
 
 
 def connect(device: Device, control: Control, network: Network | None = None) -> Connections:
@@ -152,10 +54,10 @@ def connect(device: Device, control: Control, network: Network | None = None) ->
     own = _allocate(device, world_size)
     descriptors = control.exchange(own.directory.descriptor(own.unreachable))
     peers, blocks, problems = _open_peers(device, rank, descriptors, remote, own.control_block)
-    _write_patterns(device, own.tables, rank, own.control_block, blocks)
-    _try_stream_waits(device, own.control_block, rank)
+    write_patterns(device, own.tables, rank, own.control_block, blocks)
+    try_stream_waits(device, own.control_block, rank)
     control.barrier()
-    for other in _wrong_patterns(device, own, rank):
+    for other in wrong_patterns(device, own.page, own.control_block, rank):
         if other not in remote:
             problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
     staged, reasons = _out_of_reach(rank, control.exchange(problems))
@@ -201,9 +103,7 @@ def _allocate(device: Device, world_size: int) -> _OwnMemory:
     size = -(-ControlBlock.num_bytes(world_size) // _GRANULE) * _GRANULE
     control_block = ControlBlock(driver.allocate(size), world_size)
     driver.clear(control_block.address, size, side)
-    state = first_state(page)
-    assert state.nbytes == STATE_BYTES
-    device.upload(control_block.address, state)
+    device.upload(control_block.address, first_state(page))
     unreachable = ""
     try:
         directory.add(Segment(_CONTROL_BLOCK_BASE, size, np.zeros(0, np.uint8), control_block.address))
@@ -241,59 +141,6 @@ def _open_peers(
         except (CudaError, OSError, CommError) as error:
             problems[other] = str(error)
     return peers, blocks, problems
-
-
-def _pattern(writer: int, reader: int) -> np.ndarray:
-    """``(32,)`` int64 that ``writer`` writes at ``reader``: the first word by a kernel, the second half by a copy."""
-    words = np.arange(PROOF // 8, dtype=np.int64) * 1_000_003 + writer * 65_537 + reader + 1
-    words[1 : PROOF // 16] = 0
-    return words
-
-
-def _write_patterns(
-    device: Device, tables: Tables, rank: int, own: ControlBlock, blocks: list[ControlBlock | None]
-) -> None:
-    """Write this rank's pattern into every peer that could be opened; waits for the device."""
-    prepared = Prepared(device.driver)
-    for other, theirs in enumerate(blocks):
-        if theirs is None or other == rank:
-            continue
-        pattern, half = _pattern(rank, other), PROOF // 2
-        flag = {"address": theirs.proof(rank), "offset": int(pattern[0])}
-        prepared.launch(device.kernels["signal"], 1, 32, own.address, tables.upload(records(FLAG, [flag])), 1)
-        prepared.copy(theirs.proof(rank) + half, tables.upload(pattern) + half, half)
-    prepared.enqueue([device.side])
-    device.driver.synchronize_stream(device.side)
-
-
-def _wrong_patterns(device: Device, own: _OwnMemory, rank: int) -> list[int]:
-    """Ranks whose pattern has not arrived in this rank's control block; waits for the device."""
-    own.page.start_snapshot(own.control_block)
-    device.driver.synchronize_stream(device.side)
-    snapshot = own.page.snapshot()
-    assert snapshot is not None
-    return [
-        other
-        for other in range(own.control_block.world_size)
-        if other != rank and not np.array_equal(snapshot.proof(other), _pattern(other, rank))
-    ]
-
-
-def _try_stream_waits(device: Device, own: ControlBlock, rank: int) -> None:
-    """Let the current stream and the side stream wait for a value that is there already.
-
-    Where the driver refuses, kernels wait instead; a line at INFO says so.
-    """
-    if not device.waits_in_streams:
-        return
-    try:
-        prepared = Prepared(device.driver)
-        prepared.wait_value(own.proof(rank), 0, 0)
-        for stream in (device.side, device.tensors.current_stream()):
-            prepared.enqueue([stream])
-    except CudaError as error:
-        device.waits_in_streams = False
-        _log.info("rank %d: kernels wait for flags, because streams cannot: %s", rank, error)
 
 
 def _rank_addresses(

@@ -1,21 +1,21 @@
-"""Expand and fold of tensors on a device: everything is enqueued on the caller's stream, nothing is waited for.
+"""Expand and fold of tensors on a device: everything is enqueued on the caller's stream, the host waits for nothing.
 
 A call takes blocks from the pool, enters their addresses, and enqueues its prepared operations
-(:mod:`dgcl.transport.cuda.plan`) in one go; the host is free before the device has begun. What can go wrong between ranks
-goes wrong later, on the device: the watchdog (:mod:`dgcl.transport.cuda.watchdog`) sees to it that it ends there and is
+(:mod:`dgcl.transport.cuda.operations`) at once; the host goes on before the device has begun. Errors between ranks
+occur later, on the device: the watchdog (:mod:`dgcl.transport.cuda.watchdog`) ends the call there, and the error is
 raised here, by the next call or by :meth:`DeviceExchange.synchronize`.
 
 **Streams.** The calls of a communicator are in one order, whatever streams they are made on: one on another stream
-than its predecessor waits, on the device, for that stream. Ranks that are threads and share a device must not
-share a stream: one's wait would stand before what the other does to end it.
+than its predecessor waits, on the device, for that stream. Ranks that are threads and share a device must not share a
+stream: one rank's wait would stand in front of what the other does to end it.
 
-**Graphs.** A call may be captured into a CUDA graph, after one call of its kind that was not: by then its tables are
-on the device, its kernels loaded, and its memory allocated. Replays count calls on the device; every rank must
-replay as often as the others. ``bytes_sent`` does not count them.
+**Graphs.** A call may be captured into a CUDA graph after one call of its kind that was not captured: by then its
+tables are on the device, its kernels loaded, and its memory allocated. Replays count calls on the device; every rank
+must replay as often as the others. ``bytes_sent`` does not count replays.
 
-**Waits** are done by kernels of one sleeping thread. Where the device is shared with another process such a kernel
-may hold the time slice that would end the wait, so there the stream itself waits first, if it can, until a
-call has been captured: from then on the host no longer knows the number of a call.
+**Waits** are kernels of one sleeping thread. Where the device is shared with another process, such a kernel may hold
+the time slice that would end the wait; so there the stream itself waits first, if it can, until a call has been
+captured: from then on the host does not know the number of a call.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
-from dgcl.transport.cuda.connect import connect, enter_parameters
+from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, CudaError, Device
 from dgcl.transport.cuda.network import Network
-from dgcl.transport.cuda.operations import Operations
+from dgcl.transport.cuda.operations import Operations, enter_parameters
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
@@ -63,12 +63,12 @@ class DeviceExchange:
         control: The control plane.
         timeout: Seconds without progress on the device after which a call has failed.
         device: This rank's device.
-        network: What joins it to ranks on other machines; None: all share memory.
+        network: Joins it to ranks on other machines; None: all share memory.
 
     Attributes:
         bytes_sent: ``(2, P)`` int64: bytes that calls so far write to each peer, by expand and by fold.
         pool: The rank's buffers.
-        staged_rows: Rows that leave by way of memory of their own, in an expand and in a fold: to ranks out of reach.
+        staged_rows: Rows that leave by staging memory, in an expand and in a fold: to ranks out of reach.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class DeviceExchange:
             self._connections, self.pool, program, control_page, peers, timeout, network
         )
         self._control_page, self._peers, self._network = control_page, peers, network
-        addresses, ends = self._connections.addresses, self._connections.endpoint
+        addresses, endpoint = self._connections.addresses, self._connections.endpoint
         self._other_streams: list[int] = []  # for copies out and in, and for the network
-        if addresses.staged or ends is not None:
+        if addresses.staged or endpoint is not None:
             with device.current():
                 copies = [device.driver.create_stream() if addresses.staged else 0 for _ in range(2)]
-            self._other_streams = [*copies, 0 if ends is None else ends.stream]
+            self._other_streams = [*copies, 0 if endpoint is None else endpoint.stream]
         self.staged_rows = [
             int(
                 schedule.send_count[
@@ -135,8 +135,7 @@ class DeviceExchange:
             np.add.at(self._rows_to[verb], schedule.send_peer, schedule.send_count.sum(1))
 
     def _reserve(self, control: Control) -> None:
-        """Memory that first calls are likely to need, opened by the peers now: while nothing runs, that cannot have to
-        wait for anything."""
+        """Allocate what first calls are likely to need; peers open it now, while no kernel runs that could delay them."""
         program = self._program
         rows = program.num_local + program.num_relay + program.num_arrivals
         try:
@@ -170,9 +169,11 @@ class DeviceExchange:
         second = relay.address if relay else buffer.address
         staging = self._scratch(self.staged_rows[EXPAND] * kind.row_bytes, stream)
         bases = buffer.address, second, staging.address if staging else 0
-        words = enter_parameters(pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay)
+        parameters = enter_parameters(
+            pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay
+        )
         copy = buffer.address, rows.data_ptr()
-        self._enqueue(EXPAND, operations, stream, words, copy, bases, rows, kind.row_bytes)
+        self._enqueue(EXPAND, operations, stream, parameters, copy, bases, rows, kind.row_bytes)
         for scratch in (relay, staging):
             if scratch is not None:
                 self.pool.release(scratch)
@@ -190,10 +191,10 @@ class DeviceExchange:
         operations = self._operations(FOLD, kind.row_bytes, rows.dtype, unit)
         staging = self._scratch(self.staged_rows[FOLD] * kind.row_bytes, stream)
         bases = arrivals.address, arrivals.address, staging.address if staging else 0
-        words = enter_parameters(
+        parameters = enter_parameters(
             pack_tag(FOLD, kind), rows.data_ptr(), arrivals.address, buffer.address, bases[2], arrivals, None
         )
-        self._enqueue(FOLD, operations, stream, words, (0, 0), bases, rows, kind.row_bytes)
+        self._enqueue(FOLD, operations, stream, parameters, (0, 0), bases, rows, kind.row_bytes)
         self.pool.release(arrivals)
         if staging is not None:
             self.pool.release(staging)
@@ -213,15 +214,15 @@ class DeviceExchange:
 
     @property
     def devices(self) -> list[str]:
-        """Which device each rank is on: equal for ranks that share one."""
+        """UUID of each rank's device; equal for ranks that share one."""
         return [descriptor.uuid for descriptor in self._connections.descriptors]
 
     def use_on(self, rows: Tensor, stream: int) -> None:
-        """Tell that a result is read on a stream other than that of the calls, and may die before that is done.
+        """Say that a result is read on another stream than that of the calls, and may be freed before that is done.
 
         Args:
             rows: A result of this communicator, or a view that begins where it begins.
-            stream: The handle of the stream.
+            stream: Handle of the stream.
         """
         self.pool.use_on(rows.data_ptr(), stream)
 
@@ -261,7 +262,7 @@ class DeviceExchange:
         """Nothing: free blocks may still be read by work that is queued."""
 
     def close(self) -> None:
-        """Leave, when the device has done this rank's calls. Idempotent, not collective; results stay valid."""
+        """Leave when the device has done this rank's calls. Idempotent, not collective; results stay valid."""
         if self._closed:
             return
         self._closed = True
@@ -279,7 +280,7 @@ class DeviceExchange:
         self._file.close()
 
     def _wait_for_calls(self) -> None:
-        """Until the last call is done; the watchdog ends those that are not."""
+        """Wait until the last call is done; the watchdog ends those that are not."""
         if self._call == 0:
             return
         end = time.monotonic() + self._timeout + 5.0
@@ -287,7 +288,7 @@ class DeviceExchange:
             time.sleep(_CLOSE_POLL)
 
     def _begin(self) -> int:
-        """The stream of a call, in its place in the order of calls."""
+        """Check that a call may be made, and put its stream behind that of the last call; returns the handle."""
         self.check_usable()
         driver, pool = self._device.driver, self.pool
         stream = self._device.tensors.current_stream()
@@ -343,7 +344,7 @@ class DeviceExchange:
         verb: int,
         operations: Operations,
         stream: int,
-        words: tuple[int, ...],
+        parameters: tuple[int, ...],
         copy: tuple[int, int],
         bases: tuple[int, int, int],
         rows: Tensor,
@@ -357,7 +358,7 @@ class DeviceExchange:
                 driver.wait_event(stream, tables.event)
         try:
             streams = [stream, *self._other_streams]
-            operations.enqueue(streams, self._call, words, copy, bases, stream_waits=self._stream_waits)
+            operations.enqueue(streams, self._call, parameters, copy, bases, stream_waits=self._stream_waits)
             if not self.pool.capturing:
                 driver.record_event(self._ended, stream)
         except CudaError as error:

@@ -29,10 +29,28 @@ from dgcl.transport.cuda.program import (
 )
 from dgcl.transport.cuda.staged_rows import CallKind
 from dgcl.transport.cuda.tables import Tables
+from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.row_types import RowType
 
 _STATIC_PARAMETERS = 2  # of ``enter``: the tables
 _MARKS = (BEGUN, PACKED, GROUPED, RECEIVED, JOINED)
+
+
+def enter_parameters(
+    tag: int, local: int, second: int, result: int, staging: int, buffer: Block, relay: Block | None
+) -> tuple[int, ...]:
+    """The parameters of the kernel ``enter`` that differ from call to call.
+
+    Args:
+        tag: Verb and row type of the call.
+        local, second, result, staging: Addresses for the first slots of the address table.
+        buffer, relay: Where peers may write.
+    """
+    places = [0] * 6
+    for i, block in enumerate((buffer, relay)):
+        if block is not None:
+            places[3 * i : 3 * i + 3] = block.segment.base, block.segment.size, block.offset
+    return local, second, result, staging, tag, *places
 
 
 class Operations:

@@ -30,7 +30,7 @@ from typing import Final
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.kernels.cuda_tables import CALL, DISAGREES, FAULT
 from dgcl.program.model import Program
-from dgcl.transport.cuda.connect import Connections
+from dgcl.transport.cuda.connections import Connections
 from dgcl.transport.cuda.control_block import Snapshot
 from dgcl.transport.cuda.gpu import CudaError
 from dgcl.transport.cuda.network import Network
