@@ -16,7 +16,6 @@ import numpy as np
 from dgcl.errors import CommError
 from dgcl.kernels.cuda_tables import MAP
 from dgcl.ranks.control import Control
-from dgcl.transport.cuda.probe import try_stream_waits, write_patterns, wrong_patterns
 from dgcl.transport.cuda.connections import Connections
 from dgcl.transport.cuda.control_block import LINE, ControlBlock, HostPage, first_state
 from dgcl.transport.cuda.directory import MOST_ENTRIES, Descriptor, Directory, PeerMemory
@@ -24,6 +23,7 @@ from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.cuda.groups import Endpoint
 from dgcl.transport.cuda.lanes import Lanes
 from dgcl.transport.cuda.network import Network
+from dgcl.transport.cuda.probe import try_stream_waits, write_patterns, wrong_patterns
 from dgcl.transport.cuda.program import RankAddresses, num_slots
 from dgcl.transport.cuda.tables import Tables
 from dgcl.transport.shared_memory.segments import Segment
