@@ -27,7 +27,7 @@ dgcl.launch(train, 4)
 PLANS = """
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
-from dgcl.planner.simulator import simulate
+from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology.resolve import preset
 for machine, ranks in (("dgx1", 8), ("dgx1x4", 32)):

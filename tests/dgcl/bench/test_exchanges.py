@@ -38,7 +38,7 @@ def test_exact_in_processes(way: str, case: str, rank_pool) -> None:
     assert rank_pool(3).run(both_ways, case, method, fold) == [[]] * 3
 
 
-@pytest.mark.parametrize("method", BASELINES.keys() - {"replication"})
+@pytest.mark.parametrize("method", [name for name in BASELINES if name != "replication"])
 @pytest.mark.parametrize("fold", ["sum", "atomic", "substages"])
 def test_gradients_are_those_of_the_plan(method: str, fold: str, rank_pool) -> None:
     expected_loss, expected = rank_pool(3).run(gradients, "directed", "direct")[0]
