@@ -100,9 +100,11 @@ class Pci:
 
     def walk(self) -> Iterator[Pci]:
         """This device and all below it, parents first."""
-        yield self
-        for child in self.below:
-            yield from child.walk()
+        pending = [self]
+        while pending:
+            device = pending.pop()
+            yield device
+            pending += reversed(device.below)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
 from dgcl.topology.machine_topology import machine_topology
 from dgcl.topology.rates import GPU_MODELS
+from dgcl.topology.read_file import read_file
 
 _LARGEST = 16 << 20  # bytes; a description of a machine takes kilobytes
 
@@ -129,11 +130,10 @@ def _text(data: bytes) -> str:
 
 def _read(path: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_LARGEST + 1)
+        data = read_file(path, _LARGEST)
     except OSError as error:
         raise type(error)(f"cannot read {path!r}: {error.strerror or error}") from None
-    if len(data) > _LARGEST:
+    if data is None:
         raise ValueError(f"{path}: is larger than {_LARGEST >> 20} MB, too large for a machine's description")
     return data
 

@@ -31,6 +31,7 @@ from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine
 from dgcl.topology.rates import MOST_NVLINKS, cpu_bus, pcie_rate
 
 _VERSIONS = ("1", "2")  # NCCL's and RCCL's
+_MOST_NAMES, _LONGEST_NAME = 20, 60  # of unknown attributes, in a note
 
 
 def parse_nccl_xml(data: bytes) -> Machine:
@@ -70,7 +71,9 @@ class _Reader:
         self._ranks: dict[int, Element] = {}
         extra = unknown_attributes(root)
         if extra:
-            self.notes.append(f"attributes that are not known were not looked at: {', '.join(extra)}")
+            names = ", ".join(name[:_LONGEST_NAME] for name in extra[:_MOST_NAMES])
+            more = f" and {len(extra) - _MOST_NAMES} more" if len(extra) > _MOST_NAMES else ""
+            self.notes.append(f"attributes that are not known were not looked at: {names}{more}")
 
     def cpu(self, element: Element) -> Cpu:
         have = element.attributes

@@ -31,9 +31,9 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _PROSE = re.compile(
     r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\].*|Device: \d+, .*|"
     r"Device=\d+ (CAN|CANNOT) Access Peer Device=\d+.*|\*\*\*NOTE:.*|So you can see .*|"
-    r"NOTE: .*|.*performance measurements.*|"
-    r".*[#$] .*p2pBandwidthLatencyTest.*|.*\.?/p2pBandwidthLatencyTest.*|```.*|\s*"
+    r"NOTE: .*|.*performance measurements.*|```.*|\s*"
 )
+_COMMAND = "p2pBandwidthLatencyTest"
 _MOST_BYTES = 16 << 20
 _MOST_GPUS = 1024
 
@@ -79,6 +79,12 @@ def parse_p2p_tables(text: str) -> P2pTables:
     return reader.finish()
 
 
+def _is_command(line: str) -> bool:
+    """Whether a line runs the test: by a path (``./p2pBandwidthLatencyTest``), or behind a prompt."""
+    before, found, _ = line.rpartition(_COMMAND)
+    return bool(found) and (f"/{_COMMAND}" in line or "# " in before or "$ " in before)
+
+
 class _Reader:
     def __init__(self) -> None:
         self._tables: dict[str, NDArray[np.float64]] = {}
@@ -100,7 +106,7 @@ class _Reader:
             self._title, self._name = match[1], ""
         elif words and words[0] in _CORNERS:
             self._open(words, number)
-        elif not _PROSE.fullmatch(line):
+        elif not _PROSE.fullmatch(line) and not _is_command(line):
             raise ValueError(
                 f"line {number}: expected a table of bandwidths or latencies (got {shown(line)})"
             )

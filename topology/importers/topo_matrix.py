@@ -33,7 +33,9 @@ _LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]|\[[04]m")
 _LEGEND = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#)\s*=.*")
 _NIC_LEGEND = re.compile(r"\s*(\S+):\s+(\S+)\s*")
-_COMMAND = re.compile(r".*nvidia-smi\s+topo\s.*|```.*|\s*[#$>]\s*|\s*\[?[\w.-]+@[\w.-]+[^@]*[#$%>]\s*")
+# The command that printed the matrix, a fence around it, or a shell's prompt: "$", "[me@node dir]$".
+_COMMAND = re.compile(r"```.*|\s*[#$>]\s*|.*nvidia-smi\s+topo\s.*")
+_PROMPT = re.compile(r"\[?[\w.-]+@[\w.-][^@]*[#$%>]")
 _AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
 _MOST_BYTES = 1 << 20
 _MOST_GPUS = 128  # of one machine
@@ -103,7 +105,7 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     if len(text) > _MOST_BYTES:
         raise ValueError("is larger than 1 MB, too large for a matrix of nvidia-smi")
     lines = [_ESCAPES.sub("", line).rstrip() for line in text.splitlines()]
-    start = next((i for i, line in enumerate(lines) if line.strip() and not _COMMAND.fullmatch(line)), None)
+    start = next((i for i, line in enumerate(lines) if line.strip() and not _is_command(line)), None)
     if start is None:
         raise ValueError("holds no matrix of nvidia-smi topo -m: it is empty")
     columns, affinity_columns = _header(lines[start], start + 1)
@@ -123,6 +125,11 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
         elif words:
             ended = _read_footer(line, number, columns, nic_names) or ended
     return _assemble(columns, affinity_columns, rows, nic_names, len(lines))
+
+
+def _is_command(line: str) -> bool:
+    """Whether a line is a command or a prompt, which stand around a matrix that was copied from a terminal."""
+    return _COMMAND.fullmatch(line) is not None or _PROMPT.fullmatch(line.strip()) is not None
 
 
 def _is_header(words: list[str]) -> bool:
@@ -203,7 +210,7 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
 
 def _read_footer(line: str, number: int, columns: list[str], nic_names: dict[str, str]) -> bool:
     """A line that is no row: whether the matrix is over with it."""
-    if _COMMAND.fullmatch(line):
+    if _is_command(line):
         return True
     if line.strip() in ("Legend:", "NIC Legend:") or _LEGEND.fullmatch(line):
         return True

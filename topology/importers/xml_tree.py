@@ -1,13 +1,12 @@
-"""A small, hardened XML reader: elements with their lines, and nothing that a stranger's file could abuse.
+"""A small, hardened XML reader: elements with their lines, in linear time and bounded memory.
 
-The standard library's expat reads the text; a document type, entities, processing instructions and text
-between the tags are refused, and size, depth and number of elements are limited. So there is nothing to
-expand and nothing to fetch.
+The standard library's expat reads the text. A document type, entities, processing instructions and text between the
+tags are refused; bytes, depth, elements, attributes and the length of a tag are limited. So there is nothing to expand
+and nothing to fetch. (``defusedxml`` refuses the same constructs, but knows neither lines nor these limits.)
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -16,7 +15,9 @@ from xml.parsers import expat
 MOST_BYTES = 16 << 20
 _MOST_ELEMENTS = 100_000
 _DEEPEST = 100
-_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_MOST_ATTRIBUTES = 64  # of an element
+_ALL_ATTRIBUTES = 500_000
+_LONGEST_TAG = 1 << 16  # bytes from one < to the next: expat keeps a whole tag in memory
 
 
 @dataclass(eq=False)
@@ -41,13 +42,38 @@ def parse_xml(data: bytes) -> Element:
     """The root element of a document.
 
     Raises:
-        ValueError: Not well-formed, or more than elements with attributes; names the line.
+        ValueError: Not well-formed, more than elements with attributes, or beyond a limit; names the line.
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"is larger than {MOST_BYTES >> 20} MB, too large for a machine's description")
-    # RCCL's own files open with a comment of dashes, which XML forbids and every reader of theirs lets pass.
-    # Comments end where the first --> is, and mean nothing; their line breaks stay, for the lines of errors.
-    return _Reader().read(_COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), data))
+    text = _without_comments(data)
+    _check_tag_lengths(text)
+    return _Reader().read(text)
+
+
+def _without_comments(data: bytes) -> bytes:
+    """The document without comments, whose line breaks stay: errors name lines.
+
+    RCCL's own files open with a comment of dashes, which XML forbids and NCCL's reader accepts. So comments are
+    removed before expat sees them: each ends at the first ``-->``. One that never ends is left for expat to refuse.
+    """
+    parts: list[bytes] = []
+    at = 0
+    while (start := data.find(b"<!--", at)) >= 0 and (end := data.find(b"-->", start + 4)) >= 0:
+        parts += (data[at:start], b"\n" * data.count(b"\n", start, end))
+        at = end + 3
+    return b"".join((*parts, data[at:]))
+
+
+def _check_tag_lengths(text: bytes) -> None:
+    """Refuse a tag (with the text behind it) that is too long, before expat collects its attributes."""
+    line = 1
+    for part in text.split(b"<"):
+        if len(part) > _LONGEST_TAG:
+            raise ValueError(
+                f"line {line}: a tag, or the text behind it, is longer than {_LONGEST_TAG >> 10} kB"
+            )
+        line += part.count(b"\n")
 
 
 class _Refused(ValueError):
@@ -58,7 +84,8 @@ class _Reader:
     def __init__(self) -> None:
         self._root: Element | None = None
         self._open: list[Element] = []
-        self._count = 0
+        self._num_elements = 0
+        self._num_attributes = 0
         parser = expat.ParserCreate()
         parser.ordered_attributes = False
         parser.StartElementHandler = self._start
@@ -88,9 +115,14 @@ class _Reader:
         raise _Refused(f"line {self._parser.CurrentLineNumber}: {what}")
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        self._count += 1
-        if self._count > _MOST_ELEMENTS:
+        self._num_elements += 1
+        self._num_attributes += len(attributes)
+        if self._num_elements > _MOST_ELEMENTS:
             self._refuse(f"more than {_MOST_ELEMENTS} elements")
+        if len(attributes) > _MOST_ATTRIBUTES:
+            self._refuse(f"<{tag[:30]}> has {len(attributes)} attributes, more than {_MOST_ATTRIBUTES}")
+        if self._num_attributes > _ALL_ATTRIBUTES:
+            self._refuse(f"more than {_ALL_ATTRIBUTES} attributes")
         if len(self._open) >= _DEEPEST:
             self._refuse(f"elements nested more than {_DEEPEST} deep")
         element = Element(tag, attributes, self._parser.CurrentLineNumber)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +77,15 @@ def test_unknown_models_and_missing_files(tmp_path: Path) -> None:
         import_topology(tmp_path / "nowhere")
     with pytest.raises(IsADirectoryError, match="cannot read"):
         import_topology(tmp_path)
+
+
+def test_only_files_and_standard_input_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: opening it would wait for ever
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(OSError, match=r"cannot read .*: it is not a regular file"):
+            import_topology(path)
+    code = "from dgcl.topology.importers import import_topology as i; print(i('/dev/stdin').topology.num_devices)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], input=MATRIX.encode(), stdout=subprocess.PIPE, check=True
+    )
+    assert found.stdout == b"3\n"

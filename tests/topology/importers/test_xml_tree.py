@@ -51,6 +51,19 @@ OUTSIDE = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>\n<a>&b;</a>"
         pytest.param(b"<a>" * 101 + b"</a>" * 101, "nested more than 100 deep", id="too deep"),
         pytest.param(b"<a>" + b"<b/>" * 100_001 + b"</a>", "more than 100000 elements", id="too many"),
         pytest.param(b"<a>" + b" " * (16 << 20) + b"</a>", "larger than 16 MB", id="too large"),
+        pytest.param(
+            b"<a>\n<b" + b"".join(b" c%d=''" % i for i in range(65)) + b"/></a>",
+            "line 2: <b> has 65 attributes, more than 64",
+            id="too many attributes",
+        ),
+        pytest.param(
+            b"<a>" + (b"<b" + b"".join(b" c%d=''" % i for i in range(64)) + b"/>") * 7813 + b"</a>",
+            "more than 500000 attributes",
+            id="too many attributes in all",
+        ),
+        pytest.param(
+            b"<a>\n<b c='" + b"x" * (64 << 10) + b"'/></a>", "line 2: a tag, .* 64 kB", id="too long a tag"
+        ),
     ],
 )
 def test_refused(data: bytes, message: str) -> None:
