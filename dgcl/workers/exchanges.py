@@ -1,0 +1,113 @@
+"""The two exchanges of an aggregation whose edges have workers: rows expanded to them, partial sums folded from them.
+
+With ``worker(u, v)`` the rank that sums edge u->v::
+
+    expand = {(u, r): some edge out of u has worker r, r != owner(u)}      the ranks that want u's row
+    fold   = {(v, r): some edge into v has worker r, r != owner(v)}        the ranks that contribute to v
+    aggregate = fold . local sum . expand          its adjoint = fold of the rows' gradients . local sum^T . expand of y's
+
+Both are ordinary demands. The ranks of a fold are its *contributors*: it is planned as the expand of the same demand, which
+its rows travel backwards. Every edge has one worker, and each worker has x_u and contributes to y_v by definition, so y is the
+full sum. Rows received in one aggregation, over all ranks: those of both demands together; its adjoint moves as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph
+from dgcl.relation.classes import ItemClasses, build_classes
+from dgcl.relation.demand import demand_of_pairs
+from dgcl.workers.cover import cover
+from dgcl.workers.head import head
+from dgcl.workers.tail import tail
+
+__all__ = ["EDGES", "Exchanges", "exchanges_of", "workers_of"]
+
+#: Ways to choose workers, by the names that users type.
+EDGES = ("head", "tail", "cover")
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanges:
+    """What travels in an aggregation.
+
+    Attributes:
+        worker: (E,) int32 the rank that sums each edge, in the order of ``graph.indices``.
+        expand: Vertices by the ranks that want their rows.
+        fold: Vertices by the ranks that contribute partial sums to them.
+        edges: (P,) int64 edges that each rank sums.
+    """
+
+    worker: NDArray[np.int32]
+    expand: ItemClasses
+    fold: ItemClasses
+    edges: NDArray[np.int64]
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Rows received by all ranks: (expanded, folded)."""
+        return self.expand.relation.deliveries, self.fold.relation.deliveries
+
+    @property
+    def imbalance(self) -> float:
+        """Edges of the fullest rank over the mean; 1 where there are no edges."""
+        return float(self.edges.max() / self.edges.mean()) if self.edges.any() else 1.0
+
+
+def workers_of(
+    edges: str,
+    graph: Graph,
+    part: NDArray[np.int32],
+    num_parts: int,
+    *,
+    group: NDArray[np.int64] | None = None,
+    imbalance: float | None = None,
+) -> NDArray[np.int32]:
+    """The worker of each edge by the name of the way to choose it.
+
+    Args:
+        edges: One of :data:`EDGES`.
+        graph, part, num_parts: The graph, the owner of each vertex, and how many ranks there are.
+        group, imbalance: As for :func:`dgcl.workers.cover.cover`; for ``cover`` alone.
+
+    Raises:
+        ValueError: An unknown name.
+    """
+    if edges == "head":
+        return head(graph, part)
+    if edges == "tail":
+        return tail(graph, part)
+    if edges == "cover":
+        return cover(graph, part, num_parts, group=group, imbalance=imbalance)
+    raise ValueError(f"edges must be one of {', '.join(EDGES)} (got {edges!r})")
+
+
+def exchanges_of(
+    graph: Graph, part: NDArray[np.int32], worker: NDArray[np.int32], num_parts: int
+) -> Exchanges:
+    """The exchanges that a choice of workers has.
+
+    Args:
+        graph: The graph.
+        part: (N,) the owner of each vertex.
+        worker: (E,) the rank that sums each edge, in the order of ``graph.indices``.
+        num_parts: How many ranks.
+
+    Raises:
+        ValueError: ``worker`` has another length than the graph's edges, or names no rank.
+    """
+    if len(worker) != graph.num_edges:
+        raise ValueError(
+            f"worker must have an entry for each of the graph's {graph.num_edges} edges (got {len(worker)})"
+        )
+    heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), graph.in_degrees())
+    return Exchanges(
+        worker,
+        build_classes(demand_of_pairs(part, graph.indices, worker, num_parts)),
+        build_classes(demand_of_pairs(part, heads, worker, num_parts)),
+        np.bincount(worker, minlength=num_parts),
+    )

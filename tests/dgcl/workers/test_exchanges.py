@@ -1,0 +1,167 @@
+"""Workers of edges, judged by sets: who sums what, which rows travel, and that no smaller cover exists."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.graph import Graph, as_graph
+from dgcl.relation.classes import ItemClasses
+from dgcl.workers.cover import cover
+from dgcl.workers.exchanges import EDGES, exchanges_of, workers_of
+
+
+def toy_24() -> Graph:
+    """u -> (u + 1) mod 24, u -> (5 u + 2) mod 24 and u -> u, without duplicates: 72 edges."""
+    edges = {(u, v) for u in range(24) for v in ((u + 1) % 24, (5 * u + 2) % 24, u)}
+    return as_graph(np.array(sorted(edges)).T, 24)
+
+
+def in_ranges(num_nodes: int, num_parts: int) -> np.ndarray:
+    return (np.arange(num_nodes) * num_parts // num_nodes).astype(np.int32)
+
+
+def pairs(graph: Graph) -> list[tuple[int, int]]:
+    """(tail, head) of each edge, in the order of ``graph.indices``."""
+    heads = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
+    return list(zip(graph.indices.tolist(), heads.tolist(), strict=True))
+
+
+def sets_of(classes: ItemClasses) -> set[tuple[int, int]]:
+    """(vertex, rank) pairs of a relation."""
+    found = set()
+    for c in range(classes.relation.num_classes):
+        words = classes.relation.dests[c]
+        ranks = [r for r in range(classes.relation.world_size) if int(words[r // 64]) >> (r % 64) & 1]
+        for item in classes.items[classes.class_ptr[c] : classes.class_ptr[c + 1]].tolist():
+            found |= {(item, rank) for rank in ranks}
+    return found
+
+
+def smallest_cover(edges: set[tuple[int, int]]) -> int:
+    """The size of a smallest vertex cover of a bipartite graph, by trying all sets of left nodes."""
+    left = sorted({u for u, _ in edges})
+    best = len(left)
+    for size in range(len(left) + 1):
+        for chosen in itertools.combinations(left, size):
+            best = min(best, size + len({v for u, v in edges if u not in chosen}))
+    return best
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "edges", "rows"),
+    [(2, "head", 14), (2, "tail", 12), (2, "cover", 12), (4, "head", 20), (4, "tail", 20), (4, "cover", 20)],
+)
+def test_rows_of_the_toy_graph(num_parts: int, edges: str, rows: int) -> None:
+    graph = toy_24()
+    part = in_ranges(24, num_parts)
+    made = exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts)
+    assert sum(made.rows) == rows
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, int]:
+    num_nodes = draw(st.integers(1, 12))
+    num_parts = draw(st.integers(1, 5))
+    vertex = st.integers(0, num_nodes - 1)
+    edges = draw(st.lists(st.tuples(vertex, vertex), max_size=24))
+    part = draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
+    array = np.array(edges, np.int64).reshape(-1, 2).T
+    return as_graph(array, num_nodes), np.array(part, np.int32), num_parts
+
+
+@given(problems(), st.sampled_from(EDGES))
+def test_each_edge_finds_its_source_and_its_sum_its_owner(
+    problem: tuple[Graph, np.ndarray, int], edges: str
+) -> None:
+    graph, part, num_parts = problem
+    made = exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts)
+    expand = {(u, w) for (u, _), w in zip(pairs(graph), made.worker.tolist(), strict=True) if w != part[u]}
+    fold = {(v, w) for (_, v), w in zip(pairs(graph), made.worker.tolist(), strict=True) if w != part[v]}
+    assert sets_of(made.expand) == expand
+    assert sets_of(made.fold) == fold
+    assert made.rows == (len(expand), len(fold))
+    assert made.edges.tolist() == [made.worker.tolist().count(rank) for rank in range(num_parts)]
+    if edges == "head":
+        assert not fold
+    if edges == "tail":
+        assert not expand
+
+
+@given(problems())
+def test_no_cover_moves_fewer_rows(problem: tuple[Graph, np.ndarray, int]) -> None:
+    graph, part, num_parts = problem
+    made = exchanges_of(graph, part, cover(graph, part, num_parts), num_parts)
+    least = 0
+    for i, j in itertools.permutations(range(num_parts), 2):
+        least += smallest_cover({(u, v) for u, v in pairs(graph) if part[u] == i and part[v] == j})
+    assert sum(made.rows) == least
+
+
+@given(problems())
+def test_cover_is_at_most_head_and_tail(problem: tuple[Graph, np.ndarray, int]) -> None:
+    graph, part, num_parts = problem
+    rows = {
+        edges: sum(exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts).rows)
+        for edges in EDGES
+    }
+    assert rows["cover"] <= min(rows["head"], rows["tail"])
+
+
+def star(num_leaves: int) -> tuple[Graph, np.ndarray]:
+    """Leaves of rank 0, all read by one vertex of rank 1: one partial sum instead of all rows."""
+    edges = np.stack([np.arange(num_leaves), np.full(num_leaves, num_leaves)])
+    return as_graph(edges, num_leaves + 1), np.array([0] * num_leaves + [1], np.int32)
+
+
+def test_a_hub_is_summed_where_its_sources_are() -> None:
+    graph, part = star(10)
+    made = exchanges_of(graph, part, cover(graph, part, 2), 2)
+    assert made.rows == (0, 1)
+    assert made.edges.tolist() == [10, 0]
+
+
+def test_the_bound_on_imbalance_gives_partial_sums_up() -> None:
+    graph, part = star(10)
+    made = exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2)
+    assert made.rows == (10, 0)
+
+
+@given(problems(), st.sampled_from([1.0, 1.2, 2.0]))
+def test_a_bound_overloads_nobody_that_the_head_does_not(
+    problem: tuple[Graph, np.ndarray, int], imbalance: float
+) -> None:
+    graph, part, num_parts = problem
+    bounded = exchanges_of(graph, part, cover(graph, part, num_parts, imbalance=imbalance), num_parts)
+    at_head = exchanges_of(graph, part, workers_of("head", graph, part, num_parts), num_parts)
+    most = imbalance * graph.num_edges / num_parts
+    assert (bounded.edges <= np.maximum(most, at_head.edges)).all()
+
+
+def test_pairs_of_machines() -> None:
+    # Ranks 0 and 1 are one machine, 2 and 3 another: within a machine edges are summed at the head.
+    graph = as_graph(np.array([[0, 1, 0, 1], [2, 2, 1, 3]]), 4)
+    part = np.arange(4, dtype=np.int32)
+    worker = cover(graph, part, 4, group=np.array([0, 0, 1, 1]))
+    by_edge = dict(zip(pairs(graph), worker.tolist(), strict=True))
+    assert by_edge[0, 1] == 1
+    assert sum(exchanges_of(graph, part, worker, 4).rows) <= 4
+
+
+@pytest.mark.parametrize("imbalance", [0.5, float("nan")])
+def test_bad_bounds_are_refused(imbalance: float) -> None:
+    graph, part = star(2)
+    with pytest.raises(ValueError, match="imbalance must be at least 1"):
+        cover(graph, part, 2, imbalance=imbalance)
+
+
+def test_unknown_names_are_refused() -> None:
+    graph, part = star(2)
+    with pytest.raises(ValueError, match=r"edges must be one of head, tail, cover \(got 'heads'\)"):
+        workers_of("heads", graph, part, 2)
+    with pytest.raises(ValueError, match=r"an entry for each of the graph's 2 edges \(got 3\)"):
+        exchanges_of(graph, part, np.zeros(3, np.int32), 2)
