@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number
+from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, step
@@ -40,6 +41,7 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument(
         "--method", metavar="M", default="auto", help="planner (default: auto, the best known)"
     )
+    add_edges(parser)
     add_replication(parser)
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
     parser.add_argument(
@@ -77,12 +79,16 @@ def plan(args: argparse.Namespace) -> int:
     for method in (args.method, *(args.compare or ())):
         if method != METHOD:  # which is not one of the planner's
             get_planner(method)  # an unknown method is refused before anything long is done
-    copying = check_replication(args)
-    check_problem(args)
-    _check_files(args)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
     if args.gap is not None:
         options = replace(options, gap=args.gap)
+    if args.edges is not None:
+        return plan_edges(args, options)
+    if args.fold_out is not None:
+        raise CliError("--fold-out goes with --edges")
+    copying = check_replication(args)
+    check_problem(args)
+    _check_files(args)
     made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
     relation = made.relation
     results: list[tuple[str | None, Callable[[Path], None]]] = [

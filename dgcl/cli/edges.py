@@ -1,0 +1,124 @@
+"""``dgcl plan --edges``: who sums the edges of an aggregation, and what both of its exchanges take."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from dgcl.cli.arguments import Parser
+from dgcl.cli.errors import CliError
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_json, print_table, seconds, step
+from dgcl.cli.problem import check_problem, graph_in_parts
+from dgcl.cli.topologies import resolve
+
+if TYPE_CHECKING:
+    from dgcl.planner import PlanOptions
+    from dgcl.workers.plans import AggregationPlan
+
+CHOICES = ("auto", "head", "tail", "cover")
+#: Options of the plan of one exchange, which say nothing of two.
+_OF_ONE_EXCHANGE = ("compare", "explain", "plot", "relation_out", "place", "hops")
+
+
+def add_edges(parser: Parser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--edges",
+        choices=CHOICES,
+        help="who sums an edge u->v of an aggregation: the owner of v (head), of u (tail), whichever moves fewer rows"
+        " (cover), or what is predicted fastest (auto); plans both exchanges, of rows and of partial sums",
+    )
+    parser.add_argument(
+        "--fold-out", metavar="F.npz", help="with --edges: write the plan of the partial sums"
+    )
+
+
+def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
+    """Plan an aggregation for each way to place its edges, and print them side by side."""
+    from dgcl.workers.plans import fastest
+
+    _check(args)
+    plans = _plans(args, options)
+    edge_seconds = 0.0 if args.work is None else args.work[0] * 1e-9
+    chosen = fastest(plans, edge_seconds) if args.edges == "auto" else args.edges
+    made = plans[chosen]
+    with ExitStack() as outputs:  # both files appear, or none
+        for path, one in ((args.out, made.expand), (args.fold_out, made.folded)):
+            if path is not None:
+                one.save(outputs.enter_context(replacing(path)))
+    facts = {name: _facts(one, edge_seconds) for name, one in plans.items()}
+    if args.json:
+        print_json({"edges": chosen, "placements": facts})
+        return 0
+    print_table(
+        ["edges", "expanded", "folded", "rows/vertex", "edges max/mean", "expand", "fold", "both", "bound"],
+        [
+            [
+                f"{name} <-" if name == chosen else name,
+                str(one["rows_expanded"]),
+                str(one["rows_folded"]),
+                f"{one['rows_per_vertex']:.3f}",
+                f"{one['imbalance']:.2f}",
+                seconds(one["expand_seconds"]),
+                seconds(one["fold_seconds"]),
+                seconds(one["exchange_seconds"]),
+                seconds(one["lower_bound_seconds"]),
+            ]
+            for name, one in facts.items()
+        ],
+    )
+    for path, what in ((args.out, "rows"), (args.fold_out, "partial sums")):
+        if path is not None:
+            print(f"plan of the {what} written to {path}")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what says nothing of two exchanges, before anything long is done."""
+    if args.graph is None:
+        raise CliError("--edges goes with a graph: who may sum an edge depends on the edges")
+    for name in _OF_ONE_EXCHANGE:
+        if getattr(args, name):
+            raise CliError(f"--{name.replace('_', '-')} goes without --edges, which plans two exchanges")
+    if args.work is not None and len(args.work) != 2:
+        raise CliError(f"--work must be two numbers, for an edge and for a row (got {len(args.work)})")
+    check_problem(args)
+    inputs = {"GRAPH": args.graph, "--part": args.part, "--topology": args.topology}
+    check_output("--out", args.out, inputs)
+    check_output("--fold-out", args.fold_out, {**inputs, "--out": args.out})
+
+
+def _plans(args: argparse.Namespace, options: PlanOptions) -> dict[str, AggregationPlan]:
+    from dgcl.workers.exchanges import EDGES, exchanges_of, workers_of
+    from dgcl.workers.plans import plan_exchanges
+
+    topology = resolve(args.topology, args.parts)
+    graph, part, _ = graph_in_parts(args, topology)
+    plans = {}
+    for edges in EDGES:
+        with step(f"planning both exchanges with edges at the {edges}"):
+            worker = workers_of(edges, graph, part, topology.num_devices)
+            exchanges = exchanges_of(graph, part, worker, topology.num_devices)
+            plans[edges] = plan_exchanges(exchanges, topology, args.method, options)
+    return plans
+
+
+def _facts(made: AggregationPlan, edge_seconds: float) -> dict[str, Any]:
+    """A placement as JSON values; rows over all ranks, seconds predicted."""
+    expanded, folded = made.exchanges.rows
+    num_nodes = len(made.exchanges.expand.owner)
+    return {
+        "rows_expanded": expanded,
+        "rows_folded": folded,
+        "rows_per_vertex": (expanded + folded) / num_nodes,
+        "edges": made.exchanges.edges.tolist(),
+        "imbalance": made.exchanges.imbalance,
+        "expand_seconds": made.expand.predicted_seconds,
+        "fold_seconds": made.fold.predicted_seconds,
+        "exchange_seconds": made.exchange_seconds,
+        "seconds": made.seconds(edge_seconds),
+        "lower_bound_seconds": made.expand.lower_bound_seconds + made.fold.bound.seconds,
+        "num_stages": [made.expand.num_stages, made.folded.num_stages],
+    }
