@@ -22,3 +22,38 @@ def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
         )
         for places in itertools.product(*(range(len(table)) for table in tables))
     ]
+
+
+def mark_samples(items: list[pytest.Item]) -> None:
+    """Mark cases of tests with ``@pytest.mark.sample(n)`` as slow, all but about one in `n`.
+
+    Each ``parametrize`` of the test is an axis; a case stays whose places on all axes add up to a multiple of `n`, so
+    that what stays is spread over all axes. So does a case of every value that would be left out.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None and hasattr(item, "callspec"):
+            tests.setdefault(item.nodeid.split("[", 1)[0], []).append(item)
+    for cases in tests.values():
+        seen: set[tuple[int, int]] = set()
+        places = [_places(item) for item in cases]
+        every = cases[0].get_closest_marker("sample").args[0]
+        kept = [sum(place) % every == 0 for place in places]
+        for stays, place in zip(kept, places, strict=True):
+            if stays:
+                seen.update(enumerate(place))
+        for item, stays, place in zip(cases, kept, places, strict=True):
+            if not stays and seen.issuperset(enumerate(place)):
+                item.add_marker(pytest.mark.slow)
+            seen.update(enumerate(place))
+
+
+def _places(item: Any) -> list[int]:
+    """The place of a case on each axis; names that are given together are one axis, a fixture with params is one."""
+    given = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    together = [
+        [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        for names in given
+    ]
+    repeated = {name for names in together for name in names[1:]}
+    return [place for name, place in sorted(item.callspec.indices.items()) if name not in repeated]

@@ -6,6 +6,7 @@ Rules are functions from a parsed file to the lines that break them; each is fir
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import pkgutil
 import subprocess
@@ -40,6 +41,7 @@ def sources(folder: str) -> list[Path]:
 ALL_FILES = [pytest.param(path, id=str(path.relative_to(ROOT))) for f in FOLDERS for path in sources(f)]
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 

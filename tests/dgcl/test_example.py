@@ -69,6 +69,7 @@ def train_and_check(model: str, layers_from: str, method: str = "auto", topology
         sys.path.remove(str(EXAMPLES))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layers_from", ["dgl", "pyg", "torch"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "commnet", "gat"])
 def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_pool) -> None:

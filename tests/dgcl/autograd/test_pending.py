@@ -73,6 +73,7 @@ def folds(case: str, world_size: int, dtype: torch.dtype) -> bool:
     return right
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 def test_gradients_are_added_in_place(case: Case, dtype: torch.dtype) -> None:
@@ -165,6 +166,7 @@ def layers(case: str, world_size: int, how: str, weighted: bool) -> tuple[torch.
     return collected, gradient
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("how", ["fused", "parts"])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -41,6 +41,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return chosen
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("layer", PAIR_LAYERS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_pair_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
@@ -106,6 +107,7 @@ def distinct_loops(case: Case) -> None:
         pytest.skip("PyG keeps one of several weights of a self loop, and does not say which")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize(
     "options",
@@ -135,6 +137,7 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
     np.testing.assert_allclose([edge[2] for edge in found], [edge[2] for edge in wanted], rtol=1e-13)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("transform_first", [False, True], ids=["exchange-first", "transform-first"])
 def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:

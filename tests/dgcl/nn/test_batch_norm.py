@@ -29,6 +29,7 @@ def set_up(norm: nn.Module) -> nn.Module:
     return norm
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("trailing", [(4,), (4, 3)], ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
