@@ -28,7 +28,7 @@ DOCS_READY := $(VENV)/.dgcl-docs-ready
 # Without this the first import of dgl writes a file into the home folder.
 export DGLBACKEND := pytorch
 
-.PHONY: demo test test-all lint types docs kernels gpu-check format clean
+.PHONY: demo test test-all lint types docs kernels cuda-tools gpu-check format clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -58,6 +58,10 @@ docs: $(DOCS_READY)
 
 kernels: $(READY)
 	$(BIN)/python -m dgcl.kernels.cuda_report --write
+
+# ptxas, NVVM and cuda.h from PyPI, for machines without the CUDA toolkit; CUDA_HOME is then build/cuda/nvidia/cuda_nvcc.
+cuda-tools: $(READY)
+	@$(PIP) --no-deps --target build/cuda nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
 
 # Machines with a GPU bring a Python of their own, with a CUDA build of torch; nothing is installed or fetched here.
 gpu-check:

@@ -10,11 +10,16 @@ No deadlines, and no check of how fast examples are drawn, since the first of a 
 
 With several workers (``-n 2``) a worker takes one file after the other. Tests of the group ``alone`` (stress, faults,
 deadlines, network namespaces) all go to one worker, which begins with them: no two of them ever run at the same time.
+
+With ``CI=true`` nothing is skipped for want of a tool: a test that would be is a failure.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +43,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put first what only one worker can do, so that nobody waits for it at the end; leave a sample of big tables."""
     mark_samples(items)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+# What a machine may lack: a GPU, data, rights. Tools are installed by .ci/run.
+MAY_BE_MISSING = re.compile(r"CUDA device|GPU|is not (here|present)|root|hosts cannot be made|PyG keeps one")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Look at why a test was skipped."""
+    return _with_all_tools((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    """Look at why a whole file was skipped."""
+    return _with_all_tools((yield))
+
+
+def _with_all_tools(report: Any) -> Any:
+    """The report, a failure if this is CI and something was skipped for want of a tool."""
+    if report.skipped and os.environ.get("CI") == "true" and isinstance(report.longrepr, tuple):
+        reason = str(report.longrepr[2])
+        if not MAY_BE_MISSING.search(reason):
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{reason}: nothing may be skipped in CI for want of a tool (.ci/run installs them)"
+            )
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

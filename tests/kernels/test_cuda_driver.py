@@ -8,6 +8,7 @@ the arguments.
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,9 +20,11 @@ from dgcl.kernels.cuda_catalogue import Kernel
 from dgcl.kernels.cuda_driver import CudaError, Driver, open_driver
 from dgcl.kernels.cuda_launch import Kernels, Loaded, Prepared
 
-INCLUDES = [
-    path for path in (Path("/usr/local/cuda/include"), Path("/usr/include")) if (path / "cuda.h").is_file()
-]
+PLACES = [Path("/usr/local/cuda/include"), Path("/usr/include")]
+if "CUDA_HOME" in os.environ:  # a toolkit, or the folder of one of the packages from PyPI
+    home = Path(os.environ["CUDA_HOME"])
+    PLACES += [home / "include", home.parent / "cuda_runtime" / "include"]
+INCLUDES = [path for path in PLACES if (path / "cuda.h").is_file()]
 
 
 class FakeLibrary:
