@@ -35,7 +35,7 @@ _NAMES = {
     "CommTimeoutError": "dgcl.errors",
     "DisagreementError": "dgcl.errors",
 }
-_MODULES = ("frameworks", "graph", "nn", "planner", "topology")
+_MODULES = ("bench", "frameworks", "graph", "nn", "planner", "topology")
 
 __all__ = [*_NAMES, *_MODULES, "__version__"]
 

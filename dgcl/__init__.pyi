@@ -1,3 +1,4 @@
+from dgcl import bench as bench
 from dgcl import frameworks as frameworks
 from dgcl import graph as graph
 from dgcl import nn as nn

@@ -189,8 +189,10 @@ def load_comm_info(
     share, token = None, ""
     try:
         share, token = load_share(parts, control.rank, control.world_size)
-    except (ValueError, OSError) as error:
-        problem = ValueError(f"{error}")
+    except ValueError as error:
+        problem = error
+    except OSError as error:
+        problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
     agree(control, problem)
     tokens = control.exchange(token)
     if len(set(tokens)) > 1:

@@ -6,8 +6,8 @@
     torchrun --nproc-per-node=4 examples/train.py --method gloo --check # rows moved by something else
     python examples/train.py                                            # one rank, no torchrun
 
-The layers are in layers_dgl.py, layers_pyg.py and layers_torch.py beside this file; what is special about
-several ranks is in `train`, and marked.
+The layers are in layers_dgl.py, layers_pyg.py and layers_torch.py beside this file, and data in graphs.py; what is
+special about several ranks is in `train`, and marked.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from dgcl.bench.methods import BASELINES
-from dgcl.bench.methods import build_comm_info as build_with_baselines
-from dgcl.planner.methods import METHODS as PLANNERS
-from dgcl.replication import METHOD
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "commnet": "CommNet", "gat": "GAT"}
 
@@ -49,7 +45,7 @@ class Model(nn.Module):
 
 @dataclass
 class Result:
-    """What training led to: the loss of each epoch, and on rank 0 the logits of all vertices."""
+    """The loss of each epoch, and on rank 0 the logits of all vertices."""
 
     losses: list[float]
     logits: Tensor | None
@@ -105,16 +101,11 @@ def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
     """The communicator: a planner's, or one whose rows a baseline moves."""
     # Replicas must last for all exchanges; PyG's GCN has one more than layers, for the degrees in its weights.
     exchanges = args.layers + (args.layers_from == "pyg" and args.model == "gcn")
-    if args.method in PLANNERS or args.method == METHOD:
-        return dgcl.build_comm_info(
-            graph,
-            topology=args.topology,
-            method=args.method,
-            hops=exchanges,
-            seed=args.seed,
-            cache=args.cache,
-        )
-    return build_with_baselines(graph, args.topology, method=args.method, seed=args.seed, layers=exchanges)
+    options = {"topology": args.topology, "method": args.method, "seed": args.seed}
+    if args.method in dgcl.bench.BASELINES:
+        return dgcl.bench.build_comm_info(graph, layers=exchanges, **options)
+    replicas = dgcl.ReplicaOptions(hops=exchanges)
+    return dgcl.build_comm_info(graph, replicas=replicas, cache=args.cache, **options)
 
 
 def describe(
@@ -138,8 +129,9 @@ def describe(
     print(f"        at most {plan.gap:.1%} above what any plan{of_copies} could reach")
     if comm.choice:
         print(f"choice  {comm.choice}")
-    if args.method in BASELINES:
-        print(f"method  {args.method}: {BASELINES[args.method].summary}; the plan numbers the rows")
+    baseline = dgcl.bench.BASELINES.get(args.method)
+    if baseline is not None:
+        print(f"method  {args.method}: {baseline.summary}; the plan numbers the rows")
     print(f"set-up  {set_up_seconds:.1f} s to partition, plan, prove and connect\n", flush=True)
 
 
@@ -168,17 +160,14 @@ def check(data: Data | None, args: argparse.Namespace, found: Result) -> bool:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--graph", help="npz, edge list or Matrix Market file (default: a synthetic graph)")
     parser.add_argument("--model", choices=MODELS, default="gcn")
     parser.add_argument(
         "--layers-from", choices=["dgl", "pyg", "torch"], default="torch", help="whose layers"
     )
-    parser.add_argument(
-        "--method", choices=[*PLANNERS, METHOD, *BASELINES], default="auto", help="what moves the rows"
-    )
+    parser.add_argument("--method", choices=dgcl.bench.METHODS, default="auto", help="what moves the rows")
     parser.add_argument("--topology", default="auto", help="a preset or a JSON file (default: found out)")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=16)
@@ -194,7 +183,7 @@ def parse_arguments() -> argparse.Namespace:
         "--check", action="store_true", help="compare with one rank; exit with 1 if not equal"
     )
     args = parser.parse_args()
-    if args.cache is not None and args.method in BASELINES:
+    if args.cache is not None and args.method in dgcl.bench.BASELINES:
         parser.error(f"--cache goes with plans: nothing of --method {args.method} is kept")
     args.dtype = torch.float64 if args.float64 or args.check else torch.float32
     return args

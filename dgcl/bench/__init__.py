@@ -6,6 +6,6 @@
 
 from __future__ import annotations
 
-from dgcl.bench.methods import build_comm_info
+from dgcl.bench.methods import BASELINES, METHODS, build_comm_info
 
-__all__ = ["build_comm_info"]
+__all__ = ["BASELINES", "METHODS", "build_comm_info"]

@@ -52,17 +52,20 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
 )
 
 
+METHODS = (*PLANNERS, METHOD, *BASELINES)
+"""All that ``method`` of :func:`build_comm_info` may be."""
+
+
 def check_method(method: str, fold: str = "sum") -> None:
     """Raise unless there is such a method, and such a fold.
 
     Raises:
         ValueError: With those that there are.
     """
-    names = [*PLANNERS, METHOD, *BASELINES]
-    if method not in names:
-        close = difflib.get_close_matches(str(method), names, 1)
+    if method not in METHODS:
+        close = difflib.get_close_matches(str(method), METHODS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"method must be one of {', '.join(names)} (got {method!r}){hint}")
+        raise ValueError(f"method must be one of {', '.join(METHODS)} (got {method!r}){hint}")
     if fold not in FOLDS:
         raise ValueError(f"fold must be one of {', '.join(FOLDS)} (got {fold!r})")
     if fold != "sum" and method == "replication":

@@ -97,15 +97,19 @@ def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tu
     """A rank's part, and which set of parts it is of.
 
     Raises:
-        ValueError: The file is damaged, or for another rank or number of ranks.
+        ValueError: The folder or the file is missing, damaged, or for another rank or number of ranks.
         OSError: It cannot be opened.
     """
     path = part_path(folder, rank)
+    if not path.exists():
+        raise ValueError(f"parts: {_what_is_missing(path, world_size)}")
     try:
         with open(path, "rb") as file:
             memory = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
         header = _checked_header(memory)
-        if (header["rank"], header["world_size"]) != (rank, world_size):
+        if header["world_size"] != world_size:
+            raise ValueError(f"it is {_of_another_job(path, header['world_size'], world_size)}")
+        if header["rank"] != rank:
             raise ValueError(
                 f"it is for rank {header['rank']} of {header['world_size']}, and this is rank {rank} of {world_size}"
             )
@@ -114,6 +118,29 @@ def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tu
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
     return share, str(header["set"])
+
+
+def _what_is_missing(path: Path, world_size: int) -> str:
+    """Why a part file is not there, and what to do."""
+    folder = path.parent
+    if not folder.is_dir():
+        why = f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
+        return f"{why}; dgcl partition GRAPH --parts {world_size} --out DIR/ writes one"
+    stored = sum(1 for _ in folder.glob(_PART))
+    if stored and all(part_path(folder, rank).exists() for rank in range(stored)):
+        return f"what is in {folder} is {_of_another_job(path, stored, world_size)}"
+    return f"{path} is missing; write all parts again: {_command(path, world_size)}"
+
+
+def _of_another_job(path: Path, stored: int, world_size: int) -> str:
+    return (
+        f"for {stored} ranks, and this job has {world_size}; start it on {stored} ranks, or write parts for"
+        f" {world_size}: {_command(path, world_size)}"
+    )
+
+
+def _command(path: Path, world_size: int) -> str:
+    return f"dgcl partition GRAPH --parts {world_size} --out {path.parent}/"
 
 
 def _sign(plan: Plan) -> str:

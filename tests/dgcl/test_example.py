@@ -79,7 +79,7 @@ def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_po
 
 def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
-    monkeypatch.setattr(program, "build_with_baselines", lambda graph, topology, **_: given.append(topology))
+    monkeypatch.setattr(dgcl.bench, "build_comm_info", lambda graph, topology, **_: given.append(topology))
     program.build(None, arguments(method="swap", topology="dgx1"))
     assert given == ["dgx1"]
 

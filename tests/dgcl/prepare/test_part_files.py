@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 
 import dgcl
 from dgcl.build import prepare
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import plan_arrays
 from dgcl.prepare.part_files import PLAN, load_share, part_path, save_shares
 
 EDGES = torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(3))
@@ -105,7 +108,7 @@ def spoil_plan(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (spoil_missing, "No such file"),
+        (spoil_missing, "parts: what is in"),
         (spoil_rank, "it is for rank 0 of 3, and this is rank 1 of 3"),
         (spoil_set, "rank 0 and rank 1 were not written together"),
         (spoil_rename, "plan.npz beside it is another plan than the one that it was made for"),
@@ -158,5 +161,55 @@ def test_what_a_killed_writer_left_and_parts_of_more_ranks_are_removed(folder: P
     assert sorted(contents(folder)) == [PLAN, "rank-00000.part", "rank-00001.part"]
 
 
-def test_another_number_of_ranks(folder: Path) -> None:
-    assert all("this is rank" in text and "of 2" in text for text in dgcl.launch(outcome, 2, folder))
+@pytest.mark.parametrize("world_size", [2, 5])
+def test_another_number_of_ranks(folder: Path, world_size: int) -> None:
+    """Every rank names both numbers and the ways out, whether it has a file or not."""
+    for text in dgcl.launch(outcome, world_size, folder):
+        assert f"for 3 ranks, and this job has {world_size}; start it on 3 ranks, or write parts for" in text
+        assert f"dgcl partition GRAPH --parts {world_size} --out {folder}/" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nowhere", "there is no folder"), ("parts/plan.npz", "is a file, not a folder")],
+)
+def test_a_folder_that_is_not_there(folder: Path, name: str, words: str) -> None:
+    for text in dgcl.launch(outcome, 3, folder.parent / name):
+        assert words in text
+        assert "Errno" not in text
+        assert "dgcl partition GRAPH --parts 3 --out DIR/ writes one" in text
+
+
+def test_a_part_in_the_middle_that_is_missing(folder: Path) -> None:
+    part_path(folder, 1).unlink()
+    for text in dgcl.launch(outcome, 3, folder):
+        assert "rank-00001.part is missing; write all parts again: dgcl partition GRAPH --parts 3" in text
+
+
+def test_parts_of_the_version_before_load_or_name_the_command_that_makes_them_again() -> None:
+    stored = Path(__file__).parent / "version_0_1_0" / "parts"
+    for text in dgcl.launch(outcome, 2, stored):
+        assert text == "connected" or "dgcl partition GRAPH" in text
+
+
+def test_plans_of_the_version_before_load() -> None:
+    plan = Plan.load(Path(__file__).parent / "version_0_1_0" / "parts" / PLAN)
+    assert plan.fingerprint == "7e47d1c8be2a7e90d9bffcdaa4ae077d5751fed655ef543621ee3804e238cadb"
+    edges, part = np.array([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]]), np.array([0, 0, 0, 1, 1, 1])
+    now = prepare(edges, 2, "uniform", part=part)[0].plan
+    stored, made = (plan_arrays(each.relation, each.trees) for each in (plan, now))
+    assert stored.keys() == made.keys()
+    for name, array in stored.items():
+        np.testing.assert_array_equal(array, made[name])
+
+
+def test_a_cache_of_the_version_before_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its entries have other names, as the sources that made them count: what is asked for is made again."""
+    stored = Path(__file__).parent / "version_0_1_0" / "cache"
+    shutil.copytree(stored, tmp_path / "cache")
+    edges, part = np.array([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]]), np.array([0, 0, 0, 1, 1, 1])
+    prepare(edges, 2, "uniform", part=part, cache=tmp_path / "cache")
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
