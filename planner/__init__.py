@@ -1,4 +1,6 @@
-"""From a relation and a topology to a plan: pure functions, no torch, no processes.
+"""Plans how rows travel: from a relation and a topology to a plan.
+
+Pure functions without torch or processes. May import :mod:`dgcl.topology` only.
 
 >>> from dgcl.topology import preset
 >>> relation = Relation.from_classes(4, [(0, {1, 2, 3}, 500), (1, {0}, 200)])

@@ -1,4 +1,4 @@
-"""Integer arrays with a checked dtype and shape: the coin in which relations and trees are paid."""
+"""Array types of the planner, and checks of integer arrays: dtype, shape, range, pointers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def integer_array(name: str, values: Any, dtype: npt.DTypeLike, ndim: int) -> npt.NDArray[Any]:
-    """Return `values` as a read-only C-contiguous integer array of `dtype`, refusing any loss.
+    """Return ``values`` as a read-only C-contiguous integer array of ``dtype``, without any loss.
 
-    Any integer input is converted when every value fits; floats and booleans are a TypeError. The result
-    shares memory with the input where it can, through a view, so the caller's own array stays writeable.
+    Integers of any width are converted if every value fits. The result shares memory with the input where it can,
+    as a view: the caller's own array stays writeable.
+
+    Raises:
+        TypeError: Not integers (floats, booleans).
+        ValueError: Another number of dimensions, or values outside ``dtype``.
     """
     array = np.asarray(values)
     want = np.dtype(dtype)
@@ -40,13 +44,13 @@ def integer_array(name: str, values: Any, dtype: npt.DTypeLike, ndim: int) -> np
 
 
 def require_length(name: str, array: npt.NDArray[Any], length: int, meaning: str) -> None:
-    """Raise ValueError unless the first dimension of `array` is `length`, which `meaning` explains."""
+    """Raise ValueError unless the first dimension of ``array`` is ``length``, which ``meaning`` explains."""
     if array.shape[0] != length:
         raise ValueError(f"{name} must have length {length} ({meaning}), got {array.shape[0]}")
 
 
 def require_range(name: str, array: npt.NDArray[Any], low: int, high: int, meaning: str) -> None:
-    """Raise ValueError naming the first element outside `low <= x < high`."""
+    """Raise ValueError naming the first element outside ``low <= x < high``."""
     bad = (array < low) | (array >= high)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
@@ -54,7 +58,7 @@ def require_range(name: str, array: npt.NDArray[Any], low: int, high: int, meani
 
 
 def require_pointers(name: str, ptr: npt.NDArray[Any], total: int, meaning: str) -> None:
-    """Raise ValueError unless `ptr` starts at 0, never falls, and ends at `total`."""
+    """Raise ValueError unless ``ptr`` starts at 0, never falls, and ends at ``total``."""
     if ptr.shape[0] == 0 or ptr[0] != 0:
         raise ValueError(f"{name} must start with 0 (got {ptr[:1].tolist()})")
     falling = np.flatnonzero(ptr[1:] < ptr[:-1])

@@ -1,4 +1,4 @@
-"""Sets of ranks as bits of 64-bit words, in compiled code: the members of a set, and who needs whose rows."""
+"""Sets of ranks as bits of 64-bit words, in compiled code: lowest member, and rows per pair of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compiled`: numba's njit with a disk cache that notices changes in every file that it depends on.
+"""Compiles functions with numba, with a disk cache that notices changes in every file involved.
 
 Numba stamps a cached function with the hash of its own source file only. A function that calls (and inlines)
 one of another file would go on running the old code after that file has changed: after an upgrade, say, that
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Compile `function` on first use and keep the machine code on disk."""
+    """Compile ``function`` on first use and keep the machine code on disk."""
     dispatcher = njit(cache=True, nogil=True)(function)
     index = (
         dispatcher._cache._cache_file

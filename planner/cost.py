@@ -1,13 +1,11 @@
-"""What a plan costs in the model of docs/plan-format.md ("Meta").
+"""The cost of a plan in the model of docs/plan-format.md ("Meta").
 
-For stage k and connection-direction c, load(k, c) is the bytes that cross c in stage k. A stage lasts as
-long as its
-slowest link: latency of the route plus the largest load / bandwidth along it; a plan lasts as long as its
-stages in turn. This is the cost of the paper's section 5.1, with routes that share connections and with
-latency.
+For stage k and connection-direction c, load(k, c) is the bytes that cross c in stage k. A stage lasts as long as its
+slowest link: the latency of the route plus the largest load / bandwidth along it. A plan lasts as long as the sum of
+its stages. This is the cost of section 5.1 of the DGCL paper, with routes that share connections and with latency.
 
-What the model leaves out: ranks that run ahead of a stage (the runtime has no barriers), copies inside a
-device, and contention among messages of one sender. `simulate.py` has the first.
+The model leaves out: ranks that run ahead of a stage (the runtime has no barriers), copies inside a device, and
+contention among messages of one sender. :mod:`dgcl.planner.simulator` has the first.
 """
 
 from __future__ import annotations
@@ -27,11 +25,10 @@ GIGA = 1e9  # bandwidths are in GB/s, 1 GB = 1e9 bytes
 
 
 def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
-    """Return the rows that each link carries in each stage, (num_stages, num_links) float64 (exact below
-    2**53).
+    """Return the rows over each link in each stage, (num_stages, num_links) float64, exact below 2**53.
 
     Raises:
-        ValueError: a tree edge uses a pair of ranks without a link.
+        ValueError: A tree edge uses a pair of ranks without a link.
     """
     num_links, num_stages = arrays.link_src.shape[0], trees.num_stages
     rows = np.zeros(num_stages * num_links)
@@ -52,7 +49,7 @@ def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
 
 
 def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
-    """Return the bytes over each connection-direction, (num_stages, num_directions), for `link_rows`."""
+    """Return the bytes over each connection-direction, (num_stages, num_directions), from :func:`link_rows`."""
     num_stages, num_directions = rows.shape[0], arrays.bandwidth.shape[0]
     link_of_hop = np.repeat(np.arange(rows.shape[1]), np.diff(arrays.link_ptr))
     loads = np.empty((num_stages, num_directions))
@@ -63,9 +60,7 @@ def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) ->
 
 
 def link_seconds(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
-    """Return the seconds each link takes in each stage, (num_stages, num_links); 0 for links that carry
-    nothing.
-    """
+    """Return the seconds of each link in each stage, (num_stages, num_links); 0 where it carries nothing."""
     if rows.shape[1] == 0:
         return np.zeros_like(rows)
     busy = direction_loads(rows, arrays, row_bytes) / (arrays.bandwidth * GIGA)
@@ -74,9 +69,7 @@ def link_seconds(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> Fl
 
 
 def stage_loads(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
-    """Return load(k, c) in bytes, (num_stages, num_directions) float64, for any number of trees
-    (vectorised).
-    """
+    """Return load(k, c) in bytes, (num_stages, num_directions) float64."""
     return direction_loads(link_rows(trees, arrays), arrays, row_bytes)
 
 
@@ -92,7 +85,7 @@ def predicted_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> f
 
 
 def direct_seconds(relation: Relation, topology: Topology, row_bytes: int) -> float | None:
-    """Return the seconds of peer-to-peer in one stage, or None when a pair that needs rows has no link."""
+    """Return the seconds of peer-to-peer in one stage, or None if a pair that needs rows has no link."""
     arrays = topology.arrays()
     need = relation.pair_rows()
     if (need[arrays.link_of < 0] > 0).any():

@@ -1,15 +1,14 @@
-"""The errors that are particular to planning."""
+"""Errors of planning."""
 
 from __future__ import annotations
 
 
 class PlanError(ValueError):
-    """A plan that is not what it claims to be: wrong structure, wrong delivery, wrong cost or wrong
-    fingerprint.
+    """A plan is not what it states: its structure, delivery, cost or fingerprint is wrong.
 
-    The message names the tree, class, edge, stage or field at fault.
+    The message names the tree, class, edge, stage or field.
     """
 
 
 class NoRouteError(ValueError):
-    """Rows are needed where no chain of links leads; the message names the first such pair."""
+    """Rows are needed by a rank that no chain of links reaches; the message names the first such pair."""

@@ -1,8 +1,7 @@
-"""Reading npz files that nobody vouches for, and writing them with the same bytes each time.
+"""Reads untrusted npz files, and writes npz files with the same bytes each time.
 
-`numpy.load` believes an array's header, so a small file may ask for terabytes. Here the header is compared
-with what the archive really holds, and with the dtype and number of dimensions that the format prescribes,
-before anything is read.
+``numpy.load`` trusts an array's header, so a small file may ask for terabytes. Here the header is compared with the
+bytes in the archive, and with the dtype and number of dimensions that the format prescribes, before anything is read.
 """
 
 from __future__ import annotations
@@ -26,15 +25,18 @@ _UNREADABLE = (ValueError, zlib.error, EOFError, NotImplementedError, RuntimeErr
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What an array in a file must be: `dtype` ("<i4", ..., or "integer" or "unicode" for any such) and
-    `ndim`.
+    """What an array in a file must be.
+
+    Attributes:
+        dtype: "<i4" and the like, or "integer" or "unicode" for any of that kind.
+        ndim: number of dimensions.
     """
 
     dtype: str
     ndim: int
 
     def accepts(self, dtype: np.dtype[Any]) -> bool:
-        """Tell whether `dtype` is what the format prescribes."""
+        """Whether ``dtype`` is what the format prescribes."""
         if self.dtype == "integer":
             return dtype.kind in "iu"
         if self.dtype == "unicode":
@@ -45,17 +47,17 @@ class ArraySpec:
 def read_npz(
     path: str | os.PathLike[str], specs: Mapping[str, ArraySpec], *, what: str, exact: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read the arrays named in `specs` from an npz file, without pickle.
+    """Read the arrays named in ``specs`` from an npz file, without pickle.
 
     Args:
         path: the file.
         specs: the arrays that must be there, with their dtype and number of dimensions.
         what: what the file should be ("plan", "relation"), for messages.
-        exact: refuse arrays that `specs` does not name.
+        exact: refuse arrays that ``specs`` does not name.
 
     Raises:
-        ValueError: the file is not such an npz; the message names the file and the array.
-        OSError: the file cannot be opened.
+        ValueError: The file is not such an npz; names the file and the array.
+        OSError: The file cannot be opened.
     """
     with open(path, "rb") as file:
         return read_open_npz(file, os.fspath(path), specs, what=what, exact=exact)
@@ -79,7 +81,7 @@ def read_open_npz(
 
 
 def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bool) -> None:
-    """Raise unless every wanted array is there once (and, if `exact`, nothing else)."""
+    """Raise ValueError unless every wanted array is there once (and, if ``exact``, nothing else)."""
     for key in specs:
         times = members.count(f"{key}.npy")
         if times != 1:
@@ -91,7 +93,7 @@ def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bo
 
 
 def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDArray[Any]:
-    """Read one array after its header has been held against `spec` and against the bytes present."""
+    """Read one array, after checking its header against ``spec`` and against the bytes present."""
     info = archive.getinfo(f"{key}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # what numpy writes
         raise ValueError(f"array {key!r} is compressed by method {info.compress_type}, not by deflate")
@@ -131,10 +133,10 @@ def _read_header(member: IO[bytes], key: str) -> tuple[np.dtype[Any], bool, tupl
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays as an npz at exactly `path` (numpy would add ".npz"): same arrays, same bytes.
+    """Write arrays as an npz at exactly ``path`` (numpy would add ".npz"): same arrays, same bytes.
 
-    Numbers are not compressed. Text is: numpy takes four bytes for a character, and the links of a machine of
-    a thousand devices are a hundred million characters that are much alike.
+    Numbers are not compressed. Text is: numpy takes four bytes for a character, and the links of a machine of a
+    thousand devices are a hundred million characters that repeat themselves.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for key, array in arrays.items():

@@ -1,4 +1,4 @@
-"""What a planner may be told besides relation and topology."""
+"""The options of planning."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What a planner may be told besides relation and topology.
+    """Options of a planner, besides relation and topology.
 
     Attributes:
-        row_bytes: bytes of one vertex row, >= 1. Matters for the choice of stages where connections have
-            latency.
+        row_bytes: bytes of one vertex row, >= 1. It matters for the choice of stages where connections have latency.
         seed: breaks ties where a planner draws; recorded in the plan.
         time_limit: seconds of planning after which the best plan so far is returned; None: until done. With
             a limit two calls may give different plans.

@@ -1,12 +1,12 @@
-"""Which part goes on which device: the same rows over better connections, before anything is planned.
+"""Assigns parts to devices, so that the same rows travel over better connections.
 
-Placements are sifted by their cuts: for every set of devices, rows that must enter it over the capacity into
-it, combined by a norm that is close to the maximum but tells apart placements with the same worst cut. On up
-to `ALL_ORDERS` devices all placements are compared, and those that differ only by a symmetry of the machine
-count as one; beyond, parts are swapped while that helps, on the cuts of candidate_cuts and with rows counted
-per destination. The best few are then planned in the order of their bounds, until the bound of what is left
-is above the best plan: bounds alone cannot judge, since they do not see how many stages a machine asks for.
-The present placement is planned as well, and stays unless another one is faster.
+Placements are first ranked by their cuts. For every set of devices: the rows that must enter it, over the capacity
+into it. A norm combines these ratios; it is close to the maximum, but tells apart placements with the same worst cut.
+On up to ``ALL_ORDERS`` devices all placements are compared, and those that differ only by a symmetry of the machine
+count once. Beyond, parts are swapped while that helps, on the cuts of ``candidate_cuts`` and with rows counted per
+destination. The best few are then planned in the order of their bounds, until the bound of the rest is above the best
+plan. (Bounds alone do not decide: they do not see how many stages a machine needs.) The present placement is planned,
+too, and stays unless another one is faster.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 ALL_ORDERS = 8
-SIFTED = 400  # placements kept by their cuts, before symmetric ones are struck out
+KEPT = 400  # placements kept by their cuts, before symmetric ones are removed
 FINALISTS = 12
 NORM = 8.0
-JUDGED_GAP = 0.005  # a plan this near its bound tells how good a placement is
-WORTH = 1e-3  # parts are not moved for less, relatively
+COMPARED_GAP = 0.005  # placements are compared by plans within this gap
+LEAST_GAIN = 1e-3  # relative; parts are not moved for less
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,12 @@ class Placement:
     """Where each part should run.
 
     Attributes:
-        device_of_part: (P,) int64, a permutation: what was part p should be part ``device_of_part[p]``, so a
-            partition becomes ``device_of_part[part]``.
+        device_of_part: (P,) int64, a permutation: part p becomes part ``device_of_part[p]``, so a partition
+            becomes ``device_of_part[part]``.
         relation: the relation after that.
-        seconds_before, seconds_after: of one allgather by a plan for the present placement and for this one,
-            both planned by `auto` to within half a percent of their bounds where it can; inf where rows
-            cannot get where they must.
+        seconds_before, seconds_after: of one allgather by a plan for the present placement and for this one, both
+            planned by ``auto`` to within half a percent of their bounds where it can; inf where some needed pair has
+            no route.
     """
 
     device_of_part: Int64Array
@@ -68,13 +68,13 @@ class Placement:
 def place(relation: Relation, topology: Topology, options: PlanOptions | None = None) -> Placement:
     """Return the best placement found; the present one if none is better by a tenth of a percent.
 
-    Deterministic without a time limit; with one, no further placement is planned once it is over. Placements
-    in which a part could not reach one that needs its rows are never returned unless the present one is such.
+    Deterministic without a time limit; with one, no further placement is planned once it is over. A placement in
+    which some needed pair has no route is returned only if it is the present one.
 
     Args:
         relation: what must be delivered, parts numbered as they are.
         topology: the machine.
-        options: row width and limits; the defaults of `PlanOptions` if None.
+        options: row width and limits; the defaults of :class:`PlanOptions` if None.
 
     Raises:
         ValueError: the relation and the topology differ in size.
@@ -93,23 +93,23 @@ def place(relation: Relation, topology: Topology, options: PlanOptions | None = 
     bounds = [_bound(candidate, topology, options.row_bytes) for _, candidate in placed]
     for i in sorted(range(len(orders)), key=bounds.__getitem__):
         late = options.time_limit is not None and time.perf_counter() - started > options.time_limit
-        if late or bounds[i] >= best.seconds_after * (1.0 - WORTH):
+        if late or bounds[i] >= best.seconds_after * (1.0 - LEAST_GAIN):
             break
         order, candidate = placed[i]
         after = _planned(candidate, topology, options)
-        if after < best.seconds_after * (1.0 - WORTH):
+        if after < best.seconds_after * (1.0 - LEAST_GAIN):
             best = Placement(order, candidate, before, after)
     return best
 
 
 def _planned(relation: Relation, topology: Topology, options: PlanOptions) -> float:
-    """Return the seconds of a plan; inf where rows cannot get where they must."""
+    """Return the seconds of a plan; inf where some needed pair has no route."""
     try:
         require_routes(relation.pair_rows(), topology)
-    except ValueError:  # this placement asks for a way that does not exist
+    except ValueError:  # no route
         return np.inf
-    judged = replace(options, gap=max(options.gap, JUDGED_GAP))
-    trees = get_planner("auto")(relation, topology, judged)
+    coarse = replace(options, gap=max(options.gap, COMPARED_GAP))
+    trees = get_planner("auto")(relation, topology, coarse)
     return predicted_seconds(trees, topology.arrays(), options.row_bytes)
 
 
@@ -125,7 +125,7 @@ def placed_relation(relation: Relation, device_of_part: Int64Array) -> Relation:
 
 
 def _bound(relation: Relation, topology: Topology, row_bytes: int) -> float:
-    """Return a bound on every plan; inf where rows cannot get where they must."""
+    """Return a bound on every plan; inf where some needed pair has no route."""
     try:
         cut = cut_bound(relation, topology, row_bytes).seconds
     except ValueError:
@@ -151,7 +151,7 @@ def _capacities(topology: Topology, cuts: list[Cut]) -> FloatArray:
 
 
 def _all_orders(relation: Relation, topology: Topology) -> list[Int64Array]:
-    """Return the best placements by all cuts into sets of devices, of all placements, no two alike."""
+    """Return the best of all placements by their cuts into sets of devices, none twice up to symmetry."""
     world = relation.world_size
     into = [
         Cut((frozenset(r for r in range(world) if m >> r & 1),), "", "in") for m in range(1, (1 << world) - 1)
@@ -159,17 +159,17 @@ def _all_orders(relation: Relation, topology: Topology) -> list[Int64Array]:
     capacity = np.concatenate([[0.0], _capacities(topology, into), [0.0]])
     need = np.zeros(1 << world)
     _rows_into(relation.source, relation.dests[:, 0], relation.count, need)
-    found = np.zeros((SIFTED, world), np.int64)
-    score = np.full(SIFTED, np.inf)
+    found = np.zeros((KEPT, world), np.int64)
+    score = np.full(KEPT, np.inf)
     _search_orders(need, capacity, NORM, found, score)
     distinct: dict[bytes, Int64Array] = {}
     for order in found[score < np.inf]:
-        distinct.setdefault(_surroundings(order, capacity, topology), order)
+        distinct.setdefault(_symmetry_key(order, capacity, topology), order)
     return list(distinct.values())[:FINALISTS]
 
 
-def _surroundings(order: Int64Array, capacity: FloatArray, topology: Topology) -> bytes:
-    """Return what parts see of the machine in this placement: capacities into sets of them, and their links.
+def _symmetry_key(order: Int64Array, capacity: FloatArray, topology: Topology) -> bytes:
+    """Return a key of a placement: capacities into sets of parts, and their links.
 
     Equal for placements that a symmetry of the machine turns into each other.
     """
@@ -189,7 +189,7 @@ def _surroundings(order: Int64Array, capacity: FloatArray, topology: Topology) -
 
 @compiled
 def _rows_into(source: Int32Array, dests: np.ndarray, count: Int64Array, need: FloatArray) -> None:  # type: ignore[type-arg]
-    """Set `need` (2**P,) to the rows that must enter each set of parts."""
+    """Set ``need`` (2**P,) to the rows that must enter each set of parts."""
     for c in range(source.shape[0]):
         own = np.int64(1) << np.int64(source[c])
         wanted = np.int64(dests[c])
@@ -202,7 +202,7 @@ def _rows_into(source: Int32Array, dests: np.ndarray, count: Int64Array, need: F
 def _search_orders(
     need: FloatArray, capacity: FloatArray, norm: float, found: Int64Array, score: FloatArray
 ) -> None:
-    """Fill `found` (n, P) and `score` (n,) with the best of all permutations, best first."""
+    """Fill ``found`` (n, P) and ``score`` (n,) with the best of all permutations, best first."""
     world = found.shape[1]
     order = np.arange(world)
     device_mask = np.zeros(need.shape[0], np.int64)
@@ -214,8 +214,8 @@ def _search_orders(
                 part += 1
             device_mask[mask] = device_mask[mask & (mask - 1)] | np.int64(1) << order[part]
             if need[mask] > 0.0:
-                room = capacity[device_mask[mask]]
-                total += (need[mask] / room) ** norm if room > 0.0 else np.inf
+                into = capacity[device_mask[mask]]
+                total += (need[mask] / into) ** norm if into > 0.0 else np.inf
                 if total >= worst:
                     break
         if total < worst:
@@ -243,7 +243,7 @@ def _search_orders(
 
 
 def _swaps(relation: Relation, topology: Topology) -> list[Int64Array]:
-    """Return what swapping pairs of parts leads to, from the present placement, on a selection of cuts."""
+    """Return the placement that swaps of two parts lead to, from the present one, by selected cuts."""
     cuts = [cut for cut in candidate_cuts(topology) if len(cut.groups) == 1]
     capacity = _capacities(topology, cuts)
     member = labels(cuts, topology.num_devices) >= 0
@@ -254,7 +254,7 @@ def _swaps(relation: Relation, topology: Topology) -> list[Int64Array]:
 
 @compiled
 def _after_swap(rows: FloatArray, inside: BoolArray, entering: float, a: int, b: int) -> float:
-    """Return the rows into a set when part `a` leaves it and part `b` joins it; `inside` (P,) is the set."""
+    """Return the rows into a set when part ``a`` leaves it and ``b`` joins it; ``inside`` (P,) is the set."""
     for p in range(inside.shape[0]):
         if p == a or p == b:
             continue
@@ -269,11 +269,11 @@ def _after_swap(rows: FloatArray, inside: BoolArray, entering: float, a: int, b:
 def _improve_by_swaps(
     rows: FloatArray, member: BoolArray, capacity: FloatArray, norm: float, order: Int64Array
 ) -> None:
-    """Swap the devices of two parts while the norm of rows over capacities falls; `order` is changed in place.
+    """Swap the devices of two parts while the norm of rows over capacities falls; changes ``order``.
 
     Args:
         rows: (P, P) rows that one part (row) owns and another (column) needs.
-        member: (N, P) sets of devices, and `capacity` (N,) into them.
+        member, capacity: (N, P) sets of devices, and (N,) GB/s into them.
         norm: of the times of the sets.
         order: (P,) the device of each part.
     """
@@ -302,7 +302,7 @@ def _improve_by_swaps(
                         then[n] = _after_swap(rows, inside[n], entering[n], a, b)
                     elif inside[n, b] and not inside[n, a]:
                         then[n] = _after_swap(rows, inside[n], entering[n], b, a)
-                    if then[n] > 0.5:  # whole rows: less is rounding
+                    if then[n] > 0.5:  # rows are whole: less is a rounding error
                         total += (then[n] / capacity[n]) ** norm if capacity[n] > 0.0 else np.inf
                 if total < best * (1.0 - 1e-9):
                     best = total

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Trees together with what they deliver, where, and at what cost. Made by `make_plan` or read by
-    `Plan.load`.
+    """Trees, what they deliver, the topology, and what they cost. Made by ``make_plan`` or read by ``Plan.load``.
 
     Attributes:
         relation: what is delivered.
         trees: how.
-        topology: the machine that the plan was made for; its links are explicit.
+        topology: the machine that the plan is for; its links are explicit.
         meta: the plan file's meta object (docs/plan-format.md), JSON values only.
     """
 
@@ -71,7 +70,7 @@ class Plan:
 
     @property
     def direct_seconds(self) -> float | None:
-        """Predicted seconds of peer-to-peer in the same model; None when a needed pair has no link."""
+        """Predicted seconds of peer-to-peer in the same model; None if a needed pair has no link."""
         value = self.meta["direct_seconds"]
         return None if value is None else float(value)
 
@@ -87,7 +86,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Hex sha256 over the arrays and the canonical meta (`plan_io.fingerprint` has the exact recipe)."""
+        """Hex sha256 over the arrays and the canonical meta (defined by :func:`dgcl.planner.plan_io.fingerprint`)."""
         return str(self.meta["fingerprint"])
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Plan files: writing, reading with distrust, and the fingerprint that ties arrays and meta together.
+"""Plan files: writing, reading untrusted ones, and the fingerprint over arrays and meta.
 
 The layout is that of docs/plan-format.md ("Arrays"): an npz, its text deflated, readable with numpy and json alone.
 """
@@ -145,9 +145,7 @@ def parts_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> PlanParts:
 
 
 def _check_ranges(relation: Relation, trees: Trees) -> None:
-    """Raise ValueError unless every index in `trees` points at something, so that whoever reads a plan may
-    index.
-    """
+    """Raise ValueError unless every class, rank and stage in ``trees`` is in range: readers of a plan index by them."""
     world = relation.world_size
     require_range("tree_class", trees.tree_class, 0, relation.num_classes, "a class")
     require_range("edge_src", trees.edge_src, 0, world, "a rank")
@@ -159,7 +157,7 @@ def parse_meta(text: str) -> dict[str, Any]:
     """Parse and check a plan's meta object.
 
     Raises:
-        ValueError: not JSON, a missing or unknown schema, or a field of the wrong type or range.
+        ValueError: Not JSON, a missing or unknown schema, or a field of a wrong type or range; names the field.
     """
     try:
         meta = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)

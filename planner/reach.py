@@ -1,4 +1,4 @@
-"""Whether every needed row can get where it is needed, over one link or through relays."""
+"""Checks that every needed row can get to its destinations, over one link or through relays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def require_links(need: Int64Array, topology: Topology, impossible: str) -> None
         s, d = (int(x) for x in missing[0])
         raise ValueError(
             f"{impossible}: {_pair(topology, s, d)} rows must pass but topology {topology.name!r} has no such"
-            f" link ({_how_many(missing)}); methods 'auto' and 'spst' find ways round, or add the link"
+            f" link ({_how_many(missing)}); methods 'auto' and 'spst' route around it, or add the link"
         )
 
 

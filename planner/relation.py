@@ -1,7 +1,7 @@
-"""What must be delivered: vertex classes with their owner, destination set and size.
+"""The relation: which ranks need which rows, as vertex classes with owner, destination set and size.
 
-Vertices with the same owner and the same set of ranks that need their row are interchangeable, so the relation
-holds one row per class, however large the graph is.
+Vertices with the same owner and the same set of ranks that need their row are interchangeable. So the relation holds
+one row per class, however large the graph is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dgcl.planner.arrays import (
 )
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 
-_MANY_CLASSES = 50_000  # from which loading compiled code pays
+_MANY_CLASSES = 50_000  # above, loading compiled code pays
 MAX_WORLD_SIZE = 1 << 20  # far above any job; keeps sizes formed from a file's world_size in bounds
 
 _FILE = {
@@ -100,9 +100,9 @@ class Relation:
         if empty.size:
             raise ValueError(f"class {int(empty[0])}: dests is empty; leave out vertices that nobody needs")
         own = self.dests[np.arange(num), self.source >> 6] >> (self.source & 63).astype(np.uint64)
-        selfish = np.flatnonzero(own & np.uint64(1))
-        if selfish.size:
-            c = int(selfish[0])
+        own_dest = np.flatnonzero(own & np.uint64(1))
+        if own_dest.size:
+            c = int(own_dest[0])
             raise ValueError(f"class {c}: dests contains its own source, rank {self.source[c]}")
         self._check_order()
 
@@ -125,8 +125,7 @@ class Relation:
 
     @classmethod
     def from_classes(cls, world_size: int, classes: Iterable[tuple[int, Iterable[int], int]]) -> Relation:
-        """Build a relation from (source, destination ranks, count) triples in any order; equal classes are
-        merged.
+        """Build a relation from (source, destination ranks, count) triples in any order; merges equal classes.
 
         Example:
             >>> Relation.from_classes(3, [(0, {1, 2}, 5), (1, [0], 2)]).num_classes
@@ -169,13 +168,14 @@ class Relation:
         return np.bitwise_count(self.dests).sum(axis=1, dtype=np.int64)
 
     def dest_ranks(self, c: int) -> list[int]:
-        """Return the destination ranks of class `c`, ascending."""
+        """Return the destination ranks of class ``c``, ascending."""
         words = enumerate(self.dests[c].tolist())
         return [64 * w + b for w, word in words for b in range(64) if word >> b & 1]
 
     def dest_matrix(self, start: int = 0, stop: int | None = None) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return classes ``start:stop`` as a (classes, world_size) boolean matrix; ask for slices when C is
-        large.
+        """Return classes ``start:stop`` as a (classes, world_size) boolean matrix.
+
+        It takes one byte per class and rank: ask for slices where C is large.
         """
         block = np.ascontiguousarray(self.dests[start:stop].astype("<u8", copy=False))
         bits = np.unpackbits(block.view(np.uint8), axis=1, bitorder="little")

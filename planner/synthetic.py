@@ -1,10 +1,9 @@
-"""Relations of given sizes, drawn without building a graph, for planning on paper.
+"""Synthetic relations of given sizes, drawn without building a graph.
 
-Only who needs whose rows matters to a planner. Vertices are split evenly over ranks; a vertex has a power-
-law number of readers; a reader is in the vertex's own part with the probability that a good partition
-leaves (`inside`), else in another part, the nearer one (by rank) the likelier, as communities that were cut
-several times over lie next to each other under recursive partitioning. The readers' parts are its
-destinations.
+Vertices are split evenly over ranks. A vertex has a power-law number of readers. A reader is in the vertex's own part
+with the probability that a good partition leaves (``inside``), else in another part. Nearer parts (by rank) are
+likelier: under recursive partitioning, communities that are cut several times lie in neighbouring parts. The parts of
+the readers are the destinations of the vertex.
 
 >>> relation = synthetic_relation("web-google", 8, scale=0.01)
 >>> relation.world_size, relation.num_vertices < 8757
@@ -33,12 +32,11 @@ class GraphShape:
         num_vertices, num_edges: directed edges.
         inside: share of a vertex's readers in its own part at `parts` parts; what is outside grows with the
             logarithm of the number of parts.
-        parts: see `inside`.
+        parts: number of parts that ``inside`` is for.
         exponent: power law of the number of readers, > 1; smaller means heavier hubs.
-        evenness: > 0; how alike vertices are in their share of readers outside (the sum of the two
-            parameters of a beta distribution): below 2 most vertices are either well inside a community or
-            at its edge.
-        spread: how fast likelihood falls with the distance between ranks; 0: all other parts alike.
+        evenness: > 0; how equal vertices are in their share of readers outside (the sum of the two parameters of a
+            beta distribution). Below 2 most vertices are either well inside a community or at its edge.
+        spread: how fast likelihood falls with the distance between ranks; 0: all other parts are equally likely.
     """
 
     num_vertices: int
@@ -61,9 +59,8 @@ class GraphShape:
             )
 
 
-# Sizes: Table 4 of the DGCL paper (Cai et al., EuroSys 2021). How well METIS parts them is an assumption of
-# ours that puts the average number of destinations of a boundary vertex at 8 parts near what that paper's
-# and METIS's figures suggest: dense Reddit many, web-Google few.
+# Sizes: Table 4 of the DGCL paper (Cai et al., EuroSys 2021). The quality of partitions is assumed: it puts the average
+# number of destinations of a boundary vertex at 8 parts near what the figures of that paper and of METIS suggest.
 SHAPES: Mapping[str, GraphShape] = MappingProxyType(
     {
         "reddit": GraphShape(233_000, 110_000_000, inside=0.75, exponent=2.5),
@@ -83,7 +80,7 @@ def synthetic_relation(
     graphs: seconds, and some 100 MB beyond the result).
 
     Args:
-        shape: a key of `SHAPES`, or sizes of your own.
+        shape: a key of ``SHAPES``, or other sizes.
         world_size: number of ranks.
         seed: of the draw; the same arguments give the same relation with the same numpy.
         scale: multiplies vertices and edges.
@@ -120,12 +117,10 @@ def synthetic_relation(
 def _classes_of(
     rng: np.random.Generator, shape: GraphShape, rank: int, world_size: int, num_vertices: int
 ) -> tuple[MaskArray, Int64Array]:
-    """Draw the destination masks of one rank's vertices, and return the distinct ones, sorted, with their
-    counts.
-    """
+    """Draw the destination masks of one rank's vertices; return the distinct ones, sorted, and their counts."""
     readers = _power_law(rng, shape, num_vertices)
     outside = rng.binomial(readers, _outside(rng, shape, world_size, num_vertices))
-    whither = _whither(shape, rank, world_size)
+    probabilities = _part_probabilities(shape, rank, world_size)
     words = mask_words(world_size)
     masks = np.zeros((num_vertices, words), np.uint64)
     boundary = np.flatnonzero(outside)
@@ -135,7 +130,7 @@ def _classes_of(
         before = int(ends[begin - 1]) if begin else 0
         stop = max(begin + 1, int(np.searchsorted(ends, before + _DRAWS, side="right")))
         vertex = np.repeat(boundary[begin:stop], outside[boundary[begin:stop]])
-        dest = np.searchsorted(whither, rng.random(vertex.shape[0]), side="right")
+        dest = np.searchsorted(probabilities, rng.random(vertex.shape[0]), side="right")
         bit = np.uint64(1) << (dest & 63).astype(np.uint64)
         for word in range(words):
             mine = dest >> 6 == word
@@ -145,9 +140,7 @@ def _classes_of(
 
 
 def _power_law(rng: np.random.Generator, shape: GraphShape, num: int) -> Int64Array:
-    """Draw numbers of readers whose sum is near the shape's share of edges: Pareto, rounded, at most all
-    vertices.
-    """
+    """Draw the numbers of readers of ``num`` vertices: Pareto, rounded, of the shape's mean, at most all vertices."""
     mean = shape.num_edges / shape.num_vertices
     raw = (1 - rng.random(num)) ** (-1 / (shape.exponent - 1))  # Pareto from 1, density ~ x ** -exponent
     raw = np.minimum(raw, shape.num_vertices / max(1.0, mean))
@@ -164,7 +157,7 @@ def _outside(rng: np.random.Generator, shape: GraphShape, world_size: int, num: 
     return rng.beta(mean * shape.evenness, (1 - mean) * shape.evenness, num)
 
 
-def _whither(shape: GraphShape, rank: int, world_size: int) -> FloatArray:
+def _part_probabilities(shape: GraphShape, rank: int, world_size: int) -> FloatArray:
     """Return the cumulative probabilities of the parts that a reader outside is in."""
     distance = np.abs(np.arange(world_size) - rank).astype(np.float64)
     distance[rank] = 1.0
@@ -176,9 +169,7 @@ def _whither(shape: GraphShape, rank: int, world_size: int) -> FloatArray:
 
 
 def _distinct(masks: MaskArray) -> tuple[MaskArray, Int64Array]:
-    """Return the distinct rows, sorted as integers with the last word most significant, and how often each
-    occurs.
-    """
+    """Return the distinct rows and their counts, sorted as integers, the last word most significant."""
     order = np.lexsort(tuple(masks[:, word] for word in range(masks.shape[1])))
     ordered = masks[order]
     fresh = np.ones(ordered.shape[0], np.bool_)

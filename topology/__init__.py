@@ -1,4 +1,4 @@
-"""What the hardware is: devices, connections, links. Pure data; imports no torch.
+"""What the hardware is: devices, connections, links. Pure data, which imports nothing else of dgcl, and no torch.
 
 >>> from dgcl.topology import preset
 >>> preset("dgx1").num_devices

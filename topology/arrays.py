@@ -1,4 +1,4 @@
-"""A topology as numbers: what planners and simulators compute with."""
+"""A topology as arrays, for planners and simulators."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TopologyArrays:
         return len(self.link_src)
 
     def direction_name(self, direction: int) -> str:
-        """A connection-direction in words, such as ``gpu0-plx0:gpu0>plx0``."""
+        """The name of a connection-direction, such as ``gpu0-plx0:gpu0>plx0``."""
         return self.direction_names[direction]
 
 

@@ -1,7 +1,6 @@
-"""Checks of single values. Each returns the value in its plain form or says what is wrong with it.
+"""Checks of single values. Each returns the value in its plain form, or raises and says what is wrong with it.
 
-Every message starts with the name of the field, so that a reader of a file can put the path of the item
-in front of it: ``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
+Every message starts with the name of the field, so that a file's reader can put the path of the item in front: ``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def check_number(value: object, field: str, *, positive: bool) -> float:
 
 
 def check_between(value: float, field: str, least: float, most: float) -> float:
-    """A number that sums and products can be formed of: nothing a machine has is outside."""
+    """A number within limits that every machine keeps, so that sums and products of such numbers stay finite."""
     if not least <= value <= most:
         raise ValueError(f"{field} must be between {least:g} and {most:g} (got {value:g})")
     return value
@@ -68,13 +67,13 @@ def check_index(value: object, field: str) -> int:
 
 
 def check_num_devices(count: int, whole: str) -> None:
-    """No more devices than a topology has; checked before anything of that size is made."""
+    """Raise ValueError for more devices than a topology may have, before anything of that size is made."""
     if count > MOST_DEVICES:
         raise ValueError(f"{whole} would have {count} devices; a topology has at most {MOST_DEVICES}")
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """The end of an error message: the known word that ``word`` was probably meant to be, if there is one."""
+    """The end of an error message: the known word that is close to ``word``, if there is one."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, list(known), n=1)

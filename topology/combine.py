@@ -1,4 +1,4 @@
-"""Larger machines from smaller ones: nodes that meet over NICs, on rails or on one fabric.
+"""Clusters of equal nodes, joined by their NICs, on rails or on one fabric.
 
 >>> from dgcl.topology import preset
 >>> from dgcl.topology.combine import Nic, cluster
@@ -25,8 +25,7 @@ class Nic:
     """A network card of a node.
 
     Attributes:
-        at: What it hangs on: a PCIe switch whose devices share it, a processor, or a device that alone uses
-            it.
+        at: Its endpoint in the node: a PCIe switch whose devices share it, a processor, or the one device that uses it.
         bandwidth: GB/s each way of its network wire.
         host_bandwidth: GB/s each way between it and ``at``; None: as fast as the wire.
         kind: What the wire is.
@@ -67,7 +66,7 @@ def cluster(
     Within a node links stay as they are; between nodes they take the widest route.
 
     Raises:
-        ValueError: No NICs, one that hangs on nothing, or a count below 1.
+        ValueError: No NICs, one at an unknown endpoint, or a count below 1.
     """
     if check_index(num_machines, "num_machines") < 1:
         raise ValueError(f"num_machines must be at least 1 (got {num_machines})")
@@ -118,7 +117,7 @@ def _with_links(topology: Topology, inside: list[Link], per_node: int) -> Topolo
 
 @dataclass(frozen=True)
 class _Card:
-    """A NIC port's wire to the network, and the wire to its host where the node does not have it yet."""
+    """A NIC's wire to the network, and the wire to its host unless the node has it."""
 
     name: str
     wire: Connection

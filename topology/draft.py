@@ -1,4 +1,4 @@
-"""A topology in the making: devices and wires are added one by one, with remarks on what was assumed."""
+"""Builds a topology step by step: devices, wires, and notes on what was assumed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dgcl.topology.parts import Connection, Device
 
 @dataclass(frozen=True)
 class Imported:
-    """A topology that was read or found, not drawn by hand.
+    """A topology that was imported or detected.
 
     Attributes:
         topology: The machine.
-        notes: What the source did not say, and what was assumed or left out for that; one sentence each.
-        cards: Network cards whose wire the source does not tell, by the names of their endpoints.
+        notes: What the source did not say, and what was assumed or left out because of that; one sentence each.
+        cards: Endpoints of network cards whose wire to the network is unknown.
     """
 
     topology: Topology
@@ -47,7 +47,7 @@ class Draft:
         self._connections[name] = Connection(name, kind, a, b, bandwidth)
 
     def note(self, text: str) -> None:
-        """Remark on the source; the same remark counts once."""
+        """Add a note; the same note counts once."""
         self._notes[text] = None
 
     def card(self, name: str) -> None:
@@ -55,10 +55,9 @@ class Draft:
         self._cards[name] = None
 
     def star(self, ends: Iterable[str], centre: str, kind: str, bandwidth: float) -> None:
-        """Join endpoints that exchange through something unnamed: two by a wire, more through a centre.
+        """Join endpoints whose wiring is unknown: two by a wire, more through a switch called ``centre``.
 
-        Where the wiring of more than two is not known, a port for each is the modest assumption: what goes to
-        several others shares it.
+        One port for each endpoint is the cautious assumption: traffic to several others shares it.
         """
         ends = list(ends)
         if len(ends) == 2:

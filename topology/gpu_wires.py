@@ -22,7 +22,7 @@ class GpuPlace:
 def join_gpus(
     draft: Draft, gpus: list[tuple[str, GpuPlace]], cpu_names: list[str], prefixes: list[str]
 ) -> None:
-    """Draw the links of all GPUs.
+    """Add the links of all GPUs to a draft.
 
     Args:
         draft: Where to.
@@ -33,7 +33,7 @@ def join_gpus(
     by_address = {(place.host, place.pci.address): name for name, place in gpus}
     pairs: dict[frozenset[str], list[tuple[str, GpuLink]]] = {}
     ports: dict[str, list[GpuLink]] = {}
-    selfish: list[str] = []
+    loops: list[str] = []
     for me, place in gpus:
         for link in place.gpu.links:
             other = by_address.get((place.host, link.target))
@@ -48,12 +48,12 @@ def join_gpus(
                     f"left out"
                 )
             elif other == me:
-                selfish.append(me)
+                loops.append(me)
             else:
                 pairs.setdefault(frozenset((me, other)), []).append((me, link))
-    if selfish:
+    if loops:
         draft.note(
-            f"{', '.join(selfish)}: each is named as the other end of its own links; which GPUs they lead to "
+            f"{', '.join(loops)}: each is named as the other end of its own links; which GPUs they lead to "
             f"is not told, and they are left out"
         )
     gpu_of = {name: place.gpu for name, place in gpus}
@@ -68,7 +68,7 @@ def join_gpus(
 def _join_pair(
     draft: Draft, ends: list[str], links: list[tuple[str, GpuLink]], gpu_of: dict[str, Gpu]
 ) -> None:
-    """Direct links, told by both ends; where the ends disagree, what both confirm."""
+    """Direct links, listed by both ends; where the ends disagree, the smaller number."""
     me, them = ends
     kind = links[0][1].kind
     told = [sum(link.count for end, link in links if end == side) for side in ends]

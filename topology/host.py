@@ -1,14 +1,13 @@
-"""CPU ranks of one host as a topology, from a measurement of how fast its cores copy memory.
+"""CPU ranks of one host as a topology, from the measured copy rates of its cores.
 
-Ranks exchange rows through shared memory: the sender reads them from its own memory and writes them into
-the receiver's. Two things bound that. A rank copies with one thread, as fast as one core can. And all ranks
-share the memory and the cores: together they reach some rate, often not much above that of one of them.
+Ranks exchange rows through shared memory: the sender reads them from its own memory and writes them into the
+receiver's. Two rates bound that. A rank copies with one thread, so at the rate of one core. All ranks share the memory
+and the cores, and together reach a rate that is often not much above that of one.
 
-So a link runs over ``core<src>`` (bandwidth: what one thread copies), then over ``memory``, a half-duplex
-connection that every link of the topology shares (bandwidth: what all copy together), then over
-``store<dst>``, which nothing but the memory limits. Links are given explicitly, because a rank has two
-sides here (it reads at one and is written to at the other) and the widest route would go out by the wrong
-one.
+So a link runs over ``core<src>`` (bandwidth: one thread's rate), then over ``memory``, a half-duplex connection that
+every link shares (bandwidth: the rate of all together), then over ``store<dst>``, which only the memory limits. Links
+are given explicitly: a rank has one wire for reading and one for being written to, and the widest route would leave by
+the wrong one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dgcl.topology.parts import Connection, Device, Link
 
 _LOGGER = logging.getLogger("dgcl")
 
-_CHUNK = 1 << 22  # bytes of one copy: long enough to hide the call, short enough to look at the clock often
+_CHUNK = 1 << 22  # bytes of one copy: long enough to hide the call, short enough to read the clock often
 _ROUNDS = 3  # the fastest counts: other work on the host only ever slows a copy down
 # Memory traffic is to be measured, not caches: together the buffers exceed the last-level cache of most
 # hosts, and each copier's the slice of it that is near its core. A few cores saturate the memory, so more

@@ -1,4 +1,4 @@
-"""Host memory as connections: for traffic between devices that is staged in it.
+"""Host memory as connections, for traffic between devices that is staged in it.
 
 Without peer access, rows go from the sending GPU into the memory of its processor and from there to the
 receiving GPU: each byte is stored once and loaded once. Where many such transfers run, the memory itself is
@@ -37,8 +37,7 @@ def stage_in_host_memory(
         pairs: Ordered pairs of devices whose links are staged; None: all links that pass a processor.
         cpus: The endpoints that are processors; None: those called ``cpu<number>``.
 
-    Pairs that a PCIe switch joins do not pass a processor, and keep their way: a route takes no connection
-    twice, up and down again.
+    Pairs that a PCIe switch joins do not pass a processor, and keep their routes: a route uses no connection twice.
 
     Raises:
         ValueError: No processors, or a pair without a link that passes one.

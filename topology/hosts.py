@@ -1,4 +1,4 @@
-"""CPU ranks on several hosts as one topology: each host as in :mod:`dgcl.topology.host`, joined by its NICs.
+"""CPU ranks on several hosts as one topology, joined by NICs; each host as in :mod:`dgcl.topology.host`.
 
 A row for another host is read by its sender's core, leaves by the NIC of its sender, enters by that of its receiver,
 and is written there; it does not pass the memory connection of either host, which stands for copies within one.
@@ -15,12 +15,12 @@ from dgcl.topology.machine import Net
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
 
-PORT_UNKNOWN = 1.25  # GB/s: 10 Gb/s, where a NIC does not tell its speed
+PORT_UNKNOWN = 1.25  # GB/s: 10 Gb/s, where the speed of a NIC is unknown
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host of the job: how fast it copies, and the network ports that its ranks use (none: not told)."""
+    """A host of the job: its copy rates, and the network ports that its ranks use (none: unknown)."""
 
     rates: CopyRates
     ports: tuple[Net, ...] = ()
@@ -72,7 +72,7 @@ def hosts_topology(
 
 
 def _number(port: int) -> str:
-    """What tells the names of a host's ports apart; nothing for the first."""
+    """The suffix of the names of a host's port; empty for the first."""
     return str(port) if port else ""
 
 

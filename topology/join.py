@@ -1,4 +1,4 @@
-"""Different machines of one job as one topology: what each found at home, joined by what it has outside."""
+"""Joins different machines of one job into one topology, by their network ports."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def join_machines(
         shared: For each machine the switches that it shares with others, by name there, and what to call
             them here: NVSwitches of a domain that spans machines.
 
-    All ports of a kind meet at one switch that never blocks (``ib``, ``eth``), for nothing on a machine tells
-    how the network is built. Links within a machine stay as they are; between machines they take the widest
-    route.
+    All ports of a kind are joined by one switch that never blocks (``ib``, ``eth``): the network's structure cannot be
+    seen from a machine. Links within a machine stay as they are; between machines they take the widest route.
 
     Raises:
-        ValueError: An order that names a device twice, or one that there is not.
+        ValueError: ``order`` names a device twice, or one that does not exist.
     """
     if len(set(order)) < len(order):
         raise ValueError("order must name each device once (got one twice)")
@@ -65,9 +64,9 @@ def join_machines(
     whole = Topology(name, ranks, kept)
     at = {device.name: device.machine for device in ranks}
     between = [link for link in whole.links if at[link.src] != at[link.dst]]
-    at_home = [link for link in links if link.src in present and link.dst in present]
+    inside_links = [link for link in links if link.src in present and link.dst in present]
     rank = {device.name: number for number, device in enumerate(ranks)}
-    every = sorted([*at_home, *between], key=lambda link: (rank[link.src], rank[link.dst]))
+    every = sorted([*inside_links, *between], key=lambda link: (rank[link.src], rank[link.dst]))
     return replace(whole, links=tuple(every))
 
 

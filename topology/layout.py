@@ -1,9 +1,9 @@
-"""Where things go in a picture of a topology.
+"""Computes the places of boxes and wires in a picture of a topology.
 
-Devices stand in one row, in the order of their ranks, with gaps between sockets and machines. What belongs to
-the host (PCIe switches, processors, NICs, networks) is above, in rows by its distance from the nearest
-device; what joins GPUs among themselves is below: NVSwitches as bars, direct wires as arcs. A switch of many
-neighbours is a bar as wide as they are, so that their wires run straight up instead of into one point.
+Devices are in one row, in the order of their ranks, with gaps between sockets and machines. Endpoints of the host (PCIe
+switches, processors, NICs, networks) are above, in rows by distance from the nearest device. Connections among GPUs are
+below: NVSwitches as bars, direct wires as arcs. A switch with many neighbours is a bar as wide as they are, so that
+their wires run straight up instead of into one point.
 
 Units are those of the picture: devices are 1 apart, rows :data:`ROW` apart.
 """
@@ -60,7 +60,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Layout:
-    """A picture's plan.
+    """The places of everything in a picture.
 
     Attributes:
         boxes: By endpoint; the far ends of NICs have none, only their wire is drawn.
@@ -81,7 +81,7 @@ class Layout:
 
 
 def layout_topology(topology: Topology) -> Layout:
-    """Place everything; no two boxes overlap."""
+    """Return a place for everything; no two boxes overlap."""
     return _Placing(topology).place()
 
 
@@ -105,6 +105,8 @@ def machines_of(topology: Topology) -> dict[str, int | None]:
 
 
 class _Placing:
+    """The state of one placement: boxes are added row by row."""
+
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._devices = [device.name for device in topology.devices]
@@ -315,8 +317,8 @@ class _Placing:
 def spread(wanted: list[float], widths: list[float]) -> list[float]:
     """Places in the given order, as near to the wanted ones as boxes of these widths can be.
 
-    Least squares under minimal distances: the distances taken off, this is isotonic regression, which pools
-    neighbours that want to overlap (pool adjacent violators).
+    Least squares under minimal distances. With the distances subtracted, this is isotonic regression, which the pool
+    adjacent violators algorithm solves.
     """
     offsets = [0.0]
     for left, right in pairwise(widths):

@@ -1,6 +1,6 @@
-"""A machine as its firmware tells it: NUMA nodes, the PCIe tree below them, GPUs with their own links, NICs.
+"""A machine as data: NUMA nodes, the PCIe tree below them, GPUs with their own links, NICs.
 
-What importers of NCCL files and detection on the running machine have in common. It is data only;
+The importers of NCCL files and detection on the running machine both produce it.
 :func:`dgcl.topology.machine_topology.machine_topology` makes a topology of it.
 """
 
@@ -17,7 +17,9 @@ GPU, NVSWITCH, CPU = "GPU", "NVSwitch", "CPU"
 
 
 def bus_id(text: str) -> str | None:
-    """A PCI address in one spelling: lower case, four digits of domain where four are enough; None: is none.
+    """A PCI address in its normal form; None if it is none.
+
+    Lower case, and four digits of domain where four are enough.
 
     NVML writes eight digits of domain (``00000000:0F:00.0``), the kernel and NCCL four.
     """

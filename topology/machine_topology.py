@@ -1,12 +1,12 @@
-"""From a machine as its firmware tells it to a topology.
+"""Makes a topology of a machine (:class:`dgcl.topology.machine.Machine`).
 
-Devices are the GPUs, in the order of their ranks where the source tells them, else of their numbers, else of
-their PCI addresses (which is CUDA's order too, for GPUs of one kind). Switches are named after what they
-are: ``cpu1`` is NUMA node 1, ``pci-0f:02.0`` the PCIe switch of that address, NICs carry the name of their
-first port. The wire of a port ends at ``NAME.port``, where :func:`dgcl.topology.combine.cluster` connects machines.
+Devices are the GPUs, in the order of their ranks if the source has ranks, else of their numbers, else of their PCI
+addresses (which is CUDA's order, too, for GPUs of one kind). Switches have descriptive names: ``cpu1`` is NUMA node 1,
+``pci-0f:02.0`` the PCIe switch of that address; a NIC has the name of its first port. The wire of a port ends at
+``NAME.port``, where :func:`dgcl.topology.combine.cluster` connects machines.
 
-NVSwitches never block, so all that a GPU's links reach are one switch here, and its links one port; the
-traffic of a GPU does go over all of them.
+NVSwitches never block, so all NVSwitches that a GPU's links reach are one switch here, and its links one port: the
+traffic of a GPU uses all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def machine_topology(machine: Machine, name: str) -> Imported:
 
 
 class _Model:
-    """One walk over a machine; endpoints get their names as they are met."""
+    """The state of one conversion; endpoints get their names in the order of the walk."""
 
     def __init__(self, machine: Machine) -> None:
         self._draft = Draft()
@@ -63,7 +63,7 @@ class _Model:
             draft.device(self._gpu_names[place.host, place.pci.address], place.host, numa or 0)
         for index, cpu in enumerate(self._cpus):
             for child in cpu.below:
-                self._hang(child, self._cpu_names[index], self._host_of[index])
+                self._attach(child, self._cpu_names[index], self._host_of[index])
             for net in cpu.nets:
                 self._card(net.name, (net,), self._cpu_names[index], None, self._host_of[index])
         self._join_switches()
@@ -100,8 +100,8 @@ class _Model:
         self._taken[name] += 1
         return name if self._taken[name] == 1 else self._unique(f"{name}.{self._taken[name] - 1}")
 
-    def _hang(self, pci: Pci, parent: str, host: int) -> None:
-        """Join a device or switch to its parent, and what is below it; nothing for what leads nowhere."""
+    def _attach(self, pci: Pci, parent: str, host: int) -> None:
+        """Join a device or switch, and what is below it, to its parent; skip branches without GPUs and NICs."""
         if not any(node.gpu is not None or node.nic for node in pci.walk()):
             return
         if pci.nic:
@@ -115,7 +115,7 @@ class _Model:
         self._endpoint[host, pci.address] = name
         self._draft.wire(name, parent, "PCIe", self._pcie(pci))
         for child in pci.below:
-            self._hang(child, name, host)
+            self._attach(child, name, host)
 
     def _pcie(self, pci: Pci) -> float:
         if pci.bandwidth is None:

@@ -1,7 +1,7 @@
-"""A picture of a topology: what ``dgcl topo plot`` draws.
+"""Draws a topology, for ``dgcl topo plot``.
 
-Devices in a row, hosts and networks above, what joins GPUs among themselves below; the width of a line is its
-bandwidth, the colour its kind. With a load, the colour is how long each connection is busy instead.
+Devices are in a row, hosts and networks above, connections among GPUs below. The width of a line is its bandwidth, the
+colour its kind; with a load, the colour is the time that each connection is busy.
 
 Needs matplotlib (the extra ``viz``), which is loaded here and nowhere else in this package.
 """
@@ -121,6 +121,8 @@ def _excerpt(topology: Topology) -> tuple[Topology, list[int]]:
 
 
 class _Drawing:
+    """One picture on one pair of axes."""
+
     def __init__(self, axes: Any, topology: Topology, layout: Layout, busy: np.ndarray | None) -> None:
         self._axes, self._topology, self._layout, self._busy = axes, topology, layout, busy
         self._widest = max((c.bandwidth for c in topology.connections), default=1.0)
@@ -357,7 +359,7 @@ class _Drawing:
 
 
 def family_of(kind: str) -> tuple[str, str]:
-    """The name and the colour of what a connection's kind belongs to."""
+    """The name and the colour of the family that a connection's kind belongs to."""
     plain = kind.removesuffix(" (both ways)")
     for pattern, name, colour in _FAMILIES:
         if re.fullmatch(pattern, plain):

@@ -1,8 +1,8 @@
-"""What connections carry when a file says only what they are: GB/s per direction.
+"""Assumed bandwidths of connections by their kind, in GB/s per direction.
 
-Rates that copies reach, not the peak of the data sheet. NVLink: what p2pBandwidthLatencyTest and the DGCL
-paper measured, per link (below); everything else: what NCCL's and RCCL's own models reckon with
-(NVIDIA/nccl and ROCm/rccl, src/graph/topo.h). Measure, and refine, where it matters.
+These are rates that copies reach, not the peaks of data sheets. NVLink: measured per link by p2pBandwidthLatencyTest
+and in the DGCL paper (below). Everything else: the figures of NCCL's and RCCL's own models (NVIDIA/nccl and ROCm/rccl,
+src/graph/topo.h). Measured rates can replace them (:mod:`dgcl.topology.importers.p2p_refine`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PCIE_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 @dataclass(frozen=True)
 class CpuBus:
-    """What joins the NUMA nodes of a machine: its name and GB/s each way."""
+    """The bus between the NUMA nodes of a machine: its name, and GB/s each way."""
 
     kind: str
     bandwidth: float
@@ -41,7 +41,7 @@ UNKNOWN_BUS = CpuBus("SYS", 10.0)  # NCCL's figure for Skylake, in the middle of
 
 @dataclass(frozen=True)
 class GpuModel:
-    """What a GPU's name says of its ports: compute capability and PCIe generation."""
+    """Compute capability and PCIe generation of a GPU model."""
 
     sm: int
     pcie: int

@@ -1,4 +1,4 @@
-"""From what a user writes (``--topology dgx1``, ``host:4``, ``machine.json``) to a topology."""
+"""Resolves a topology that a user names: ``dgx1``, ``host:4``, ``machine.json``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def preset(name: str, num_devices: int | None = None) -> Topology:
     ``num_devices``. Other machines have the size they have. Where ``num_devices`` is smaller than the
     topology, its first devices are taken.
 
-    Raises ValueError for an unknown name, a size that is missing, and more devices than there are.
+    Raises:
+        ValueError: An unknown name, a missing size, or more devices than there are.
     """
     if num_devices is not None:
         check_index(num_devices, "num_devices")
@@ -53,9 +54,11 @@ def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int |
     A name that is both is the preset (write ``./dgx1`` for a file). If ``num_devices`` is smaller than the
     topology, its first devices are taken.
 
-    Raises ValueError if ``spec`` is neither a preset nor a file, for a file that is no topology, and if the
-    topology has fewer than ``num_devices`` devices; OSError for a file that cannot be read; TypeError for
-    other specs.
+    Raises:
+        ValueError: ``spec`` is neither a preset nor a file, the file is no topology, or the topology has fewer than
+            ``num_devices`` devices.
+        OSError: The file cannot be read.
+        TypeError: ``spec`` is none of these.
     """
     if isinstance(spec, Topology):
         return _fit(spec, num_devices)
@@ -66,7 +69,7 @@ def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int |
     if isinstance(spec, str):
         if _is_preset(spec):
             return preset(spec, num_devices)
-        if not os.path.exists(spec) and not _looks_like_path(spec):
+        if not os.path.exists(spec) and not _is_like_path(spec):
             raise ValueError(
                 f"topology must be a preset ({', '.join(preset_names())}) or the path of a JSON file "
                 f"(got {shown(spec)}){nearest(spec, preset_names())}"
@@ -80,7 +83,7 @@ def _is_preset(name: str) -> bool:
     return _SIZED_NAME.fullmatch(name) is not None or _SEVERAL_NAME.fullmatch(name) is not None
 
 
-def _looks_like_path(text: str) -> bool:
+def _is_like_path(text: str) -> bool:
     return os.path.basename(text) != text or text.endswith(".json")
 
 

@@ -1,4 +1,4 @@
-"""Which route a link takes when a topology lists connections only.
+"""Derives the routes of links where a topology lists connections only.
 
 The route from ``src`` to ``dst`` runs through switches only, never through another device. Of all such routes
 it is
@@ -7,13 +7,12 @@ it is
 2. of those, one of the fewest connections, all of bandwidth >= W,
 3. of those, the one whose list of connection names, in order from ``src`` to ``dst``, is smallest.
 
-Latency and duplex do not matter. The rule names exactly one route, so every reader of the same file derives
-the same links.
+Latency and duplex do not matter. The rule defines exactly one route, so every reader of the same file derives the same
+links.
 
-Two searches find it. *How wide*: connections are laid down from the fastest to the slowest; the one that
-first joins two devices is their bottleneck (as in Kruskal's maximum spanning tree, whose paths are the
-widest ones). *Which way*: a breadth-first search over the connections of bandwidth >= W that looks at
-neighbours in the order of connection names.
+Two searches find it. *Bottlenecks*: connections are added from the fastest to the slowest; the one that first joins two
+devices is their bottleneck (as in Kruskal's maximum spanning tree, whose paths are the widest ones). *Routes*: a
+breadth-first search over the connections of bandwidth >= W that visits neighbours in the order of connection names.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def widest_bottlenecks(devices: Sequence[str], connections: Sequence[Connection]
         width[np.ix_(left, right)] = block
         width[np.ix_(right, left)] = block.T
 
-    # Sets of switches that the connections laid down so far join (union-find), and the devices attached to
+    # Sets of switches that the connections added so far join (union-find), and the devices attached to
     # each. A device may be attached to several sets: it does not forward, so it does not merge them.
     parent = list(range(len(nodes)))
     attached: dict[int, set[int]] = {node: set() for node in range(num_devices, len(nodes))}

@@ -1,4 +1,4 @@
-"""A topology as text: what ``dgcl topo show`` prints."""
+"""A topology as text, for ``dgcl topo show``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _WIDEST_MATRIX = 32  # devices; beyond that a matrix is wider than any screen
 
 
 def render_topology(topology: Topology) -> str:
-    """Text of several lines: devices, the matrix of links, the table of connections, and what shares each
-    of them.
+    """Return text: devices, the matrix of links, the table of connections, and which links share them.
 
     The matrix is in the style of ``nvidia-smi topo -m``: the row is the sender, the column the receiver. An
     entry is the kind of the slowest connection of the link's route, for the link is as fast as this one,

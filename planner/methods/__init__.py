@@ -1,4 +1,7 @@
-"""The planners, a file each, and the way from a relation to a finished plan."""
+"""The planners, one per file, and :func:`make_plan`, which makes a finished plan with one of them.
+
+May import everything else in ``dgcl.planner`` but ``reading`` and ``simulator``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The default: peer-to-peer where that is as good as proven, else the best plan by prices, with a
-certificate."""
+"""The default method: peer-to-peer where that is within the gap, else the best plan by column generation."""
 
 from __future__ import annotations
 

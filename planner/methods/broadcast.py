@@ -1,8 +1,8 @@
-"""One owner after the other: the staged broadcast of 1D-partitioned training, kept as a baseline.
+"""The staged broadcast of 1D-partitioned training: one owner after the other. A baseline.
 
-In stage k rank k sends its rows to every rank that needs them (CAGNET's 1D algorithm sends all of its rows
-to all ranks; a relation that says so gives exactly that). A plan has at most world_size - 1 stages, so the
-last two owners share the last one, which can only flatter this baseline.
+In stage k rank k sends its rows to every rank that needs them. (CAGNET's 1D algorithm sends all rows to all ranks; a
+relation that says so gives exactly that.) A plan has at most world_size - 1 stages, so the last two owners share the
+last one, which can only favour this baseline.
 """
 
 from __future__ import annotations

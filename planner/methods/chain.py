@@ -1,8 +1,8 @@
-"""Chains: every row passes from one rank that needs it to the next, in the order of the ring.
+"""Chains: every row passes from one rank that needs it to the next, in rank order. A baseline.
 
-The chain transfer of NeuGraph (Ma et al., ATC 2019), with which the paper's Swap baseline loads rows, kept as
-a baseline: no owner sends a row twice, and nobody relays what it does not need, but a row that all ranks
-need takes world_size - 1 stages.
+This is the chain transfer of NeuGraph (Ma et al., ATC 2019), with which the DGCL paper's Swap baseline loads rows. No
+owner sends a row twice and no rank relays rows that it does not need, but a row that all ranks need takes
+world_size - 1 stages.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     for start in range(0, relation.num_classes, chunk):
         wanted = relation.dest_matrix(start, start + chunk)
         source = relation.source[start : start + chunk].astype(np.int64)
-        # Column a of the turned matrix: does the rank a places after the owner need the row?
-        turned = np.take_along_axis(wanted, (source[:, None] + np.arange(world)) % world, axis=1)
-        classes, ahead = np.nonzero(turned)
+        # Column a of the rotated matrix: whether the rank a places after the owner needs the row.
+        rotated = np.take_along_axis(wanted, (source[:, None] + np.arange(world)) % world, axis=1)
+        classes, ahead = np.nonzero(rotated)
         dst[ptr[start] : ptr[start] + len(ahead)] = (source[classes] + ahead) % world
     src = np.empty_like(dst)
     src[1:] = dst[:-1]

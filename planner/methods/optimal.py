@@ -1,4 +1,4 @@
-"""A plan within the gap that was asked for, where `auto` ends a little above it."""
+"""Goes on from ``auto``'s plan until the gap is reached, at several times its effort."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dgcl.planner.trees import Trees
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-# Of price updates; each makes other mixtures, and which of them round best is chance.
+# Of price updates. Each number gives other solutions of the restricted master problem; which rounds best is chance.
 ROUNDS = (100, 300, 400, 200)
 FINER = 0.1  # share of the gap to which the fractional plan is solved: whole rows need the rest
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
-    """Return a plan within `options.gap` of the proven bound, at several times the effort of `auto` if need be.
+    """Return a plan within ``options.gap`` of the proven bound, at several times the effort of ``auto`` if need be.
 
-    First comes all that `auto` does, so the plan is never slower than `auto`'s (without a time limit). While it is
-    not within the gap, columns are added until the linear program over all fractional plans is all but solved, for
-    up to world_size - 1 stages; several mixtures are made whole plans; and these are polished as long as that
-    helps. Up to four times, from other prices, then the best is returned with the gap that it has. On more than
-    24 devices, where `auto` sweeps over groups instead, there are more sweeps, once.
+    It starts from ``auto``'s plan, so it is never slower than that (without a time limit). While it is not within the
+    gap: columns are added until the linear program over all fractional plans is almost solved, for up to world_size - 1
+    stages; several of its solutions are rounded to whole plans; and these are improved as long as that helps. This is
+    repeated up to four times, from other prices; the best plan is returned with its gap. On more than ``ALL_LINKS``
+    devices, where ``auto`` does coordinate descent over groups instead, there are more rounds of it, once.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.

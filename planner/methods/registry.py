@@ -1,8 +1,7 @@
-"""The planners by name, and the way from a relation to a finished plan.
+"""The planners by name, and :func:`make_plan`, which makes a finished plan with one of them.
 
-A planner is one function ``plan(relation, topology, options) -> Trees`` in a module of its own; a new one
-is one file and one line in `METHODS`. Planners load when they are first asked for, since most need compiled
-code.
+A planner is one function ``plan(relation, topology, options) -> Trees`` in a module of its own. A new one is one file
+and one line in :data:`METHODS`. Planners are imported when they are first used, since most need compiled code.
 """
 
 from __future__ import annotations
@@ -30,10 +29,12 @@ if TYPE_CHECKING:
 
 
 class Planner(Protocol):
-    """Returns trees that deliver the relation over the topology's links.
+    """A function that returns trees which deliver the relation over the topology's links.
 
-    Raises ValueError when it cannot, naming what is in the way. Without `options.time_limit` the same
-    arguments give the same trees.
+    Without ``options.time_limit`` the same arguments give the same trees.
+
+    Raises:
+        ValueError: It cannot; names the reason.
     """
 
     def __call__(self, relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -42,7 +43,7 @@ class Planner(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """A planner's module below dgcl.planner.methods (its function is named `plan`) and what it does, in one line."""
+    """A planner: its module below ``dgcl.planner.methods`` (its function is ``plan``), and one line about it."""
 
     module: str
     summary: str
@@ -55,7 +56,9 @@ class Method:
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "auto": Method("auto", "the best plan known here, never worse than direct"),
-        "optimal": Method("optimal", "as auto, and on until the gap is reached or nothing helps any more"),
+        "optimal": Method(
+            "optimal", "as auto, then further until the gap is reached or nothing helps any more"
+        ),
         "direct": Method("direct", "peer to peer, one stage"),
         "ring": Method("ring", "textbook allgather: every row goes round from rank to rank"),
         "chain": Method("chain", "every row goes from one rank that needs it to the next (NeuGraph)"),
@@ -66,7 +69,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 
 
 def get_planner(method: str) -> Planner:
-    """Return the planner called `method`.
+    """Return the planner called ``method``.
 
     Raises:
         ValueError: no such method; the message lists those there are.
@@ -81,15 +84,15 @@ def get_planner(method: str) -> Planner:
 def make_plan(
     relation: Relation, topology: Topology, method: str = "auto", options: PlanOptions | None = None
 ) -> Plan:
-    """Plan `relation` on `topology`, then cost, bound, sign and verify the result.
+    """Plan ``relation`` on ``topology``, then cost, bound, sign and verify the result.
 
     Without a time limit the same arguments give the same arrays and the same meta except planning_seconds.
 
     Args:
         relation: what must be delivered.
         topology: the machine, with exactly one device per rank.
-        method: a key of `METHODS`.
-        options: row width, seed, limits; the defaults of `PlanOptions` if None.
+        method: a key of :data:`METHODS`.
+        options: row width, seed, limits; the defaults of :class:`PlanOptions` if None.
 
     Raises:
         ValueError: unknown method, sizes that disagree, or a needed pair that no chain of links joins.

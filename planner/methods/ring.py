@@ -1,8 +1,7 @@
-"""A ring: every row travels from rank to the next rank, until the last one that needs it has it.
+"""The textbook ring: every row travels from rank to rank, up to the last that needs it. A baseline.
 
-The textbook allgather, kept as a baseline. Hop k of every row runs in stage k, so a ring takes up to
-world_size - 1 stages, each over all links of the ring at once; ranks in between relay what they do not
-need.
+Hop k of every row runs in stage k, so a ring takes up to world_size - 1 stages, each over all links of the ring at
+once. Ranks in between relay rows that they do not need.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 
 
 def farthest(relation: Relation) -> Int64Array:
-    """Return, per class, how many ranks after its source the last destination comes on the ring, (C,)
-    int64.
-    """
+    """Return the number of hops from each class's source to its last destination on the ring, (C,) int64."""
     world = relation.world_size
     hops = np.zeros(relation.num_classes, np.int64)
     chunk = max(1, (1 << 18) // max(64, world))  # keeps what is unpacked in a cache

@@ -1,22 +1,19 @@
-"""SPST, the greedy of the paper: shortest-path spanning trees at the prices that earlier trees left behind.
+"""SPST, the greedy method of the DGCL paper: shortest-path spanning trees at the costs that earlier trees leave.
 
-This is Algorithms 1 and 2 of DGCL (Cai et al., EuroSys 2021) with the cost model of its section 5.1, and
-the baseline that `auto` is compared with. A tree starts as its root. Again and again the destination that
-is cheapest to reach from the tree is joined to it by its cheapest path, where an edge at depth k costs what
-it adds to the time of stage k given all traffic planned so far. The stage of an edge is its depth in the
-tree (strict stages), so a path's edges lie in different stages and its cost is exactly the sum of their
-costs; relays come in where a path runs through ranks that do not need the row themselves.
+This is Algorithms 1 and 2 of DGCL (Cai et al., EuroSys 2021) with the cost model of its section 5.1, and the baseline
+that ``auto`` is compared with. A tree starts as its root. Repeatedly, the destination that is cheapest to reach from
+the tree is joined to it by its cheapest path. An edge at depth k costs what it adds to the time of stage k, given all
+traffic planned so far. The stage of an edge is its depth in the tree (strict stages), so the edges of a path lie in
+different stages and its cost is exactly the sum of theirs. A path may run through relays, which do not need the row.
 
-Where this differs from the paper's text:
+Differences from the paper:
 
-- Portions of classes are planned instead of single vertices. All classes are cut into portions of about
-  equal size and dealt in turn, each class evenly over the whole run, so that early and late prices fall on
-  every class alike.
-- Costs are computed when a path looks at them, not kept in a table.
-- Ties, on which the paper is silent and which are frequent (most edges cost nothing while another
-  connection is the stage's slowest): of two paths that slow the plan down equally, the one with less time
-  on its own links wins; then the shorter one; then the lower rank of the last relay, then of the
-  destination.
+- Pieces of classes are planned instead of single vertices. All classes are cut into pieces of about equal size. The
+  pieces of each class are spread evenly over the whole sequence, so that early and late costs fall on every class.
+- Costs are computed when a path needs them, not kept in a table.
+- Ties, which the paper does not mention, are frequent: most edges cost nothing while another connection is the stage's
+  slowest. Of two paths that slow the plan down equally, the one with less time on its own links wins; then the
+  shorter one; then the lower rank of the last relay, then of the destination.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ from dgcl.planner.trees import Trees
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-PORTIONS = 16384  # aimed at over all classes; every class has at least one
+PIECES = 16384  # aimed at over all classes; every class has at least one
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -48,28 +45,27 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     require_routes(relation.pair_rows(), topology)
     from dgcl.planner.methods.spst_kernel import grow_trees
 
-    portion_class, portion_rows = portions(relation)
+    piece_class, piece_rows = pieces(relation)
     arrays = topology.arrays()
-    parent = np.empty((portion_class.shape[0], relation.world_size), np.int32)
+    parent = np.empty((piece_class.shape[0], relation.world_size), np.int32)
     parent[:] = grow_trees(
-        relation.source[portion_class],
-        relation.dest_matrix()[portion_class],
-        portion_rows.astype(np.float64) * options.row_bytes,
+        relation.source[piece_class],
+        relation.dest_matrix()[piece_class],
+        piece_rows.astype(np.float64) * options.row_bytes,
         arrays.link_of,
         arrays.link_latency,
         arrays.link_ptr,
         arrays.link_directions,
         1.0 / (arrays.bandwidth * GIGA),
     )
-    return strict_trees(relation, portion_class, portion_rows, parent)
+    return strict_trees(relation, piece_class, piece_rows, parent)
 
 
-def portions(relation: Relation, aim: int = PORTIONS) -> tuple[Int64Array, Int64Array]:
-    """Cut classes into portions of about equal size, dealt so that each class is spread over the whole
-    sequence.
+def pieces(relation: Relation, aim: int = PIECES) -> tuple[Int64Array, Int64Array]:
+    """Cut classes into pieces of about equal size, and spread those of each class over the whole sequence.
 
     Returns:
-        (N,) class and (N,) rows of each portion, in the order in which they are planned. N is about `aim`,
+        (N,) class and (N,) rows of each piece, in the order in which they are planned. N is about ``aim``,
         or the number of classes if that is more.
     """
     size = max(1, -(-relation.num_vertices // aim))
@@ -77,31 +73,31 @@ def portions(relation: Relation, aim: int = PORTIONS) -> tuple[Int64Array, Int64
     of_class = np.repeat(np.arange(relation.num_classes), parts)
     index = np.arange(of_class.shape[0]) - np.repeat(np.cumsum(parts) - parts, parts)
     rows = relation.count[of_class] // parts[of_class] + (index < relation.count[of_class] % parts[of_class])
-    when = (2 * index + 1) / (2 * parts[of_class])  # the middle of the portion's share of its class
+    when = (2 * index + 1) / (2 * parts[of_class])  # the middle of the piece's share of its class
     order = np.argsort(when, kind="stable")
     return of_class[order], rows[order]
 
 
 def strict_trees(
     relation: Relation,
-    portion_class: Int64Array,
-    portion_rows: Int64Array,
+    piece_class: Int64Array,
+    piece_rows: Int64Array,
     parent: np.ndarray[tuple[int, int], np.dtype[np.int32]],
 ) -> Trees:
-    """Make trees of parent tables, one tree for all portions of a class that travel alike.
+    """Make trees of parent tables, one tree for all pieces of a class with the same parents.
 
     Args:
-        relation: what the portions are of.
-        portion_class, portion_rows: (N,) class and size of each portion.
+        relation: what the pieces are of.
+        piece_class, piece_rows: (N,) class and size of each piece.
         parent: (N, P) rank that each rank receives from, -1 for the root and for ranks outside the tree.
     """
-    key = np.ascontiguousarray(np.column_stack([portion_class.astype(">i4"), parent.astype(">i4")]))
+    key = np.ascontiguousarray(np.column_stack([piece_class.astype(">i4"), parent.astype(">i4")]))
     rows_as_bytes = key.view(np.dtype((np.void, key.shape[1] * 4))).reshape(-1)
     _, first, group = np.unique(rows_as_bytes, return_index=True, return_inverse=True)
     count = np.zeros(first.shape[0], np.int64)
-    np.add.at(count, group.reshape(-1), portion_rows)
+    np.add.at(count, group.reshape(-1), piece_rows)
     parent = parent[first]
-    source = relation.source[portion_class[first]]
+    source = relation.source[piece_class[first]]
 
     tree, dst = np.nonzero(parent >= 0)
     src = parent[tree, dst]
@@ -114,7 +110,7 @@ def strict_trees(
     order = np.lexsort((dst, stage, tree))
     sizes = np.bincount(tree, minlength=first.shape[0])
     return Trees(
-        portion_class[first].astype(np.int32),
+        piece_class[first].astype(np.int32),
         count,
         np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         src[order],

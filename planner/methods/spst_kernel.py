@@ -1,4 +1,4 @@
-"""The inner loop of `spst`, compiled. Imported on first use."""
+"""The inner loop of SPST, compiled. Imported on first use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _toll(
+def _added_seconds(
     link: int,
     stage: int,
     amount: float,
-    clock: Any,
+    stage_seconds: Any,
     busy: Any,
     inverse: Any,
     latency: Any,
     ptr: Any,
     hops: Any,
 ) -> Any:
-    """Return (rise of the stage's time, the link's own time) if `amount` bytes more go over `link` in
-    `stage`.
-    """
+    """Return (rise of the stage's time, the link's own time) if ``amount`` more bytes go over ``link`` in ``stage``."""
     slowest = 0.0
     alone = 0.0
     for h in range(ptr[link], ptr[link + 1]):
@@ -30,18 +28,38 @@ def _toll(
         own = amount * inverse[c]
         slowest = max(slowest, busy[stage, c] + own)
         alone = max(alone, own)
-    return max(0.0, latency[link] + slowest - clock[stage]), latency[link] + alone
+    return max(0.0, latency[link] + slowest - stage_seconds[stage]), latency[link] + alone
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _add_traffic(
+    link: int,
+    stage: int,
+    amount: float,
+    stage_seconds: Any,
+    busy: Any,
+    inverse: Any,
+    latency: Any,
+    ptr: Any,
+    hops: Any,
+) -> None:
+    """Put ``amount`` bytes on ``link`` in ``stage``: updates ``busy`` and ``stage_seconds``."""
+    slowest = 0.0
+    for h in range(ptr[link], ptr[link + 1]):
+        c = hops[h]
+        busy[stage, c] += amount * inverse[c]
+        slowest = max(slowest, busy[stage, c])
+    stage_seconds[stage] = max(stage_seconds[stage], latency[link] + slowest)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def grow_trees(
     source: Any, wanted: Any, amount: Any, link_of: Any, latency: Any, ptr: Any, hops: Any, inverse: Any
 ) -> Any:
-    """Grow one shortest-path spanning tree per portion, each at the prices that the earlier ones leave
-    behind.
+    """Grow one shortest-path spanning tree per piece, each at the costs that the earlier ones leave.
 
     Args:
-        source: (N,) int32, root of each portion.
+        source: (N,) int32, root of each piece.
         wanted: (N, P) bool, its destinations.
         amount: (N,) float64, its bytes.
         link_of, latency, ptr, hops: link_of, link_latency, link_ptr and link_directions of TopologyArrays.
@@ -53,16 +71,13 @@ def grow_trees(
     """
     num, world = wanted.shape
     limit = max(1, world - 1)
-    busy = np.zeros(
-        (limit, inverse.shape[0])
-    )  # seconds of traffic of each connection-direction in each stage
-    clock = np.zeros(limit)  # seconds of each stage
+    busy = np.zeros((limit, inverse.shape[0]))  # seconds of traffic, by stage and connection-direction
+    stage_seconds = np.zeros(limit)  # seconds of each stage
     parent = np.full((num, world), -1, np.int32)
     depth = np.empty(world, np.int64)
-    rise = np.empty(
-        (limit + 1, world)
-    )  # label of (depth, rank): by how much the plan gets slower on the way there,
-    own = np.empty((limit + 1, world))  # and the links' own time on that way
+    # Labels of (depth, rank): how much slower the path there makes the plan, and the path's own time.
+    rise = np.empty((limit + 1, world))
+    own = np.empty((limit + 1, world))
     before = np.empty((limit + 1, world), np.int64)
     for n in range(num):
         depth[:] = -1
@@ -86,12 +101,14 @@ def grow_trees(
                         link = link_of[u, v]
                         if link < 0 or depth[v] >= 0:
                             continue
-                        x, y = _toll(link, k, amount[n], clock, busy, inverse, latency, ptr, hops)
+                        x, y = _added_seconds(
+                            link, k, amount[n], stage_seconds, busy, inverse, latency, ptr, hops
+                        )
                         x += a
                         y += b
                         if x > rise[k + 1, v] or (x == rise[k + 1, v] and y >= own[k + 1, v]):
                             continue
-                        node, at, fresh = u, k, True  # the way to u must not have come through v
+                        node, at, fresh = u, k, True  # the path to u must not pass v
                         while depth[node] < 0:
                             fresh = fresh and node != v
                             node, at = before[at, node], at - 1
@@ -106,12 +123,7 @@ def grow_trees(
             while depth[node] < 0:
                 sender = before[at, node]
                 link = link_of[sender, node]
-                slowest = 0.0
-                for h in range(ptr[link], ptr[link + 1]):
-                    c = hops[h]
-                    busy[at - 1, c] += amount[n] * inverse[c]
-                    slowest = max(slowest, busy[at - 1, c])
-                clock[at - 1] = max(clock[at - 1], latency[link] + slowest)
+                _add_traffic(link, at - 1, amount[n], stage_seconds, busy, inverse, latency, ptr, hops)
                 parent[n, node] = sender
                 depth[node] = at
                 if open_[node]:

@@ -1,1 +1,4 @@
-"""What a person wants to see of a plan: report, one screen, the trees of a class, pictures."""
+"""Plans for people: a report as data and as text, the trees of a class, pictures.
+
+May import everything else in ``dgcl.planner``.
+"""

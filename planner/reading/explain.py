@@ -1,4 +1,4 @@
-"""The trees of one class, for those who want to see how its rows travel."""
+"""Shows how the rows of one class travel: its trees, as data and as text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dgcl.planner.relation import Relation
 
 
 def find_class(relation: Relation, text: str) -> int:
-    """Return the class that `text` names: its number, or owner and destinations, as in ``3`` or ``0>1,5``.
+    """Return the class that ``text`` names: its number, or owner and destinations, as in ``3`` or ``0>1,5``.
 
     Raises:
-        ValueError: no such class; the message says what there is.
+        ValueError: No such class; says which there are.
     """
     named = parse_class(text, relation.world_size)
     if isinstance(named, int):
@@ -32,10 +32,10 @@ def find_class(relation: Relation, text: str) -> int:
 
 
 def parse_class(text: str, world_size: int) -> int | tuple[int, list[int]]:
-    """Return the number of a class, or its owner and destinations; whether a relation has it, is not asked.
+    """Return the number of a class, or its owner and destinations; no relation is consulted.
 
     Raises:
-        ValueError: `text` is neither, or names a rank that there is not.
+        ValueError: ``text`` is neither, or names a rank that does not exist.
     """
     text = text.strip()
     if re.fullmatch(r"[0-9]{1,18}", text):
@@ -58,9 +58,7 @@ def _existing(relation: Relation, c: int) -> int:
 
 
 def explain(plan: Plan, c: int) -> dict[str, Any]:
-    """Return how class `c` travels, as JSON values: its trees, largest first, with the seconds each link
-    takes alone.
-    """
+    """Return the trees of class ``c`` as JSON values, largest first, with the kinds of connections on each edge."""
     relation, trees = plan.relation, plan.trees
     _existing(relation, c)
     names = [device.name for device in plan.topology.devices]
@@ -100,7 +98,7 @@ def _route(plan: Plan, src: int, dst: int) -> list[str]:
 
 
 def render_class(facts: dict[str, Any], most: int = 8) -> str:
-    """Return the outcome of `explain` as text, each tree drawn from its root, at most `most` of them."""
+    """Return the result of :func:`explain` as text; at most ``most`` trees, each drawn from its root."""
     source = facts["source"]
     dests = ", ".join(f"{d['rank']} ({d['device']})" for d in facts["destinations"])
     lines = [
@@ -119,7 +117,7 @@ def render_class(facts: dict[str, Any], most: int = 8) -> str:
 
 
 def _branches(edges: list[dict[str, Any]], at: int, indent: str) -> list[str]:
-    """Return the lines below rank `at`, by stage."""
+    """Return the lines below rank ``at``, by stage."""
     lines = []
     below = sorted((e for e in edges if e["src"] == at), key=lambda e: (e["stage"], e["dst"]))
     for i, edge in enumerate(below):

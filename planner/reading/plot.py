@@ -1,7 +1,6 @@
 """Pictures of a plan: the machine with the load on each connection, and where the time of each stage goes.
 
-Needs matplotlib (the extra ``viz``); nothing of pyplot is touched, so a caller's figures and settings stay
-as they are.
+Needs matplotlib (the extra ``viz``). It does not use pyplot, so a caller's figures and settings stay as they are.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a picture of a plan; the suffix of `path` decides the format (.png, .svg, .pdf).
+    """Write a picture of a plan; the suffix of ``path`` decides the format (.png, .svg, .pdf).
 
     Raises:
-        ValueError: another suffix.
-        ImportError: matplotlib is not installed; the message says how to install it.
+        ValueError: Another suffix.
+        ImportError: matplotlib is not installed; says how to install it.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in FORMATS:
@@ -51,9 +50,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def _draw_machine(axes: Any, plan: Plan, busy: FloatArray) -> None:
-    """Draw devices, switches and connections, coloured by how much of the plan's time the connection is in
-    use.
-    """
+    """Draw devices, switches and connections, coloured by the share of the plan's time in use."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -93,9 +90,7 @@ def _draw_machine(axes: Any, plan: Plan, busy: FloatArray) -> None:
 
 
 def layout(topology: Topology) -> dict[str, tuple[float, float]]:
-    """Return a place for every device and switch: machines side by side, well connected ends near each
-    other.
-    """
+    """Return a place for every device and switch: unconnected parts side by side, neighbours close together."""
     import networkx as nx
 
     graph: nx.Graph[str] = nx.Graph()

@@ -1,4 +1,4 @@
-"""One screen about a plan, from the data of `report.report`."""
+"""A plan's report as text, about one screen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What there is to say about a plan, as plain data: the machine, the relation, the methods, the stages, the
-bound.
+"""A report about a plan as plain data: machine, relation, methods, stages, kinds of connections, bound, fold.
 
-`render.py` makes one screen of it. Every figure is derived here and nowhere else:
+:mod:`dgcl.planner.reading.render` makes text of it. Every figure is derived here and nowhere else:
 
 >>> from dgcl.planner import Relation, make_plan
 >>> from dgcl.topology import preset
@@ -48,7 +47,7 @@ def compare(
     methods: Sequence[str] = COMPARED,
     options: PlanOptions | None = None,
 ) -> list[Plan | Failure]:
-    """Plan the same relation by several methods; one that is impossible here becomes a `Failure`."""
+    """Plan the same relation by several methods; one that is impossible here becomes a :class:`Failure`."""
     outcomes: list[Plan | Failure] = []
     for method in methods:
         try:
@@ -59,11 +58,11 @@ def compare(
 
 
 def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
-    """Return everything that a screen about `plan` shows, JSON values only.
+    """Return the report about ``plan``, JSON values only.
 
     Args:
         plan: the plan that machine, stages, kinds and bound are about.
-        others: plans of the same relation for the table of methods (`compare`); `plan` itself is put last
+        others: plans of the same relation for the table of methods (:func:`compare`); ``plan`` itself is put last
             unless a plan with its fingerprint is among them.
     """
     rows = list(others)
@@ -83,7 +82,7 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
 
 
 def _fold(plan: Plan) -> dict[str, Any]:
-    """What the way back takes (`reverse.py`): gradients to their owners over the same trees."""
+    """Return the cost of the fold (:mod:`dgcl.planner.fold`): gradients to their owners over the same trees."""
     try:
         fold = reverse_plan(plan)
     except NoWayBackError as error:
@@ -175,11 +174,10 @@ def _stages(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
 
 
 def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
-    """Return how the load is balanced between kinds of connections (the paper's Table 7).
+    """Return how the load is balanced between kinds of connections (Table 7 of the DGCL paper).
 
-    Per kind: the sum over stages of its busiest direction's seconds, that as a share of the plan (1.0: this
-    kind is the slowest in every stage), how busy its directions are on average over the plan, and the bytes
-    over them.
+    Per kind: the sum over stages of its busiest direction's seconds, that as a share of the plan (1.0: this kind is the
+    slowest in every stage), the average use of its directions over the plan, and the bytes over them.
     """
     arrays = plan.topology.arrays()
     kinds = np.array([_kind(plan.topology, c) for c in range(seconds.shape[1])], dtype=object)
@@ -203,7 +201,7 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
 
 
 def _way(topology: Topology, direction: int) -> str:
-    """A direction for people: without the connection's name where that is but the names of its ends."""
+    """Return a direction's name; only ``a>b`` where the connection is named after its ends."""
     arrays = topology.arrays()
     connection = topology.connections[int(arrays.direction_connection[direction])]
     name, a, b = arrays.direction_name(direction), connection.a, connection.b

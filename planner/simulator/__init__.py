@@ -1,1 +1,4 @@
-"""An event simulator of the decentralised protocol; it shares no cost code with the planners."""
+"""An event simulator of the decentralised protocol.
+
+It shares no cost code with the planners, and may import only the data that they share: relation, trees, plan.
+"""

@@ -1,7 +1,6 @@
 """The event loop of the simulator, compiled: messages that share connections max-min fairly.
 
-Knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait
-for.
+It knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait for.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from numba import njit
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
-    """Write into `rate` the max-min fair share of each message in `active`, the most urgent served first.
+    """Write into ``rate`` the max-min fair share of each message in ``active``, the most urgent served first.
 
-    Messages of the smallest `urgency` share all there is, those of the next share what is left, and so on.
+    Messages of the smallest ``urgency`` share all capacity, those of the next share what is left, and so on.
 
-    The direction that leaves the least to each message through it is filled first; its messages keep that
-    rate, and what they take elsewhere is set aside; and so on (progressive filling: Bertsekas and Gallager,
-    Data Networks, 6.5).
+    Progressive filling (Bertsekas and Gallager, Data Networks, 6.5): the direction that leaves the least to each
+    message through it is filled first. Its messages keep that rate, and what they use of other directions is taken
+    from these. Then the next direction.
     """
     left = capacity.copy()
     for level in np.unique(urgency[active]):
@@ -30,7 +29,7 @@ def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, ra
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _fill(active: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
-    """Share out `left` among the messages in `active`, and take what they use out of it."""
+    """Share ``left`` among the messages in ``active``, and subtract what they use."""
     through = np.zeros(left.shape[0], np.int64)
     for m in active:
         rate[m] = -1.0
@@ -83,10 +82,10 @@ def run(
         capacity: (num_directions,) float64, bytes per second.
         waits: (N,) int64, how many messages each waits for; next_ptr, next_message: which wait for a message.
         previous: (N,) int64, the message queued ahead, or -1.
-        urgency: (N,) int64, see `fair_rates`.
+        urgency: (N,) int64, see :func:`fair_rates`.
         sender: (N,) int64, who sends each message, -1 for nobody.
-        at_once: how many messages of one sender may flow at a time; of those that could, the first in the
-            order of messages goes first. 0: any number.
+        at_once: how many messages of one sender may flow at a time; of those that could, the first in the order of
+            messages goes first. 0: any number.
 
     Returns:
         issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
@@ -97,53 +96,50 @@ def run(
     busy = np.zeros(capacity.shape[0])
     waiting = waits.copy()
     behind = np.full(num, -1, np.int64)
-    ahead = np.ones(num, np.int64)  # what keeps the bytes from flowing: the latency, and the message ahead
+    ahead = np.ones(num, np.int64)  # what must end before the bytes flow: the latency, and the message ahead
     for m in range(num):
         if previous[m] >= 0:
             ahead[m] = 2
             behind[previous[m]] = m
     remaining, rate = size.copy(), np.zeros(num)
     could, open_ = np.zeros(num, np.bool_), np.zeros(num, np.bool_)  # may flow now; flows
-    hands = np.zeros(max(1, sender.max() + 1) if num else 1, np.int64)
-    alarms = [(0.0, -1)]  # when a message's latency is over
-    heapq.heappop(alarms)
+    sending = np.zeros(max(1, sender.max() + 1) if num else 1, np.int64)
+    latencies = [(0.0, -1)]  # a heap of (end of its latency, message), typed by its first entry
+    heapq.heappop(latencies)
     for m in range(num):
         if waiting[m] == 0:
             issued[m] = release[m]
-            heapq.heappush(alarms, (release[m] + latency[m], m))
+            heapq.heappush(latencies, (release[m] + latency[m], m))
     active: Any = np.flatnonzero(open_)
     now = 0.0
-    while len(alarms) or active.shape[0]:
+    while len(latencies) or active.shape[0]:
         # 1. Go to the next moment at which anything changes.
         step = np.inf
         for m in active:
             if rate[m] > 0:
                 step = min(step, remaining[m] / rate[m])
-        rings = len(alarms) > 0 and alarms[0][0] <= now + step
-        if rings:
-            step = max(0.0, alarms[0][0] - now)
+        latency_ends = len(latencies) > 0 and latencies[0][0] <= now + step
+        if latency_ends:
+            step = max(0.0, latencies[0][0] - now)
         _count_busy(active, rate, ptr, hops, step, busy)
         done = [0]
         done.pop()
         for m in active:
-            # Whoever is done within a rounding of this moment is done now: equals finish together.
+            # Done within a rounding error of this moment is done now: equal messages finish together.
             if rate[m] > 0 and remaining[m] <= rate[m] * step * (1 + 1e-12):
                 done.append(m)
             else:
                 remaining[m] -= rate[m] * step
-        now = alarms[0][0] if rings else now + step
-        while len(alarms) and alarms[0][0] <= now:
-            _, m = heapq.heappop(alarms)
-            ahead[m] -= 1
-            could[m] = ahead[m] == 0
-        # 2. Let what has arrived set others free, and these start; what is empty arrives at once.
+        now = latencies[0][0] if latency_ends else now + step
+        _end_latencies(latencies, now, ahead, could)
+        # 2. Release what waited for arrived messages, and start it; messages without bytes arrive at once.
         changed = True
         while changed:
             for m in done:
                 arrived[m] = now
                 open_[m] = False
                 if at_once and sender[m] >= 0:
-                    hands[sender[m]] -= 1
+                    sending[sender[m]] -= 1
                 if behind[m] >= 0:
                     ahead[behind[m]] -= 1
                     could[behind[m]] = ahead[behind[m]] == 0
@@ -152,18 +148,15 @@ def run(
                     waiting[other] -= 1
                     if waiting[other] == 0:
                         issued[other] = max(now, release[other])
-                        heapq.heappush(alarms, (issued[other] + latency[other], other))
-            while len(alarms) and alarms[0][0] <= now:
-                _, m = heapq.heappop(alarms)
-                ahead[m] -= 1
-                could[m] = ahead[m] == 0
+                        heapq.heappush(latencies, (issued[other] + latency[other], other))
+            _end_latencies(latencies, now, ahead, could)
             done.clear()
             ready: Any = np.flatnonzero(could)
             for m in ready:
                 if at_once and sender[m] >= 0:
-                    if hands[sender[m]] == at_once:
+                    if sending[sender[m]] == at_once:
                         continue
-                    hands[sender[m]] += 1
+                    sending[sender[m]] += 1
                 could[m] = False
                 flowing[m] = now
                 if size[m] > 0:
@@ -177,8 +170,17 @@ def run(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
+    """Take the latencies that end by ``now`` off the heap; their messages may flow if nothing else is ahead."""
+    while len(latencies) and latencies[0][0] <= now:
+        _, m = heapq.heappop(latencies)
+        ahead[m] -= 1
+        could[m] = ahead[m] == 0
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _count_busy(active: Any, rate: Any, ptr: Any, hops: Any, step: float, busy: Any) -> None:
-    """Add `step` seconds to every direction over which something flows."""
+    """Add ``step`` seconds to every direction over which something flows."""
     used = np.zeros(busy.shape[0], np.bool_)
     for m in active:
         if rate[m] > 0:

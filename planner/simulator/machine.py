@@ -1,4 +1,4 @@
-"""What a machine offers the simulator: routes of messages, and how fast each connection-direction is."""
+"""The machine as the simulator sees it: routes of messages, and capacities of connection-directions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def links_of(found: Messages, machine: Topology) -> Int64Array:
-    """Return the link of each message."""
+    """Return the link of each message.
+
+    Raises:
+        ValueError: The machine has no link for one; names the pair.
+    """
     link = machine.arrays().link_of[found.src, found.dst].astype(np.int64)
     missing = np.flatnonzero(link < 0)
     if missing.size:

@@ -1,7 +1,7 @@
-"""From a plan to the messages that the decentralised protocol sends, and what each of them waits for.
+"""The messages that the decentralised protocol sends for a plan, and what each of them waits for.
 
-All rows that one rank sends to another in one stage are one transfer, which may be cut into slices; a slice
-is a message. A slice waits for exactly those slices that bring its sender rows that it passes on.
+All rows that one rank sends to another in one stage are one transfer. A transfer may be cut into slices; each slice is
+a message. A slice waits for exactly those slices that bring its sender rows that it forwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Messages:
         stage, src, dst: (N,) int64.
         index: (N,) int64, which slice of its transfer.
         rows: (N,) int64.
-        before, after: (D,) int64, message `after[i]` waits for message `before[i]`; no pair twice.
+        before, after: (D,) int64, message ``after[i]`` waits for message ``before[i]``; no pair twice.
     """
 
     stage: Int64Array
@@ -53,10 +53,10 @@ class Messages:
 
 
 def messages(trees: Trees, world_size: int, slices: int = 1) -> Messages:
-    """Return the messages of a plan, each transfer in up to `slices` slices of equal numbers of rows.
+    """Return the messages of a plan, each transfer in up to ``slices`` slices of equal numbers of rows.
 
-    Rows lie in a transfer in the order of the trees. (The runtime sorts them by vertex id, which a plan
-    does not know; with more than one slice this is the friendliest order.)
+    Rows lie in a transfer in the order of the trees. (The runtime sorts them by vertex id, which a plan does not know;
+    with more than one slice the order here is the most favourable one.)
     """
     key = (trees.edge_stage.astype(np.int64) * world_size + trees.edge_src) * world_size + trees.edge_dst
     kinds, transfer = np.unique(key, return_inverse=True)
@@ -78,7 +78,7 @@ def messages(trees: Trees, world_size: int, slices: int = 1) -> Messages:
     high = total[of_transfer] * (index + 1) // pieces[of_transfer]
 
     def slice_of(edge: Int64Array, row: Int64Array) -> Int64Array:
-        """The message that carries row number `row` (within the edge's own rows) of each edge."""
+        """Return the message that carries row number ``row`` of each edge's own rows."""
         x = transfer[edge]
         return piece_ptr[x] + ((start[edge] + row + 1) * pieces[x] - 1) // total[x]
 
@@ -86,10 +86,8 @@ def messages(trees: Trees, world_size: int, slices: int = 1) -> Messages:
     child = np.flatnonzero(parent >= 0)
     feeder = parent[child]
     before, after = [slice_of(feeder, np.zeros_like(child))], [slice_of(child, np.zeros_like(child))]
-    for edge in (
-        child,
-        feeder,
-    ):  # a pair of slices meets first at row 0 or where either side starts a new slice
+    # A pair of slices has its first common row at row 0, or where either side starts a new slice.
+    for edge in (child, feeder):
         for i in range(1, slices):
             x = transfer[edge]
             row = total[x] * i // pieces[x] - start[edge]
@@ -110,9 +108,7 @@ def messages(trees: Trees, world_size: int, slices: int = 1) -> Messages:
 
 
 def parent_edges(trees: Trees, world_size: int) -> Int64Array:
-    """Return, for each edge, the edge of its tree that enters its sender, or -1 where the sender is the
-    owner.
-    """
+    """Return the edge of the same tree that enters each edge's sender; -1 where the sender is the owner."""
     parent = np.full(trees.num_edges, -1, np.int64)
     step = max(1, _CELLS // world_size)
     for first in range(0, trees.num_trees, step):

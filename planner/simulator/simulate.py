@@ -1,8 +1,8 @@
-"""An event simulator of the decentralised protocol, to hold the cost model against.
+"""An event simulator of the decentralised protocol, to test the cost model.
 
-It shares no code with the cost model (`cost.py`), and assumes less: no stages that begin and end together,
-but messages that start when their rows have arrived and the peer is ready, and that share every connection
-max-min fairly with whatever else flows there. It answers what a plan's stages hide:
+It shares no code with the cost model (``cost.py``) and assumes less: stages do not begin and end together. A message
+starts when its rows have arrived and the peer is ready, and shares every connection max-min fairly with whatever else
+flows there.
 
 >>> from dgcl.planner import Relation, make_plan
 >>> from dgcl.topology import preset
@@ -33,13 +33,13 @@ ORDERS: tuple[Order, ...] = ("eager", "first", "rank", "barrier")
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What happened, message by message and connection by connection.
+    """The outcome of a simulation, by message and by connection-direction.
 
     Attributes:
         seconds: when the last message arrived.
-        messages: what was sent (`messages.Messages`).
+        messages: what was sent.
         bytes: (N,) float64 of each message.
-        issued, flowing, arrived: (N,) float64 seconds: rows there and peer ready; first byte; last byte.
+        issued, flowing, arrived: (N,) float64 seconds: rows present and peer ready; first byte; last byte.
         direction_names: of the topology's connection-directions.
         direction_bytes, direction_busy: bytes over each, and seconds during which anything flowed there.
         rank_finish: (P,) seconds at which each rank has sent and received all it has to.
@@ -59,7 +59,7 @@ class Simulation:
     rank_wait: FloatArray
 
     def to_json(self) -> dict[str, Any]:
-        """Return the totals as a JSON object (`trace.chrome_trace` has every message)."""
+        """Return the totals as a JSON object (:func:`dgcl.planner.simulator.trace.chrome_trace` has every message)."""
         return {
             "seconds": self.seconds,
             "num_messages": self.messages.num,
@@ -90,28 +90,28 @@ def simulate(
     slow: Mapping[int, float] | None = None,
     start: Mapping[int, float] | None = None,
 ) -> Simulation:
-    """Run a plan's messages against each other.
+    """Simulate the messages of a plan.
 
     Args:
         plan: the plan.
         topology: another machine to replay it on, with as many devices and a link for every pair that the
             plan uses; None: the plan's own.
         row_bytes: bytes of a row; None: the plan's own.
-        row_cost: how many bytes' worth of time each row takes besides its own bytes: to look up where it lies, and
-            the parts of cache lines that are moved in vain. Narrow rows are slower by it.
-        order: when a rank may send for a stage. "eager": as soon as the rows are there and the peer is in the
-            call (the protocol), messages to one peer in order. "first": likewise, but connections serve
+        row_cost: time that each row takes besides its own bytes, in bytes: to look up its place, and for the unused
+            parts of cache lines. It makes narrow rows slower.
+        order: when a rank may send for a stage. "eager": as soon as the rows are present and the peer is in the
+            call (the protocol); messages to one peer stay in order. "first": likewise, but connections serve
             earlier stages first. "rank": not before it has sent everything of earlier stages. "barrier":
             not before everyone has (what the cost model assumes).
-        slices: cut each transfer into so many slices, which are passed on one by one.
-        sends_at_once: how many messages a rank sends at a time, of those that it could the earliest stage
-            first: 1 is a rank whose one core copies; None: any number, as with a copy engine per peer.
+        slices: cut each transfer into so many slices, which are forwarded one by one.
+        sends_at_once: how many messages a rank sends at a time, the earliest stages first: 1 is a rank that copies with
+            one core; None: any number, as with a copy engine per peer.
         slow: rank -> factor >= 1 by which everything that touches its device is slower.
         start: rank -> seconds by which it comes late; nothing flows from or to it before.
 
     Raises:
-        ValueError: an argument out of range, a pair without a link on `topology` (the message names it), or
-            a plan whose messages wait in a circle, which no verified plan's do.
+        ValueError: An argument out of range, a pair without a link on ``topology`` (names it), or messages that wait
+            for each other in a cycle, which those of a verified plan never do.
     """
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
@@ -190,7 +190,7 @@ def _run(
     order: Order,
     at_once: int,
 ) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
-    """Run the messages, with a byteless one at every gate that `order` asks for."""
+    """Run the messages, with one without bytes for every gate that ``order`` needs."""
     from dgcl.planner.simulator.kernel import run
 
     before, after, num_gates = _gates(found, order)
@@ -217,28 +217,28 @@ def _run(
     )
     if np.isnan(arrived).any():
         raise ValueError(
-            "the plan's messages wait for each other in a circle: `dgcl check` says where it is broken"
+            "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
         )
     return (issued[:num], flowing[:num], arrived[:num]), busy
 
 
 def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
-    """Return who waits for whom, with gates: one per (rank, stage) that is left behind, or one per stage.
+    """Return which messages wait for which, with gates: one per (stage, rank) or one per stage; and their number.
 
-    A gate waits for all messages of its stage (and rank) and for the gate of the stage before; messages of
-    the next stage (and rank) wait for the gate.
+    A gate waits for all messages of its stage (and rank) and for the gate of the stage before. Messages of the next
+    stage (and rank) wait for the gate.
     """
     if order in ("eager", "first") or found.num == 0:
         return found.before, found.after, 0
-    who = found.src if order == "rank" else np.zeros_like(found.src)
-    stages, people = int(found.stage.max()) + 1, int(who.max()) + 1
-    gate = found.num + found.stage * people + who
+    group = found.src if order == "rank" else np.zeros_like(found.src)
+    stages, groups = int(found.stage.max()) + 1, int(group.max()) + 1
+    gate = found.num + found.stage * groups + group
     mine = np.arange(found.num)
     later = found.stage > 0
-    chain = found.num + np.arange((stages - 1) * people)
-    before = np.concatenate([found.before, mine, gate[later] - people, chain])
-    after = np.concatenate([found.after, gate, mine[later], chain + people])
-    return before, after, stages * people
+    chain = found.num + np.arange((stages - 1) * groups)
+    before = np.concatenate([found.before, mine, gate[later] - groups, chain])
+    after = np.concatenate([found.after, gate, mine[later], chain + groups])
+    return before, after, stages * groups
 
 
 def _waiting(

@@ -1,4 +1,4 @@
-"""A simulation as a trace that chrome://tracing and ui.perfetto.dev open."""
+"""Simulations as traces for chrome://tracing and ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from dgcl.planner.simulator.simulate import Simulation
 
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:
-    """Return a trace event object: one process per sending rank, one lane per receiver and stage, times in
-    us.
+    """Return a trace event object: one process per sending rank, one lane per receiver and stage; times in us.
 
-    A message's bar runs from its first to its last byte; the time from "rows there and peer ready" to the
-    first byte (latency, or the slice ahead) is in its arguments.
+    A message's bar runs from its first to its last byte. When its rows were present and the peer ready (before its
+    latency, or the slice ahead) is in its arguments.
     """
     sent = simulation.messages
     events: list[dict[str, Any]] = [

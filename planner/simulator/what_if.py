@@ -1,6 +1,4 @@
-"""What the simulator answers about one plan: how far off the model is, and what barriers, slices and
-stragglers do.
-"""
+"""Simulated variants of one plan: orders of sending, slices, one core per rank, and a slow device."""
 
 from __future__ import annotations
 

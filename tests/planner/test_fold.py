@@ -82,14 +82,14 @@ def test_no_fold_is_below_its_bound(thin: float, latency: float) -> None:
     assert best <= fold.predicted_seconds * (1 + 1e-6)
 
 
-def test_on_alike_directions_the_fold_takes_as_long_as_the_plan() -> None:
+def test_on_symmetric_links_the_fold_takes_as_long_as_the_plan() -> None:
     plan = make_plan(Relation.from_classes(4, [(0, {1, 3}, 5), (2, {0}, 3), (1, {3}, 2)]), line(4), "spst")
     fold = reverse_plan(plan)
     assert fold.stage_seconds == tuple(plan.stage_seconds[::-1])
     assert fold.bound.seconds == pytest.approx(plan.lower_bound_seconds)
 
 
-def test_where_links_are_alike_both_ways_the_bound_is_the_plan_s_own() -> None:
+def test_where_links_are_symmetric_the_bound_is_the_plan_s_own() -> None:
     """The fold is as certain as the plan, though cuts alone say less: 1.6 here, prices 8/3."""
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     plan = make_plan(relation, known_answer_topology(), options=PlanOptions(row_bytes=10**9))

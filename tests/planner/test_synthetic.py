@@ -41,8 +41,8 @@ def test_nearer_ranks_are_likelier_where_the_shape_says_so() -> None:
     shape = GraphShape(40_000, 80_000, inside=0.5, spread=2.0)
     rows = synthetic_relation(shape, 8).pair_rows()
     assert rows[0, 1] > 2 * rows[0, 2] > 4 * rows[0, 7]
-    alike = synthetic_relation(dataclasses.replace(shape, spread=0.0), 8).pair_rows()
-    assert alike[0, 1] == pytest.approx(alike[0, 7], rel=0.15)
+    same = synthetic_relation(dataclasses.replace(shape, spread=0.0), 8).pair_rows()
+    assert same[0, 1] == pytest.approx(same[0, 7], rel=0.15)
 
 
 def test_better_partitions_have_smaller_boundaries() -> None:

@@ -1,4 +1,4 @@
-"""What this machine is: GPUs through NVML, everything else from the kernel.
+"""Detects the hardware of this machine: GPUs through NVML, everything else from the kernel.
 
 >>> from dgcl.topology.detect import detect_gpus, Sysfs
 >>> str(Sysfs().host())  # doctest: +SKIP

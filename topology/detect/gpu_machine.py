@@ -1,7 +1,7 @@
-"""The GPUs of a job as a machine: what NVML tells of them, what the kernel tells of the rest.
+"""Describes the GPUs of a job as a machine, from NVML and the kernel.
 
-A link is modelled where GPUs may use it, not where a wire is up: NVML's peer status decides. Bus addresses
-join the two sources, so containers, which renumber, change nothing.
+A link is modelled where GPUs may use it, not where a wire is up: NVML's peer status decides. Bus addresses match
+the two sources: containers change numbers, but not addresses.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _fabrics(
 def _note_peers(
     source: GpuSource, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
 ) -> None:
-    """Say for how many pairs PCIe means a detour through host memory."""
+    """Note how many pairs have no peer access over PCIe, and are staged in host memory."""
     denied = Counter[int]()
     index_at = {gpu.address: gpu.index for gpu in gpus}
     for a, b in combinations(gpus, 2):

@@ -1,7 +1,7 @@
-"""What Linux tells of a machine in ``/sys`` and ``/proc``: processors, memory, the PCIe tree, network ports.
+"""Reads processors, memory, the PCIe tree and network ports from ``/sys`` and ``/proc``.
 
-Everything may be missing (containers, virtual machines, other kernels): what cannot be read is None, or not
-in the list, and nothing raises.
+Anything may be missing (containers, virtual machines, other kernels): what cannot be read is None, or not in the list,
+and nothing raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which GPUs a job may use, and in which order: ``CUDA_VISIBLE_DEVICES``."""
+"""Applies ``CUDA_VISIBLE_DEVICES``: which GPUs a job may use, and in which order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def visible_gpus(gpus: Sequence[NvmlGpu], visible: str | None) -> list[NvmlGpu]:
     Args:
         gpus: All GPUs of the machine, by NVML's index, which is the order of PCI addresses.
         visible: The value of ``CUDA_VISIBLE_DEVICES``: numbers, ``GPU-`` UUIDs or beginnings of them; None if
-            it is not set. As CUDA does, entries from the first wrong one on are not looked at. Numbers are
+            it is not set. As in CUDA, entries from the first wrong one on are ignored. Numbers are
             those of CUDA_DEVICE_ORDER=PCI_BUS_ID; by default CUDA counts faster GPUs first, which differs
             only on machines with several kinds.
 

@@ -1,4 +1,4 @@
-"""Topologies from what people already have: one file per format, and one function that tells them apart.
+"""Imports topologies: one module per format, and one function that recognises the format.
 
 >>> from dgcl.topology.importers import import_topology
 >>> imported = import_topology("topo.xml")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Import a file: what kind it is, is told by what is in it, not by its name."""
+"""Imports a file. Its format is recognised by its content, not by its name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def import_topology(
     nic: float | None = None,
     name: str | None = None,
 ) -> Imported:
-    """The topology that a file describes, and what it does not tell.
+    """The topology that a file describes, with notes on what the file does not say.
 
     Args:
         path: What ``nvidia-smi topo -m`` printed, or a topology file of NCCL or RCCL.

@@ -1,5 +1,4 @@
-"""What people give to an importer that is not a matrix of ``nvidia-smi topo -m`` nor an NCCL file: named, and
-refused with the way out."""
+"""Recognises files of other tools, and refuses them with a way out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The form of NCCL's topology files: which elements hold which, with which attributes, and their values.
+"""The schema of NCCL's topology files: elements, attributes and their values.
 
-A wrong value is refused with its line. Attributes that are not known are let pass, for a newer NCCL may well
-write more; a known name with one letter wrong is damage.
+A wrong value is refused with its line. Unknown attributes are accepted, since a newer NCCL may write more; a known name
+with one letter wrong is refused as damage.
 """
 
 from __future__ import annotations

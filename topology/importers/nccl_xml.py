@@ -1,4 +1,4 @@
-"""NCCL and RCCL topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
+"""Reads NCCL and RCCL topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
 
     <system version="1">
       <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">

@@ -1,10 +1,10 @@
-"""Measured rates between GPUs put into a topology: the bandwidths of its connections, by what they must be.
+"""Fits the bandwidths of a topology's connections to measured rates between GPUs.
 
-A sender alone is as fast as the slowest connection of its route. So a connection is at least as fast as the
-fastest pair that runs over it, and pairs that no other connection of their route can explain are as fast as
-it is. Of the connections of a route that could be the slowest, the one that the fewest pairs share is taken
-to be: a GPU's own port rather than the bus that all use. What is never the slowest is measured by nothing; it
-keeps its figure, raised to what has been seen to pass.
+A sender alone is as fast as the slowest connection of its route. So a connection is at least as fast as the fastest
+pair that uses it; and pairs whose rate no other connection of their route can explain are as fast as it is. If several
+connections of a route could be the slowest, the one that the fewest pairs share is taken: a GPU's own port rather than
+the bus that all use. A connection that is never the slowest is not measured; it keeps its figure, raised to the fastest
+pair that uses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dgcl.topology.draft import Imported
 from dgcl.topology.importers.p2p_tables import P2pTables
 from dgcl.topology.model import Topology
 
-_ALIKE = 1.05  # rates within 5% are one rate: measurements of one wire differ by as much
+_SAME_RATE = 1.05  # rates within 5% are one rate: measurements of one wire differ by as much
 _ONE_WAY = 1.5  # below this, both directions together do not go beyond what one carries, by much
 
 
@@ -95,7 +95,7 @@ def _fit(topology: Topology, measured: NDArray[np.float64]) -> list[float]:
     explained: list[list[float]] = [[] for _ in topology.connections]
     for route, rate in zip(routes, rates.tolist(), strict=True):
         slowest = min(fastest[c] for c in route)
-        tight = [c for c in route if fastest[c] <= slowest * _ALIKE]
+        tight = [c for c in route if fastest[c] <= slowest * _SAME_RATE]
         least = min(len(users[c]) for c in tight)
         for connection in tight:
             if len(users[connection]) == least:

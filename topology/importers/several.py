@@ -1,4 +1,4 @@
-"""Machines that meet over a network whose speed their files do not tell."""
+"""Joins imported machines, and gives speeds to network cards whose files have none."""
 
 from __future__ import annotations
 

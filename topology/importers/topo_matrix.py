@@ -1,4 +1,4 @@
-"""The text of ``nvidia-smi topo -m`` to a matrix of words: read strictly, in every layout found in the wild.
+"""Parses the output of ``nvidia-smi topo -m`` strictly, in every layout of its versions, to a matrix of words.
 
     <blank>  GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
     GPU0      X      NV2     PIX     0-23            0
@@ -7,8 +7,7 @@
 
 Tabs and blanks of any width separate the columns; GPUs and NICs may come in any order; the affinity columns,
 the rows of the NICs, legends, the terminal's underlining and the command itself may be there or not. What is
-there must be whole and agree with itself: every word known, the diagonal ``X``, both directions of a pair
-alike.
+there must be complete and consistent: every word known, the diagonal ``X``, both directions of a pair equal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From the words of ``nvidia-smi topo -m`` to a topology.
+"""Makes a topology of the words of ``nvidia-smi topo -m``.
 
-The words between two devices tell what their path passes: PIX one PCIe switch, PXB several, PHB a host
+The word between two devices says what their path passes: PIX one PCIe switch, PXB several, PHB a host
 bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Such distances nest, so they give
 the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all
 of a NUMA node on its processor. ``NV#`` hides what lies below it; a NIC's words may still tell.

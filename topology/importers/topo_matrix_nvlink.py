@@ -1,4 +1,4 @@
-"""NVLinks of a matrix: whether GPUs are wired to each other or all to NVSwitches, which the words do not say.
+"""Wires the NVLinks of a matrix, which does not say whether GPUs are wired directly or to NVSwitches.
 
 Through NVSwitches every pair shows all links of its GPUs at once, so the counts of a row add up to more than
 a GPU has. Where they do not, GPUs are wired directly.

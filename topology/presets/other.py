@@ -1,4 +1,4 @@
-"""IBM's and AMD's nodes, and no machine in particular."""
+"""IBM's and AMD's nodes, and an abstract machine of any size."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def mi250x() -> Topology:
 
 
 def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) -> Topology:
-    """No machine in particular: each device has one port, all of one speed, on a switch that never blocks.
+    """An abstract machine: each device has one port, all of one speed, on a switch that never blocks.
 
-    This is the model of most papers on collective communication: all pairs are alike, and a device is
-    bounded by what its port takes in and gives out. ``bandwidth`` is in GB/s per direction of a port,
+    This is the model of most papers on collective communication: all pairs are equal, and a device is bounded by what
+    its port receives and sends. ``bandwidth`` is in GB/s per direction of a port,
     ``latency`` in seconds per port.
     """
     check_number(bandwidth, "bandwidth", positive=True)

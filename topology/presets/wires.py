@@ -1,4 +1,4 @@
-"""Parts that machines are made of."""
+"""Parts of preset machines."""
 
 from __future__ import annotations
 

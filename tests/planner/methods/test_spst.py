@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import get_planner, make_plan
-from dgcl.planner.methods.spst import portions
+from dgcl.planner.methods.spst import pieces
 from dgcl.topology import Connection, Device, Topology
 from tests.planner.exhaustive import integer_optimum
 from tests.planner.machines import known_answer_topology, small_topology, switched
@@ -36,16 +36,16 @@ def test_the_stage_of_an_edge_is_its_depth_and_leaves_are_destinations(
 
 
 @given(instances())
-def test_portions_that_travel_alike_are_one_tree(case: tuple[Relation, Topology]) -> None:
+def test_pieces_with_the_same_parents_are_one_tree(case: tuple[Relation, Topology]) -> None:
     trees = spst(*case, PlanOptions())
-    alike = {(int(trees.tree_class[t]), tuple(tree_edges(trees, t))) for t in range(trees.num_trees)}
-    assert len(alike) == trees.num_trees
+    same = {(int(trees.tree_class[t]), tuple(tree_edges(trees, t))) for t in range(trees.num_trees)}
+    assert len(same) == trees.num_trees
 
 
 @given(st.lists(st.integers(1, 10**6), max_size=30), st.integers(1, 500))
-def test_portions_add_up_and_are_dealt_evenly(counts: list[int], aim: int) -> None:
+def test_pieces_add_up_and_are_spread_evenly(counts: list[int], aim: int) -> None:
     relation = Relation.from_classes(40, [(i, {39}, n) for i, n in enumerate(counts)])
-    of_class, rows = portions(relation, aim)
+    of_class, rows = pieces(relation, aim)
     assert (rows > 0).all()
     assert len(rows) <= aim + len(counts)
     for c, count in enumerate(counts):
@@ -56,7 +56,7 @@ def test_portions_add_up_and_are_dealt_evenly(counts: list[int], aim: int) -> No
         assert len(mine) < 10 or abs(middle - 0.5) < 0.2
 
 
-def test_one_portion_takes_the_cheapest_way() -> None:
+def test_one_piece_takes_the_cheapest_way() -> None:
     """1 vertex: 0-2 takes 1 s directly, 0.5 s over 1."""
     trees = spst(Relation.from_classes(3, [(0, {2}, 1)]), known_answer_topology(), PlanOptions(row_bytes=GB))
     assert [tree_edges(trees, t) for t in range(trees.num_trees)] == [[(0, 1, 0), (1, 2, 1)]]

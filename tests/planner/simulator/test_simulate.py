@@ -244,7 +244,7 @@ def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
 
 def test_a_plan_that_waits_in_a_circle_is_refused() -> None:
     plan = plan_of(SWITCH, [(0, {1, 2}, 1)], [(0, 1, [(1, 2, 0), (2, 1, 0)])])
-    with pytest.raises(ValueError, match="wait for each other in a circle"):
+    with pytest.raises(ValueError, match="wait for each other in a cycle"):
         simulate(plan)
 
 

@@ -257,7 +257,7 @@ def signed(plan: Plan, **changes: Any) -> Plan:
         pytest.param(
             {"lower_bound_seconds": 1.0}, "is above the plan's own cost", id="a bound above the cost"
         ),
-        pytest.param({"lower_bound_seconds": 0.0}, "every link takes some time", id="no bound"),
+        pytest.param({"lower_bound_seconds": 0.0}, "takes time on every link", id="no bound"),
         pytest.param({"gap": 0.25}, "gap is 0.25 but", id="the gap"),
         pytest.param(
             {"direct_seconds": 1.0}, "direct_seconds is 1.0 but recomputed it is None", id="peer to peer"
