@@ -1,4 +1,4 @@
-"""Relays of a plan: which there are, and the trees without those that serve nobody.
+"""Relays of a plan: which edges enter them, and the trees without idle ones.
 
 The plan format allows a tree to enter a rank that neither needs the row nor passes it on: an *idle* relay. Such a plan
 delivers, and ``dgcl check`` accepts it at its stated cost. Programs and folds leave idle relays out, because in

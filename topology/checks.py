@@ -1,6 +1,7 @@
 """Checks of single values. Each returns the value in its plain form, or raises and says what is wrong with it.
 
-Every message starts with the name of the field, so that a file's reader can put the path of the item in front: ``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
+Every message starts with the name of the field, so that a reader can put the path of the item before it:
+``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
 """
 
 from __future__ import annotations

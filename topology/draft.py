@@ -38,7 +38,7 @@ class Draft:
         self._devices.append(Device(name, machine, socket))
 
     def wire(self, a: str, b: str, kind: str, bandwidth: float) -> None:
-        """Join two endpoints. A second wire between them is told apart by its kind."""
+        """Join two endpoints. A second wire between them is distinguished by its kind."""
         name = f"{a}-{b}"
         if name in self._connections:
             name = f"{name}.{kind}"

@@ -71,13 +71,13 @@ def _join_pair(
     """Direct links, listed by both ends; where the ends disagree, the smaller number."""
     me, them = ends
     kind = links[0][1].kind
-    told = [sum(link.count for end, link in links if end == side) for side in ends]
-    if told[0] != told[1]:
+    counts = [sum(link.count for end, link in links if end == side) for side in ends]
+    if counts[0] != counts[1]:
         draft.note(
-            f"{me} tells of {told[0]} {_words(kind)} to {them}, which tells of {told[1]}: {min(told)} were "
+            f"{me} tells of {counts[0]} {_words(kind)} to {them}, which tells of {counts[1]}: {min(counts)} were "
             f"taken"
         )
-    if count := min(told):
+    if count := min(counts):
         one = min(_rate(link, gpu_of[end]) / link.count for end, link in links)
         draft.wire(me, them, _kind(kind, count), one * count)
 
@@ -88,7 +88,7 @@ def _join_switch(
     switch = f"{prefix}nvswitch"
     if place.gpu.fabric:
         switch = "nvswitch" if len(domains) == 1 else f"nvswitch{domains.index(place.gpu.fabric)}"
-    # To several NVSwitches: all links together, of which each is as fast as the first.
+    # To several NVSwitches: all links together, each as fast as the first.
     count = sum(link.count for link in links)
     rate = _rate(links[0], place.gpu) / links[0].count * count
     draft.wire(me, switch, _kind(links[0].kind, count), rate)

@@ -35,7 +35,7 @@ _CHUNK = 1 << 22  # bytes of one copy: long enough to hide the call, short enoug
 _ROUNDS = 3  # the fastest counts: other work on the host only ever slows a copy down
 # Memory traffic is to be measured, not caches: together the buffers exceed the last-level cache of most
 # hosts, and each copier's the slice of it that is near its core. A few cores saturate the memory, so more
-# copiers tell no more.
+# copiers add no information.
 _MIN_ARENA = 256 << 20
 _MIN_COPIER = 64 << 20
 _MAX_COPIERS = 16

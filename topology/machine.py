@@ -54,8 +54,8 @@ class Gpu:
     """What a GPU is and how it is wired besides PCIe.
 
     Attributes:
-        dev: Its number on the machine; None: not told.
-        rank: Its rank in the job that wrote the file; None: not told.
+        dev: Its number on the machine; None: unknown.
+        rank: Its rank in the job that wrote the file; None: unknown.
         sm: Compute capability (90 for 9.0); None for AMD or unknown.
         architecture: AMD's, ``gfx90a`` or NCCL's number for it; ``""`` for NVIDIA.
         links: Its NVLink, xGMI and C2C links.
@@ -72,7 +72,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Net:
-    """A network port: its name, and GB/s each way of the wire (None: not told)."""
+    """A network port: its name, and GB/s each way of the wire (None: unknown)."""
 
     name: str
     bandwidth: float | None
@@ -85,9 +85,9 @@ class Pci:
 
     Attributes:
         address: Its PCI address; unique in the machine.
-        bandwidth: GB/s each way towards its parent; None: not told.
+        bandwidth: GB/s each way towards its parent; None: unknown.
         gpu: Set where it is a GPU that computes for the job.
-        nic: Whether it is a network card; ``nets`` are its ports, as far as they are told.
+        nic: Whether it is a network card; ``nets`` are its ports, as far as they are known.
         below: Devices behind it, if it is a switch.
         peers: Addresses of other switches that are joined to this one besides the tree.
     """
@@ -114,11 +114,11 @@ class Cpu:
     """A NUMA node: what hangs on it, and what kind of processor it belongs to.
 
     Attributes:
-        numa: The node's number; None: not told.
+        numa: The node's number; None: unknown.
         host: Distinguishes machines in files of several.
         bus_kind, bus_bandwidth: What joins it to the other nodes of its machine, GB/s each way.
         below: PCIe devices and switches at its root ports.
-        nets: Network ports whose PCIe device is not told.
+        nets: Network ports whose PCIe device is unknown.
     """
 
     numa: int | None
@@ -136,7 +136,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """NUMA nodes of one machine (or of several, told apart by ``Cpu.host``), and remarks about the source."""
+    """NUMA nodes of one machine (or of several, distinguished by ``Cpu.host``), and notes about the source."""
 
     cpus: tuple[Cpu, ...]
     notes: tuple[str, ...] = ()

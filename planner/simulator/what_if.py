@@ -19,7 +19,7 @@ class Answer:
     """One simulated variant of a plan.
 
     Attributes:
-        question: in words.
+        question: as text.
         seconds: simulated.
         to_model: seconds / the plan's predicted seconds.
     """

@@ -91,7 +91,7 @@ def _links(
                 else:
                     found[gpu.index].append(GpuLink("NV", GPU, address, count))
             elif any((gpu.index, other.index) in usable for other in gpus) or gpu.fabric or len(gpus) == 1:
-                # An NVSwitch; virtual machines do not tell which, or even that it is one.
+                # An NVSwitch; in virtual machines its address, or even its type, may be unknown.
                 found[gpu.index].append(GpuLink("NV", NVSWITCH, address, count))
             else:
                 unusable["to NVSwitches"] += count
@@ -201,6 +201,6 @@ class _Tree:
 
 
 def fastest_port(sysfs: Sysfs) -> Net | None:
-    """The fastest network port of this machine; None if none tells its speed."""
+    """The fastest network port of this machine; None if no speed is known."""
     nets = [net for ports in sysfs.network_ports().values() for net in ports if net.bandwidth]
     return max(nets, key=lambda net: net.bandwidth or 0.0, default=None)

@@ -1,7 +1,7 @@
-"""NVIDIA's management library (NVML) through ctypes: as much as a topology needs, and nothing to install.
+"""A small binding to NVIDIA's management library (NVML) through ctypes: the functions that a topology needs.
 
-The driver brings ``libnvidia-ml.so.1``. Where it is missing, does not fit the driver, or may not be used,
-:class:`NvmlUnavailable` says so in words that a user can act on.
+The driver brings ``libnvidia-ml.so.1``, so that there is nothing to install. :class:`NvmlUnavailable` says if the
+library is missing, does not fit the driver, or may not be used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from dgcl.topology.machine import bus_id
 
-#: Capabilities whose status :meth:`GpuSource.peer_status` tells, and the status that means yes.
+#: Capabilities that :meth:`GpuSource.peer_status` is asked for, and the status that means yes.
 PEER_READ, PEER_WRITE, PEER_NVLINK = 0, 1, 2
 PEER_OK = 0
 PEER_STATUS = (
@@ -38,7 +38,7 @@ class NvmlUnavailable(Exception):
 
 @dataclass(frozen=True)
 class NvmlLink:
-    """An NVLink that is up: its version, what is at its other end, and where (``""``: not told)."""
+    """An NVLink that is up: its version, what is at its other end, and where (``""``: unknown)."""
 
     version: int
     remote: int | None
@@ -55,7 +55,7 @@ class NvmlGpu:
         address: PCI address.
         name: The product's name.
         sm: Compute capability, 90 for 9.0.
-        pcie_generation, pcie_width: The best that GPU and slot can do together; None: not told.
+        pcie_generation, pcie_width: The best that GPU and slot can do together; None: unknown.
         links: Its NVLinks that are up.
         fabric: Names the domain of NVSwitches that it shares with GPUs of other machines; ``""``: none.
     """
@@ -129,7 +129,7 @@ class Nvml:
         self._call("nvmlShutdown")
 
     def gpus(self) -> list[NvmlGpu]:
-        """All GPUs; what the driver does not tell is left at its default."""
+        """All GPUs; what the driver does not report has its default."""
         return [self._gpu(index) for index in range(len(self._handles))]
 
     def peer_status(self, a: int, b: int, capability: int) -> int:

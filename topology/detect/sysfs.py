@@ -19,11 +19,11 @@ class HostFacts:
     """The processors and the memory of a machine.
 
     Attributes:
-        model: The processor's name; ``""`` if it is not told.
+        model: The processor's name; ``""`` if unknown.
         sockets: Physical packages.
         numa_nodes: Numbers of the NUMA nodes that have processors or memory.
         cpus: Logical processors that are online.
-        memory_bytes: Memory of the machine; 0 if it is not told.
+        memory_bytes: Memory of the machine; 0 if unknown.
         bus: What joins the NUMA nodes.
     """
 
@@ -87,7 +87,7 @@ class Sysfs:
         return UNKNOWN_BUS
 
     def machine_id(self) -> str:
-        """Distinguishes running machines; ``""`` if the kernel tells none."""
+        """Distinguishes running machines; ``""`` if the kernel has none."""
         return self.read("proc/sys/kernel/random/boot_id") or ""
 
     def bridges_above(self, address: str) -> list[str] | None:
@@ -99,7 +99,7 @@ class Sysfs:
         return [found for part in path.parts[:-1] if (found := bus_id(part)) is not None]
 
     def numa_of(self, address: str) -> int | None:
-        """The NUMA node of a PCI device; None where the firmware does not tell."""
+        """The NUMA node of a PCI device; None where the firmware does not say."""
         text = self.read(f"sys/bus/pci/devices/{address}/numa_node")
         return int(text) if text is not None and text.isdigit() else None
 
@@ -149,7 +149,7 @@ class Sysfs:
         if self.read(f"sys/class/net/{device}/operstate") != "up":
             return None
         text = self.read(f"sys/class/net/{device}/speed") or ""
-        # Mb/s; virtual cards tell -1 or nothing.
+        # Mb/s; virtual cards have -1 or nothing.
         return Net(device, int(text) / 8000 if text.isdigit() and int(text) > 0 else None, "Eth")
 
     def _pci_of(self, path: str) -> str | None:

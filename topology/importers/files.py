@@ -36,7 +36,7 @@ def import_topology(
         path: What ``nvidia-smi topo -m`` printed, or a topology file of NCCL or RCCL.
         p2p: What ``p2pBandwidthLatencyTest`` printed on the same GPUs: their bandwidths as measured.
         gpu: The model of the GPUs of a matrix, such as ``"A100"``: it decides how fast their links are.
-        nic: GB/s each way of network cards whose speed the file does not tell; None: they have no wire, and
+        nic: GB/s each way of network cards whose speed the file does not give; None: they have no wire, and
             join no machines.
         name: What to call the topology; default: the file's name.
 
@@ -76,7 +76,7 @@ def import_machines(
     """Several machines, a file for each, joined by their networks; arguments as of :func:`import_topology`.
 
     Ranks go through the machines in the order of their files. ``nic`` holds for the cards of those machines
-    whose files do not tell it.
+    whose files do not give it.
 
     Raises:
         ValueError: As :func:`import_topology`, or nothing joins the machines.

@@ -51,7 +51,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 _SPEED = re.compile(r"([0-9.]+) GT/s(?: PCIe(?:/s)?)?")
-_WIDTH_UNKNOWN = (0, 63, 255)  # what drivers write where the bus does not tell
+_WIDTH_UNKNOWN = (0, 63, 255)  # what drivers write where the width is unknown
 
 
 def check_form(root: Element) -> None:
@@ -130,7 +130,7 @@ def class_of(element: Element, attribute: str) -> str:
 
 
 def link_speed(element: Element) -> float | None:
-    """GT/s of a PCIe link; None where the file does not tell."""
+    """GT/s of a PCIe link; None where the file does not say."""
     text = element.attributes.get("link_speed", "")
     if not text or text.lower().startswith("unknown"):
         return None
@@ -145,7 +145,7 @@ def link_speed(element: Element) -> float | None:
 
 
 def link_width(element: Element) -> int | None:
-    """Lanes of a PCIe link; None where the file does not tell."""
+    """Lanes of a PCIe link; None where the file does not say."""
     if not element.attributes.get("link_width"):
         return None
     width = integer(element, "link_width", 0, 255)

@@ -14,6 +14,7 @@ elements; the files that cloud providers ship leave GPUs' links, and often more,
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from dgcl.topology.checks import shown
@@ -31,6 +32,12 @@ from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine
 from dgcl.topology.rates import MOST_NVLINKS, cpu_bus, pcie_rate
 
 _VERSIONS = ("1", "2")  # NCCL's and RCCL's
+# Interfaces of containers, virtual machines and tunnels, which no cable leaves. A bridge like br0 may stand for the
+# card below it, and a bond for several: these stay.
+_VIRTUAL = re.compile(
+    r"lo|docker\d*|docker_gwbridge|br-[0-9a-f]{12}|veth\S{0,32}|(virbr|vnet|tap|tun|dummy|podman|lxdbr|wg|vxlan)\d+\S{0,8}|"
+    r"(cali|cni|flannel|cilium|lxc|kube-|tailscale)\S{0,32}"
+)
 _MOST_NAMES, _LONGEST_NAME = 20, 60  # of unknown attributes, in a note
 
 
@@ -69,6 +76,13 @@ class _Reader:
         self._gpus: list[tuple[str, str]] = []
         self._unclassed: list[str] = []
         self._ranks: dict[int, Element] = {}
+        self._plain_nets = {
+            (cpu.attributes.get("host_hash", ""), net.attributes["name"].strip())
+            for cpu in root.children
+            for net in cpu.walk()
+            if net.tag == "net" and net.attributes.get("net") != "0" and net.attributes.get("coll") != "1"
+        }
+        self._virtual: set[str] = set()
         extra = unknown_attributes(root)
         if extra:
             names = ", ".join(name[:_LONGEST_NAME] for name in extra[:_MOST_NAMES])
@@ -91,7 +105,7 @@ class _Reader:
             if child.tag == "pci":
                 below.append(self._pci(child))
             else:
-                nets += self._nets(child)
+                nets += self._nets(child, on_pci=False)
         return Cpu(key[1], self._host, bus.kind, bus.bandwidth, tuple(below), tuple(nets))
 
     def _pci(self, element: Element) -> Pci:
@@ -112,7 +126,7 @@ class _Reader:
             elif child.tag == "gpu":
                 gpu = self._gpu(child, address)
             elif child.tag == "nic":
-                nets += self._nets(child)
+                nets += self._nets(child, on_pci=True)
             else:
                 peers.append(address_of(child, "target"))
         if kind == GPU and gpu is None and not self._has_gpus:
@@ -182,13 +196,19 @@ class _Reader:
             self._link_lines[key] = element.line
         return GpuLink(kind, end, target, count)
 
-    def _nets(self, element: Element) -> list[Net]:
+    def _nets(self, element: Element, *, on_pci: bool) -> list[Net]:
+        """The ports in a ``<nic>``; ``on_pci``: of a PCI device, which a virtual interface is not."""
         nets: dict[str, Net] = {}
         for child in element.children:
             have = child.attributes
-            if child.tag != "net" or have.get("net") == "0" or have.get("coll") == "1":
-                continue  # other views of a port that is listed as a plain <net>, too
+            if child.tag != "net" or have.get("net") == "0":
+                continue
             name = have["name"].strip()
+            if have.get("coll") == "1" and (self._host, name) in self._plain_nets:
+                continue  # a second view of a port that is listed as a plain <net>, too
+            if not on_pci and _VIRTUAL.fullmatch(name):
+                self._virtual.add(name)
+                continue
             if not name or not name.isprintable():
                 raise ValueError(
                     f"line {child.line}: name must be printable text (got {shown(have['name'])})"
@@ -198,7 +218,7 @@ class _Reader:
         return list(nets.values())
 
     def check(self) -> None:
-        """What needs the whole file: some GPU, and links that both ends tell of."""
+        """What needs the whole file: some GPU, and links that both ends list."""
         if not self._gpus:
             unclassed = len(self._unclassed)
             what = (
@@ -229,6 +249,12 @@ class _Reader:
                 f"the file has no <gpu>: the {len(self._gpus)} PCI devices of class GPU were taken for them, "
                 f"in the order of their addresses, and NVLinks, which such files leave to detection, are "
                 f"missing; import what NCCL_TOPO_DUMP_FILE writes to have them"
+            )
+        if self._virtual:
+            names = sorted(self._virtual)
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            self.notes.append(
+                f"virtual network interfaces join no machines: {', '.join(names[:_MOST_NAMES])}{more} left out"
             )
         if self._unclassed:
             self.notes.append(f"{len(self._unclassed)} PCI devices have no class: left out")

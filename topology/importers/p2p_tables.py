@@ -61,7 +61,7 @@ class P2pTables:
 
     @property
     def connected(self) -> NDArray[np.float64] | None:
-        """1 where peer access is possible, 0 where not; None where the run does not tell."""
+        """1 where peer access is possible, 0 where not; None where the run does not say."""
         return self.tables.get("P2P Connectivity")
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 from dgcl.topology.checks import shown
@@ -52,7 +53,7 @@ class TopoMatrix:
         nic_nic: ``[k][l]`` the word between NICs; None where the NICs have no rows.
         affinity: For each GPU its affinity cells, in the order of ``affinity_columns``; fewer where the tool
             left some blank.
-        affinity_columns: ``CPU Affinity``, ``NUMA Affinity``, ``GPU NUMA ID``, those that there are.
+        affinity_columns: ``CPU Affinity``, ``NUMA Affinity``, ``GPU NUMA ID``, as far as present.
         nic_names: What the legend says that a NIC is, ``{"NIC0": "mlx5_0"}``.
     """
 
@@ -201,10 +202,47 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
                 f"line {number}: an affinity of {name} must be a list of numbers such as 0-15,32-47, or N/A "
                 f"(got {shown(cell)})"
             )
+        if cell != "N/A":
+            _check_list(cell, name, number)
     # In a container that owns none of a GPU's processors, its CPU affinity is blank.
     if len(affinities) == 3 and len(rest) == 2 and re.fullmatch(r"[0-9]{1,6}", rest[0]) and rest[1] == "N/A":
         rest = ("", *rest)
     return _Row(number, dict(zip(columns, cells, strict=False)), rest)
+
+
+def _check_list(text: str, name: str, number: int) -> None:
+    """Raise ValueError unless the ranges of an affinity list ascend, and do not overlap: a cut list often does not."""
+    last = -1
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if len(part) > 20 or not last < int(low) <= int(high or low):
+            raise ValueError(
+                f"line {number}: an affinity of {name} must be a list of ascending ranges without overlaps "
+                f"(got {shown(text)})"
+            )
+        last = int(high or low)
+
+
+def _check_affinities(rows: dict[str, _Row], gpus: list[str], columns: tuple[str, ...]) -> None:
+    """Raise ValueError if the CPU lists of two GPUs overlap without being equal: one of them is damaged."""
+    if not columns or columns[0] != "CPU Affinity":
+        return
+    lists = {
+        rows[name].affinity[0]: name for name in reversed(gpus) if len(rows[name].affinity) == len(columns)
+    }
+    spans = sorted(
+        (int(low), int(high or low), name)
+        for text, name in lists.items()
+        if _LIST.fullmatch(text)
+        for low, _, high in (part.partition("-") for part in text.split(","))
+    )
+    for (_, high, first), (low, _, second) in pairwise(spans):
+        if low <= high:
+            one, other = sorted((first, second), key=gpus.index)
+            raise ValueError(
+                f"line {rows[other].line}: the CPU affinity of {other}, {shown(rows[other].affinity[0])},"
+                f" overlaps that of {one}, {shown(rows[one].affinity[0])}, without being equal"
+            )
 
 
 def _read_footer(line: str, number: int, columns: list[str], nic_names: dict[str, str]) -> bool:
@@ -256,6 +294,7 @@ def _assemble(
             f"{max(counts)}"
         )
     _check_nvlinks_are_between_gpus(rows, nics)
+    _check_affinities(rows, gpus, affinity_columns)
 
     def block(first: list[str], second: list[str]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(rows[a].words[b] for b in second) for a in first)

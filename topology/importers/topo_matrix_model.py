@@ -3,7 +3,7 @@
 The word between two devices says what their path passes: PIX one PCIe switch, PXB several, PHB a host
 bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Such distances nest, so they give
 the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all
-of a NUMA node on its processor. ``NV#`` hides what lies below it; a NIC's words may still tell.
+of a NUMA node on its processor. ``NV#`` hides what lies below it; the words of a NIC may still show it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def topo_matrix_topology(matrix: TopoMatrix, name: str, gpu: GpuModel | None = N
     Args:
         matrix: The words.
         name: What to call the topology.
-        gpu: What GPUs they are; the matrix does not tell, and speeds depend on it.
+        gpu: The GPU model, on which speeds depend; the matrix does not contain it.
 
     Raises:
         ValueError: The words contradict each other.
@@ -79,7 +79,7 @@ class _Model:
         return self._draft.finish(name)
 
     def _known_levels(self) -> dict[tuple[int, int], int]:
-        """Levels of the pairs whose PCIe path is told, each pair once, the smaller first."""
+        """Levels of the pairs whose PCIe path is known, each pair once, the smaller first."""
         m, gpus = self._matrix, self._num_gpus
         words = {(i, j): m.gpu_links[i][j] for i, j in combinations(range(gpus), 2)}
         words |= {(i, gpus + k): m.gpu_nic[i][k] for i in range(gpus) for k in range(len(m.nics))}

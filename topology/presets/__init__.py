@@ -36,7 +36,7 @@ from dgcl.topology.presets.pcie import (
     rtx3090_pair,
 )
 
-#: Machines with NICs, of which several can be had: ``dgx1``, ``dgx1x2``.
+#: Machines with NICs, which can be joined: ``dgx1``, ``dgx1x2``.
 NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {
         node.__name__: node

@@ -128,7 +128,7 @@ def gb200_nvl72(num_machines: int = 1) -> Topology:
 
 
 def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str = "IB") -> Topology:
-    """Nodes joined by NICs of which every GPU has its own, over a network that never blocks."""
+    """Nodes joined by NICs, one for each GPU, over a network that never blocks."""
     nics = [Nic(device.name, bandwidth, kind=kind) for device in node.devices]
     return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
 

@@ -136,6 +136,28 @@ def test_nics_of_two_ports_and_without_a_pci_device() -> None:
     assert (found["eth0", "cpu0", "bus"], found["eth0", "eth0.port", "net"]) == (12.5, 12.5)
 
 
+def test_ports_that_are_listed_for_collectives_only() -> None:
+    nic = (
+        '<pci busid="0000:05:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16"><nic>'
+        '<net name="a" dev="0" speed="400000" coll="1"/><net name="b" dev="1" speed="400000"/></nic></pci>'
+        '<nic><net name="b" dev="2" speed="400000" coll="1"/></nic>'
+    )
+    found = imported(system(cpu(0, gpu("0000:01:00.0", 0) + nic)))
+    assert [key[0] for key in wires(found.topology) if key[1].endswith(".port")] == ["a", "a"]
+    assert [key[1] for key in wires(found.topology) if key[1].endswith(".port")] == ["a.port", "b.port"]
+
+
+def test_virtual_interfaces_are_left_out() -> None:
+    virtual = ("docker0", "br-0123456789ab", "veth1a2b3c4", "virbr0", "vnet3", "cali0f", "lo", "tap0", "tun1")
+    physical = ("eth0", "bond0", "br0", "enp5s0f0", "ens3", "ib0", "mlx5_0", "loom")
+    nets = "".join(f'<net name="{name}" speed="10000"/>' for name in (*virtual, *physical))
+    found = imported(system(cpu(0, gpu("0000:01:00.0", 0) + f"<nic>{nets}</nic>")))
+    ports = [c.b.removesuffix(".port") for c in found.topology.connections if c.b.endswith(".port")]
+    assert ports == list(physical)
+    (note,) = [note for note in found.notes if "virtual" in note]
+    assert all(name in note for name in virtual)
+
+
 def test_what_is_missing_is_told() -> None:
     text = system(
         cpu(0, gpu("0000:01:00.0", 0, speed="") + gpu("0000:02:00.0", 1, speed="Unknown")),

@@ -163,6 +163,19 @@ def swapped(line: int, a: int, b: int) -> str:
             MATRIX.replace("0-15,32-47", "0-15,", 1), r"line 2: an affinity.*'0-15,'", id="affinity cut"
         ),
         pytest.param(
+            MATRIX.replace("32-47", "32-4", 1),
+            r"line 2: an affinity of GPU0 .*ascending",
+            id="a range descends",
+        ),
+        pytest.param(
+            MATRIX.replace("0-15,32-47", "0-15,15-47", 1), r"line 2: .*without overlaps", id="ranges overlap"
+        ),
+        pytest.param(
+            MATRIX.replace("16-31,48-63", "1-31,48-63"),
+            r"line 4: the CPU affinity of GPU2, '1-31,48-63', overlaps that of GPU0, '0-15,32-47', without",
+            id="lists overlap",
+        ),
+        pytest.param(
             MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells", id="affinity missing"
         ),
         pytest.param(
