@@ -357,5 +357,5 @@ def test_the_simulator_shares_no_code_with_the_cost_model() -> None:
     assert {f"simulator.{name}" for name in ("simulate", "messages", "kernel")} <= simulator
     assert "cost" not in simulator
     assert "bounds" not in simulator
-    data = {"arrays", "errors", "npz", "options", "plan", "plan_io", "relation"}
+    data = {"arrays", "errors", "npz", "options", "plan", "plan_io", "relation", "trees"}
     assert not simulator & model - data - {"bits", "compiled"}  # which count what a relation holds
