@@ -1,6 +1,6 @@
-"""Seconds that no plan in the model can beat, however clever: bounds by cuts and by distance.
+"""Lower bounds on the seconds of any plan, by cuts and by distance, and the best of them.
 
-The model is that of docs/plan-format.md ("Meta"); each function below carries its proof. None of them
+The model is that of docs/plan-format.md ("Meta"); each function below has its proof. None of the bounds
 depends on how many stages a plan has.
 """
 
@@ -24,13 +24,11 @@ NOTHING_TO_SEND = Bound(0.0, "nothing: no row is sent")
 
 
 def best_bound(relation: Relation, topology: Topology, row_bytes: int, *others: Bound | None) -> Bound:
-    """Return the largest of the cut bound, the distance bound and `others` (a planner's own); the first of
-    equals.
-    """
+    """Return the largest of the cut bound, the distance bound and `others` (a planner's own), the first of equals."""
     bounds = [cut_bound(relation, topology, row_bytes), *(bound for bound in others if bound is not None)]
     best = max(bounds, key=lambda bound: bound.seconds)
     if _longest_link(relation, topology, row_bytes) <= best.seconds:
-        return best  # the usual case: no way is longer than its direct link, if it has one
+        return best  # the usual case: no path is longer than the direct link of a pair, if it has one
     return max(best, distance_bound(relation, topology, row_bytes), key=lambda bound: bound.seconds)
 
 
@@ -100,12 +98,11 @@ def _entering_rows(relation: Relation, cuts: list[Cut]) -> FloatArray:
 
 
 def distance_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:
-    """Return the longest of the shortest ways that one row must go, over all pairs that need one.
+    """Return the longest of the shortest paths of one row, over all pairs of ranks that need one.
 
-    Proof. The edges on the way from a row's owner to its destination run in stages of their own, one after
+    Proof. The edges on the path from a row's owner to its destination run in stages of their own, one after
     the other. Each such stage lasts at least the latency of that edge's link plus the time of this one row
-    over its slowest connection. So the plan takes at least the length of the shortest way with these
-    lengths.
+    over its slowest connection. So the plan takes at least the length of the shortest path.
 
     Raises:
         ValueError: a pair that needs rows is not joined by any chain of links.
@@ -124,9 +121,7 @@ def distance_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bo
 
 
 def _link_lengths(topology: Topology, row_bytes: int) -> FloatArray:
-    """Return the seconds of one row over each pair's link, (P, P); inf without one, 0 from a rank to
-    itself.
-    """
+    """Return (P, P) the seconds of one row over each pair's link; inf without one, 0 from a rank to itself."""
     arrays = topology.arrays()
     length = np.full((topology.num_devices, topology.num_devices), np.inf)
     np.fill_diagonal(length, 0.0)
@@ -137,15 +132,13 @@ def _link_lengths(topology: Topology, row_bytes: int) -> FloatArray:
 
 
 def _longest_link(relation: Relation, topology: Topology, row_bytes: int) -> float:
-    """Return the seconds of one row over the slowest link of a pair that needs rows, inf if one has no
-    link.
-    """
+    """Return the seconds of one row over the slowest link of a pair that needs rows; inf if a pair has none."""
     need = relation.pair_rows()
     return float(np.where(need > 0, _link_lengths(topology, row_bytes), 0.0).max(initial=0.0))
 
 
 def _describe(cut: Cut, cover: list[int], topology: Topology) -> str:
-    """Name a cut by what it surrounds and by the kinds of connections that its traffic cannot avoid."""
+    """Name a cut by its groups and by the kinds of connections that cover it."""
     arrays = topology.arrays()
     kinds = sorted({topology.connections[arrays.direction_connection[c]].kind for c in cover})
     owner = f"{cut.name}'" if cut.name.endswith("s") else f"{cut.name}'s"

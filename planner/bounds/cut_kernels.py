@@ -1,6 +1,6 @@
-"""Loops over all classes and links, compiled: rows that must enter ranks and sets of them, and the capacity into these.
+"""Compiled loops for cuts: the rows that must enter sets of ranks, and the connections that cover cuts.
 
-Imported on first use, because numba takes longer to import than a small plan takes to make.
+Imported on first use, because importing numba takes longer than making a small plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
         masks: (S, W) uint64, the same sets as bit masks.
     """
     num_sets, world = member.shape
-    rows, into = np.zeros(num_sets), np.zeros(world)  # what enters each rank is added up for all sets of one
+    rows = np.zeros(num_sets)
+    into = np.zeros(world)  # rows that enter each rank, for sets of one rank
     alone = np.full(num_sets, -1, np.int64)
     for s in range(num_sets):
         size = 0
@@ -34,7 +35,7 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
         if size != 1:
             alone[s] = -1
     larger = np.flatnonzero(alone < 0)
-    words = masks[larger].T.copy()  # (W, L) and (P, L): the loops over sets below take several at a time
+    words = masks[larger].T.copy()  # (W, L) and (P, L), so that the loops over sets below are vectorised
     inside = member[larger].T.copy()
     entered = np.zeros(larger.shape[0])
     met = np.empty(larger.shape[0], np.uint64)
@@ -67,12 +68,10 @@ def covers(
     """Return, for each cut, connection-directions that every crossing link uses at least one of.
 
     A link from rank u to rank v crosses cut n if ``label[n, v] >= 0`` and ``label[n, u] != label[n, v]``.
-    The cover is
-    found by progressive filling: all crossing links carry more and more alike; a direction that fills up
-    joins the cover and stops the links through it. Directions that the others make superfluous are then
-    dropped, the widest first. (Primal-dual with reverse delete.) All first hops and all last hops are tried
-    too, and
-    the narrowest of the three is returned: any cover gives a valid bound, a narrow one a good bound.
+    The cover is found by progressive filling: the load of all crossing links grows at the same pace; a direction
+    that fills up joins the cover and stops the links through it. Directions that the others make superfluous are
+    then dropped, the widest first (primal-dual with reverse delete). All first hops and all last hops are tried,
+    too, and the narrowest of the three is returned: any cover gives a valid bound, a narrow one a good bound.
 
     Args:
         label: (N, P) int32, the cuts.
@@ -133,7 +132,7 @@ def _users(links: Any, link_ptr: Any, link_directions: Any, num_directions: int)
 
 @compiled
 def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
-    """Return the directions that fill up as all `links` carry more alike, in that order."""
+    """Return the directions in the order in which they fill up as the load of all `links` grows at one pace."""
     through = np.diff(user_ptr)  # links still rising, per direction
     left = bandwidth.copy()
     touched = np.flatnonzero(through)
@@ -163,9 +162,7 @@ def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_
 
 @compiled
 def _needed(order: Any, num_links: int, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
-    """Return (num_directions,) bool: those of `order` that still hit every link, after dropping wide ones
-    first.
-    """
+    """Return (num_directions,) bool: those of `order` that cover every link, after dropping superfluous ones."""
     cover = np.zeros(bandwidth.shape[0], np.bool_)
     hits = np.zeros(num_links, np.int64)
     for c in order:

@@ -1,4 +1,4 @@
-"""Which cuts of a machine are worth a look, and what to call them.
+"""Candidate cuts of a machine, and their names.
 
 A cut is a label per rank: a link from u to v crosses it if v's label is >= 0 and u's label is another. One
 group with label 0 and the others -1 is the cut *into* a set; labels 0 and 1 are the cut between two sets,
@@ -47,7 +47,7 @@ def labels(cuts: list[Cut], world_size: int) -> Int32Array:
 
 
 def candidate_cuts(topology: Topology) -> list[Cut]:
-    """Return cuts worth trying, the most natural first, none twice.
+    """Return the cuts to try, the most natural first, none twice.
 
     These are: into and out of each device, socket and machine; between all devices, all sockets, all
     machines; into and out of whatever lies behind each connection (the receivers, or the senders, of the
@@ -97,7 +97,7 @@ def _named_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
 
 
 def _unnamed_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
-    """Yield what lies behind each connection, and for few ranks every set of ranks."""
+    """Yield the ranks behind each connection, and for few ranks every set of ranks."""
     world = topology.num_devices
     names = [device.name for device in topology.devices]
     if world <= BY_CONNECTION_UP_TO:
@@ -116,6 +116,7 @@ def _unnamed_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
 
 
 def _listed(group: Iterable[int], names: list[str]) -> str:
+    """Return a name that lists up to eight ranks of the group."""
     ranks = sorted(group)
     shown = ", ".join(names[r] for r in ranks[:8])
     return f"the group {{{shown}{', ...' if len(ranks) > 8 else ''}}}"

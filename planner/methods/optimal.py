@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dgcl.planner.column_generation.pricing.groups import ALL_LINKS
+from dgcl.planner.column_generation.pricing.groups import MAX_ALL_LINKS
 from dgcl.planner.column_generation.search.effort import Effort
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.methods.auto import searched
@@ -34,7 +34,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     """
     found = searched(relation, topology, options)
     if relation.world_size > 2:
-        for rounds in ROUNDS if relation.world_size <= ALL_LINKS else ROUNDS[:1]:
+        for rounds in ROUNDS if relation.world_size <= MAX_ALL_LINKS else ROUNDS[:1]:
             if found.gap() <= options.gap or found.is_late():
                 break
             found.effort = Effort(

@@ -1,4 +1,4 @@
-"""The best bound that prices can prove for a relation, put together over numbers of stages."""
+"""Combines bounds from prices into one bound over all numbers of stages, with latencies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 MAX_NODES = 11
 _NAMED = 3  # connection-directions named in the text of a bound
-_FIRST_LOOK, _FAR = (
-    60,
-    0.6,
-)  # rounds for a contraction, and the share of the best bound that it must reach then
+_PROBE_ROUNDS = 60  # rounds in the short search of a group
+_PROBE_SHARE = 0.6  # of the best bound: a group that reaches it is searched thoroughly
 
 
 def stage_free_bound(
@@ -40,10 +38,9 @@ def stage_free_bound(
     deadline: float,
     steps: int = STEPS,
 ) -> PriceBound:
-    """Return the price bound with all devices as nodes, or past a dozen with groups as nodes, in rows per
-    GB/s.
+    """Return the price bound in rows per GB/s, with devices as nodes, or past a dozen with groups as nodes.
 
-    `known` is a bound that prices need not prove again, `steps` the largest number of linear programs (`price_bound`).
+    The other arguments are those of `price_bound`.
     """
     nodes = np.arange(relation.world_size) if is_exact(relation) else _groups_as_nodes(space)
     return price_bound(
@@ -52,7 +49,7 @@ def stage_free_bound(
     )  # fmt: skip
 
 
-def inside_bound(
+def bound_within_groups(
     relation: Relation,
     topology: Topology,
     space: StateSpace,
@@ -62,9 +59,9 @@ def inside_bound(
     tolerance: float,
     deadline: float,
 ) -> PriceBound:
-    """Return the best of `best` and the bounds with the devices of one group and all others as one node.
+    """Return the best of `best` and the bounds inside each group, with all other devices as one node.
 
-    Each is searched thoroughly only where a short search shows that it comes near `best`; or `proven`, a bound from
+    A group is searched thoroughly only where a short search comes near `best`; or near `proven`, a bound from
     elsewhere, where `best` is 0 because no row leaves its group.
     """
     arrays = topology.arrays()
@@ -74,10 +71,10 @@ def inside_bound(
         nodes = np.full(relation.world_size, group.shape[0])
         nodes[group] = np.arange(group.shape[0])
         aim = best.value or proven
-        look = price_bound(
-            relation, arrays, nodes, factor=factor, aim=aim, rounds=_FIRST_LOOK, steps=0, deadline=deadline
+        probe = price_bound(
+            relation, arrays, nodes, factor=factor, aim=aim, rounds=_PROBE_ROUNDS, steps=0, deadline=deadline
         )
-        if look.value >= _FAR * aim:
+        if probe.value >= _PROBE_SHARE * aim:
             found = price_bound(
                 relation, arrays, nodes, factor=factor, aim=aim, known=best.value, tolerance=tolerance,
                 deadline=deadline,
@@ -93,8 +90,8 @@ def _groups_as_nodes(space: StateSpace) -> IntArray:
     return nodes
 
 
-def ladder(
-    free: PriceBound,
+def bound_over_stages(
+    stage_free: PriceBound,
     staged: Mapping[int, float],
     direct_seconds: float | None,
     known_seconds: float,
@@ -105,31 +102,31 @@ def ladder(
     """Return the bound on plans of any number of stages, from bounds for each number.
 
     Let A be the smallest latency of a link, and Z = `known_seconds` the time of some plan. In rows per
-    GB/s, `free` bounds the sum over stages of T(k) - A for plans of any number of stages, and ``staged[K]``
+    GB/s, `stage_free` bounds the sum over stages of T(k) - A for plans of any number of stages, and ``staged[K]``
     for plans of at most K, where stages take T(k) - A <= Z - 2 A (`excess_factor`). Then no plan takes less
     than Z, or than the minimum over j = 1 .. world_size - 1 of
 
     - direct_seconds for j = 1 (more than any plan where some pair has no link);
-    - j * A + the larger of `free` and of ``staged[K]`` for all K >= j, in seconds, for j >= 2.
+    - j * A + the larger of `stage_free` and of ``staged[K]`` for all K >= j, in seconds, for j >= 2.
 
     Proof. Take a plan faster than Z and let j be its number of stages in which anything is sent (empty ones
     take no time and may be dropped). If j = 1 every row goes straight to its destinations in that stage:
     the plan is peer-to-peer and takes direct_seconds. Otherwise each of the j stages takes at least A, so
-    none takes more than Z - (j - 1) A, and T(k) - A <= Z - 2 A. The sum of T(k) - A is what `free` bounds,
+    none takes more than Z - (j - 1) A, and T(k) - A <= Z - 2 A. The sum of T(k) - A is what `stage_free` bounds,
     and ``staged[K]`` if j <= K.
     """
     unit = row_bytes / GIGA
     least = float(topology.arrays().link_latency.min(initial=np.inf))
     values = [np.inf if direct_seconds is None else direct_seconds]
     values += [
-        j * least + unit * max([free.value, *(b for k, b in staged.items() if k >= j)])
+        j * least + unit * max([stage_free.value, *(b for k, b in staged.items() if k >= j)])
         for j in range(2, world_size)
     ]
-    return Bound(float(min(known_seconds, *values)), _describe(free, topology))
+    return Bound(float(min(known_seconds, *values)), _describe(stage_free, topology))
 
 
 def excess_factor(topology: Topology, known_seconds: float) -> FloatArray:
-    """Return the latency factors of links for what stages take beyond the smallest latency; see `ladder`.
+    """Return the latency factors of links for what stages take beyond the smallest latency; see `bound_over_stages`.
 
     With A and Z as there: a stage in which link l is used and direction c on its route is busy for a time b
     has T(k) - A >= (latency(l) - A) + b, so `latency_factor` applies to latencies less A and stage times of
@@ -143,11 +140,11 @@ def excess_factor(topology: Topology, known_seconds: float) -> FloatArray:
     return latency_factor(latency - least, room)
 
 
-def _describe(free: PriceBound, topology: Topology) -> str:
+def _describe(stage_free: PriceBound, topology: Topology) -> str:
     """Name the connection-directions with the largest prices."""
     arrays = topology.arrays()
-    order = np.argsort(-free.weight, kind="stable")
-    shown = [arrays.direction_name(int(c)) for c in order[:_NAMED] if free.weight[c] > 0.01]
-    many = int((free.weight > 0.01).sum())
+    order = np.argsort(-stage_free.weight, kind="stable")
+    shown = [arrays.direction_name(int(c)) for c in order[:_NAMED] if stage_free.weight[c] > 0.01]
+    many = int((stage_free.weight > 0.01).sum())
     more = f" and {many - len(shown)} more" if many > len(shown) else ""
     return f"prices on {', '.join(shown)}{more}"

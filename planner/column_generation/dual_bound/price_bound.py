@@ -1,4 +1,4 @@
-"""Bounds by prices: what the cheapest trees must pay, whatever the number of stages.
+"""Bounds by prices: what the cheapest trees pay bounds every plan, whatever its number of stages.
 
 Theorem. Let y(c) >= 0 be prices on connection-directions with sum over c of bandwidth(c) * y(c) = 1, and let
 price(link) be the sum of y over the directions of its route. For each class take the price of a cheapest tree
@@ -10,7 +10,7 @@ bandwidth(c) * T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) 
 bandwidth(c)) * (sum over k of T(k)), which is the plan's time. The left side is what all its trees pay:
 each byte over a link pays for every direction of the route. No tree pays less than a cheapest one. QED.
 (Latencies only add to T(k), and where they matter rows count by the factor of their link:
-`loop.latency_factor` has the proof of load(k, c) <= bandwidth(c) * T(k) with rows so weighted. A
+`routes.latency_factor` has the proof of load(k, c) <= bandwidth(c) * T(k) with rows so weighted. A
 half-duplex connection has one direction that both ways load; parallel connections have prices of their
 own.)
 
@@ -19,7 +19,8 @@ and what remains still joins the source's node to all destinations' nodes, and c
 small graph of nodes gives a valid bound for a machine of any size: one machine's devices with all others
 merged, say, or the machines as nodes.
 
-The best prices are found by multiplicative weights and then by columns, as for stages (fractional.py): here
+The best prices are found by multiplicative weights, then by column generation, as for stages
+(master/fractional.py): here
 there is one price vector instead of one per stage. Every price vector on the way gives a valid bound, so
 nothing depends on how well that search converges, nor on the linear program's tolerances.
 """
@@ -33,8 +34,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
-from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer, play_free_rounds
-from dgcl.planner.column_generation.master.restricted_master import Columns, best_mixture
+from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer, run_free_rounds
+from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, build_family
 from dgcl.planner.compiled import compiled
@@ -90,14 +91,15 @@ def price_bound(
     """Search for the best prices of the contracted problem.
 
     Args:
-        relation: what must be delivered. arrays: the machine. node_of: (P,) node of each device, 0..N-1; N
-        up to about 12. factor: (L,) latency factors of the links (`loop.latency_factor`); the bound
-        holds for plans whose
-            stages are as short as these say, all plans for ones.
+        relation: what must be delivered.
+        arrays: the machine.
+        node_of: (P,) node of each device, 0..N-1; N up to about 12.
+        factor: (L,) latency factors of the links (`latency_factor`); the bound holds for plans whose stages are as
+            short as these assume, with ones for all plans.
         aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
-        known: a bound that is known anyhow: stop when no prices can prove noticeably more.
+        known: a bound from elsewhere: stop when no prices can prove noticeably more.
         enough: stop when the bound is at least this.
-        tolerance: stop when the bound is this near to the best that prices can give, relatively.
+        tolerance: relative; stop when the bound is this near to the best that prices can prove.
         rounds: of multiplicative weights.
         steps: largest number of linear programs.
         deadline: on the clock of time.perf_counter.
@@ -111,11 +113,11 @@ def price_bound(
     every = rounds // SAMPLES // 2 * 2 + 1  # odd: answers often alternate between two
     kept = np.empty((rounds // every, nodes, num_directions))
     score, best, first, num_kept = np.zeros(num_directions), 0.0, 0, 0
-    turn = rounds if deadline == np.inf else every
+    batch = rounds if deadline == np.inf else every
     while first < rounds and (first == 0 or time.perf_counter() < deadline):
-        last = min(rounds, first + turn)
+        last = min(rounds, first + batch)
         weight = np.empty(num_directions)
-        value = play_free_rounds(
+        value = run_free_rounds(
             quotient.family, quotient.links, quotient.routes, quotient.start, score, first, last, STEP / aim, every,
             kept[num_kept:], weight,
         )  # fmt: skip
@@ -126,16 +128,16 @@ def price_bound(
         best == 0.0
     ):  # no prices make it finite: some destination is out of reach over links with finite factors
         return PriceBound(np.inf, best_weight)
-    columns, mixture = _columns(kept[:num_kept]), None
+    columns, solution = _columns(kept[:num_kept]), None
     for _ in range(steps):
         if best >= enough or time.perf_counter() > deadline:
             break
-        mixture = best_mixture(columns, nodes, 0.0, mixture)
-        if mixture.seconds <= max(best, known) * (1.0 + tolerance):
+        solution = solve_master(columns, nodes, 0.0, solution)
+        if solution.time <= max(best, known) * (1.0 + tolerance):
             break
         center = best_weight
         for blend in BLENDS:
-            weight = blend * center + (1.0 - blend) * mixture.weight[0] + _FLOOR
+            weight = blend * center + (1.0 - blend) * solution.weight[0] + _FLOOR
             weight /= weight.sum()
             kept = np.empty((1, nodes, num_directions))
             value = free_answer(

@@ -1,4 +1,4 @@
-"""The cheapest trees when stages do not matter: the Dreyfus-Wagner program for all classes at once.
+"""The cheapest trees without stages: the Dreyfus-Wagner dynamic program, for all classes at once.
 
 State (v, A): a row at node v and the set A of nodes still to be served through it. The cheapest way goes to
 some node w over a shortest path and there either delivers (w in A) or divides A in two (Dreyfus and Wagner,
@@ -115,7 +115,7 @@ def _push(
     for s in range(nodes):
         for d in range(nodes):
             v = s
-            hops = 0  # links of price 0 may form circles, in which rounding can trap a walk
+            hops = 0  # links of price 0 may form cycles; rounding must not trap a walk there
             while carried[s, d] > 0.0 and v != d and hops < nodes:
                 hops += 1
                 link = first_link[v, d]
@@ -172,7 +172,7 @@ def free_answer(
 
 
 @compiled
-def play_free_rounds(
+def run_free_rounds(
     family: SubsetFamily,
     links: FreeLinks,
     routes: Routes,
@@ -185,10 +185,9 @@ def play_free_rounds(
     columns: FloatArray,
     best_weight: FloatArray,
 ) -> float:
-    """Play rounds ``first:last`` of multiplicative weights from `score` (C,), in place.
+    """Run rounds ``first:last`` of multiplicative weights from `score` (C,), in place.
 
-    Every `every`-th answer is kept in `columns` (n, N, C); `best_weight` (C,) is set to the best weights
-    found.
+    Every `every`-th answer is kept in `columns` (n, N, C); `best_weight` (C,) is set to the best weights found.
 
     Returns:
         The best value of an answer: a bound on plans of any number of stages, in time units.

@@ -1,9 +1,9 @@
 """Bundles: all rows of one owner that must be brought to one set of one group of devices.
 
-Where devices are in groups (hierarchy.py) the way of a row to one group has nothing to do with its way to another. A
-bundle is what is planned as a whole then, whatever classes its rows are of: there are at most P * F of them for
-millions of classes. Their trees are found first (balance.py); here the vertices of every class are dealt to the trees
-of its bundles, in order, and what a vertex is dealt in all its groups makes one tree.
+With devices in groups (pricing/groups.py) the way of a row to one group is independent of its way to another. A bundle
+is therefore planned as a whole, whatever classes its rows are of; there are at most P * F bundles for millions of
+classes. Coordinate descent finds their trees (coordinate_descent.py). Here the vertices of every class are assigned to
+the trees of its bundles, in order, and the trees of a vertex in all groups are joined to one.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
-from dgcl.planner.column_generation.trees.edges import cleaned, same_tree
+from dgcl.planner.column_generation.improvement.instance import Instance
+from dgcl.planner.column_generation.trees.edges import LinkEnds, cleaned, same_tree
 from dgcl.planner.column_generation.trees.forest import Forest
 from dgcl.planner.compiled import compiled
 from dgcl.planner.relation import mask_words
 from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
+    from dgcl.planner.column_generation.master.fractional import Problem
     from dgcl.planner.column_generation.pricing.states import StateSpace
     from dgcl.planner.relation import Relation
     from dgcl.topology.arrays import TopologyArrays
 
-TURN = 0.7548776662466927  # 1 / the plastic number: multiples of it, less their integers, are evenly spread
+SPREAD = 0.7548776662466927  # 1 / the plastic number; fractional parts of its multiples are evenly spread
 
 
 @dataclass(frozen=True, eq=False)
 class Bundles:
-    """N bundles, in an order in which those of an owner and those of a set are far apart.
+    """N bundles, in an order that keeps those of one owner, and those of one set, far apart.
 
     Attributes:
         source: (N,) int32, the owners.
@@ -46,16 +48,19 @@ class Bundles:
     count: Int64Array
     number: Int32Array
 
-    @property
-    def ptr(self) -> Int64Array:
-        """(N+1,) int64: each bundle is one item of states.Items."""
-        return np.arange(self.source.shape[0] + 1)
+    def instance(self, problem: Problem, arrays: TopologyArrays) -> Instance:
+        """Return the instance in which each bundle is a class of one item."""
+        ends, item_ptr = LinkEnds(arrays.link_src, arrays.link_dst), np.arange(self.source.shape[0] + 1)
+        space = problem.space
+        return Instance(
+            space.family, space.moves, problem.routes, ends, item_ptr, self.set_, self.source, self.dests
+        )
 
 
-def bundle(space: StateSpace) -> Bundles:
+def make_bundles(space: StateSpace) -> Bundles:
     """Return the bundles of a state space."""
     set_, source = np.nonzero(space.rows.T)
-    order = np.argsort(np.arange(set_.shape[0]) * TURN % 1.0, kind="stable")
+    order = np.argsort(np.arange(set_.shape[0]) * SPREAD % 1.0, kind="stable")
     set_, source = set_[order], source[order]
     number = np.full(space.rows.shape, -1, np.int32)
     number[source, set_] = np.arange(set_.shape[0])
@@ -70,20 +75,19 @@ def bundle(space: StateSpace) -> Bundles:
     )
 
 
-def hand_out(
+def assign_vertices(
     forest: Forest, bundles: Bundles, space: StateSpace, relation: Relation, arrays: TopologyArrays
 ) -> Trees:
     """Return trees for all classes from a compact forest of trees for all bundles.
 
-    As in assembly.py, of several entries of a row into a rank the first is kept, and relays that serve nobody are
-    dropped.
+    Second deliveries and useless relays are dropped, as in rounding/assembly.py.
     """
     num = int(forest.used[0])
     head = np.searchsorted(forest.class_[:num], np.arange(bundles.source.shape[0])).astype(np.int64)
     longest = int(forest.size[:num].max(initial=0)) * len(space.groups)
-    tree_class, tree_count, edge_ptr, link, stage = _hand_out(
+    tree_class, tree_count, edge_ptr, link, stage = _assign_vertices(
         forest, head, bundles.number, space.items.ptr, space.item_set, relation.source, relation.dests,
-        relation.count, arrays.link_src, arrays.link_dst, longest, relation.world_size,
+        relation.count, LinkEnds(arrays.link_src, arrays.link_dst), longest, relation.world_size,
     )  # fmt: skip
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
 
@@ -96,7 +100,7 @@ def _next_tree(forest: Forest, t: int, out: Int64Array) -> None:
 
 
 @compiled
-def _hand_out(
+def _assign_vertices(
     forest: Forest,
     head: Int64Array,
     number: Int32Array,
@@ -105,19 +109,17 @@ def _hand_out(
     source: Int32Array,
     dests: MaskArray,
     count: Int64Array,
-    link_src: Int32Array,
-    link_dst: Int32Array,
+    ends: LinkEnds,
     longest: int,
     world: int,
 ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, Int32Array]:
-    """Go through the classes; `head` is the first tree of each bundle."""
+    """Return the arrays of `assign_vertices`; `head` (N,) is the first tree of each bundle."""
     num_classes = source.shape[0]
-    # each tree is the end of a class or of a bundle's tree
     rows_sent = rows_moved = 0.0
     for t in range(forest.used[0]):
         rows_sent += forest.count[t]
         rows_moved += forest.count[t] * forest.size[t]
-    room_trees = num_classes + forest.used[0]
+    room_trees = num_classes + forest.used[0]  # each tree exhausts a class or a tree of a bundle
     room_edges = int(1.1 * rows_moved / max(1.0, rows_sent) * item_set.shape[0]) + 2 * longest
     tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
     edge_ptr = np.zeros(room_trees + 1, np.int64)
@@ -159,7 +161,7 @@ def _hand_out(
                     num += 1
             for e in range(num):
                 link[e], stage[e] = sorted_[e] & 0xFFFFFFFF, sorted_[e] >> 32
-            num = cleaned(link, stage, num, source[c], dests[c], link_src, link_dst, entered, needed)
+            num = cleaned(link, stage, num, source[c], dests[c], ends, entered, needed)
             rows -= size
             same = same_tree(edge_ptr, out_link, out_stage, first_tree, trees, num)
             if same >= 0:

@@ -1,8 +1,9 @@
-"""The smoothed time of a plan, kept up to date while rows move from tree to tree.
+"""The smoothed makespan of a plan, kept up to date while rows move from tree to tree.
 
-The plan's time is smoothed to the sum over stages of log(1 + sum over c of (exp(beta(k) * h) - 1)) / beta(k), where
-h(k, c) is how long direction c is busy in stage k (with the latency of the slowest link that uses it). Its
-gradient is a price for every (stage, direction). With growing beta the smooth time becomes the true one.
+The time of a plan is smoothed to the sum over stages k of
+log(1 + sum over c of (exp(beta(k) * h(k, c)) - 1)) / beta(k), where h(k, c) is how long direction c is busy in stage k,
+plus the largest latency of a link that uses it there. The gradient is a price for every (stage, direction). With
+growing beta the smoothed time tends to the true one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from dgcl.planner.column_generation.trees.forest import Forest
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
-    from dgcl.planner.column_generation.master.fractional import Problem
     from dgcl.topology.arrays import TopologyArrays
 
 
-class Clock(NamedTuple):
+class SmoothMakespan(NamedTuple):
     """The loads of a plan and what follows from them, K stages, C directions, L links.
 
     Attributes:
@@ -31,7 +31,7 @@ class Clock(NamedTuple):
         power: (K, C), exp(beta(k) * (height - top)).
         top, total: (K,), the reference height, and the sum of `power` less that of idle directions, plus one idle.
         latency: (L,) in time units.
-        late: (1,), whether there is any.
+        has_latency: (1,), whether any link has one.
         by_direction_ptr, by_direction: the links that use each direction.
     """
 
@@ -42,21 +42,56 @@ class Clock(NamedTuple):
     top: FloatArray
     total: FloatArray
     latency: FloatArray
-    late: BoolArray
+    has_latency: BoolArray
     by_direction_ptr: Int64Array
     by_direction: Int32Array
 
 
-def start_clock(
-    problem: Problem, arrays: TopologyArrays, num_stages: int, latency_unit: float, forest: Forest
-) -> Clock:
-    """Return a clock loaded with a forest; latencies in time units, `latency_unit` to the second."""
+class LinkUses(NamedTuple):
+    """A change of what trees use, with scratch; the first so many entries count.
+
+    Attributes:
+        link, stage: int32, the link uses.
+        sign: int64, 1 for a use that is added, -1 for one that is removed.
+        touched: int64 scratch, one entry per direction of every use.
+        delta: (K, C) scratch, zeros before and after every call.
+    """
+
+    link: Int32Array
+    stage: Int32Array
+    sign: Int64Array
+    touched: Int64Array
+    delta: FloatArray
+
+
+@compiled
+def empty_uses(routes: Routes, num_stages: int, room: int) -> LinkUses:
+    """Allocate a change of up to `room` link uses."""
+    longest = 0
+    for link in range(routes.base.shape[0]):
+        longest = max(longest, routes.ptr[link + 1] - routes.ptr[link])
+    return LinkUses(
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int64),
+        np.empty(room * longest, np.int64),
+        np.zeros((num_stages, routes.cost.shape[0])),
+    )
+
+
+def smooth_makespan(
+    arrays: TopologyArrays, num_stages: int, latency_unit: float, forest: Forest
+) -> SmoothMakespan:
+    """Return the loads of a forest; `recompute` fills in the rest.
+
+    `latency_unit` is the number of time units in a second.
+    """
     num_links, num_directions = arrays.link_src.shape[0], arrays.bandwidth.shape[0]
     link_of_hop = np.repeat(np.arange(num_links), np.diff(arrays.link_ptr)).astype(np.int32)
     order = np.argsort(arrays.link_directions, kind="stable")
     ptr = np.searchsorted(arrays.link_directions[order], np.arange(num_directions + 1)).astype(np.int64)
     shape = (num_stages, num_directions)
-    clock = Clock(
+    smooth = SmoothMakespan(
         np.zeros((num_stages, num_links), np.int64),
         np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(num_stages), np.zeros(num_stages),
         arrays.link_latency * latency_unit,
@@ -64,165 +99,149 @@ def start_clock(
         ptr,
         link_of_hop[order],
     )  # fmt: skip
-    load(clock, forest)
-    return clock
+    load(smooth, forest)
+    return smooth
 
 
 @compiled
-def _worst_latency(
-    rows: Int64Array,
-    latency: FloatArray,
-    by_direction_ptr: Int64Array,
-    by_direction: Int32Array,
-    k: int,
-    c: int,
-) -> float:
+def _worst_latency(smooth: SmoothMakespan, k: int, c: int) -> float:
     """Return the largest latency of the links in use through a direction; `rows` must be up to date."""
     worst = 0.0
-    for i in range(by_direction_ptr[c], by_direction_ptr[c + 1]):
-        link = by_direction[i]
-        if rows[k, link] > 0 and latency[link] > worst:
-            worst = latency[link]
+    for i in range(smooth.by_direction_ptr[c], smooth.by_direction_ptr[c + 1]):
+        link = smooth.by_direction[i]
+        if smooth.rows[k, link] > 0 and smooth.latency[link] > worst:
+            worst = smooth.latency[link]
     return worst
 
 
 @compiled
-def load(clock: Clock, forest: Forest) -> None:
-    """Take the rows that a forest sends; whoever moves rows from then on tells the clock (`shift`)."""
-    clock.rows[:] = 0
+def load(smooth: SmoothMakespan, forest: Forest) -> None:
+    """Set the rows to those that a forest sends; later changes of the forest must go through `shift`."""
+    smooth.rows[:] = 0
     for t in range(forest.used[0]):
         for e in range(forest.first[t], forest.first[t] + forest.size[t]):
-            clock.rows[forest.stage[e], forest.link[e]] += forest.count[t]
+            smooth.rows[forest.stage[e], forest.link[e]] += forest.count[t]
 
 
 @compiled
-def wind(clock: Clock, routes: Routes, beta: FloatArray) -> float:
-    """Recompute all that follows from the clock's rows; return the plan's true time."""
-    num_stages, num_directions = clock.busy.shape
-    clock.busy[:] = 0.0
+def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float:
+    """Recompute everything that follows from the rows; return the plan's true time."""
+    num_stages, num_directions = smooth.busy.shape
+    smooth.busy[:] = 0.0
     time = 0.0
     for k in range(num_stages):
-        for link in range(clock.rows.shape[1]):
-            if clock.rows[k, link]:
+        for link in range(smooth.rows.shape[1]):
+            if smooth.rows[k, link]:
                 for i in range(routes.ptr[link], routes.ptr[link + 1]):
                     c = routes.direction[i]
-                    clock.busy[k, c] += clock.rows[k, link] * routes.cost[c]
+                    smooth.busy[k, c] += smooth.rows[k, link] * routes.cost[c]
         for c in range(num_directions):
-            clock.height[k, c] = clock.busy[k, c]
-            if clock.late[0] and clock.busy[k, c] > 0.0:
-                clock.height[k, c] += _worst_latency(
-                    clock.rows, clock.latency, clock.by_direction_ptr, clock.by_direction, k, c
-                )
-        clock.top[k] = clock.height[k].max()
-        idle = np.exp(-beta[k] * clock.top[k])
-        clock.total[k] = idle
+            smooth.height[k, c] = smooth.busy[k, c]
+            if smooth.has_latency[0] and smooth.busy[k, c] > 0.0:
+                smooth.height[k, c] += _worst_latency(smooth, k, c)
+        smooth.top[k] = smooth.height[k].max()
+        idle = np.exp(-beta[k] * smooth.top[k])
+        smooth.total[k] = idle
         for c in range(num_directions):
-            clock.power[k, c] = np.exp(beta[k] * (clock.height[k, c] - clock.top[k]))
-            clock.total[k] += clock.power[k, c] - idle
-        time += clock.top[k]
+            smooth.power[k, c] = np.exp(beta[k] * (smooth.height[k, c] - smooth.top[k]))
+            smooth.total[k] += smooth.power[k, c] - idle
+        time += smooth.top[k]
     return time
 
 
 @compiled
-def shift(
-    clock: Clock,
-    routes: Routes,
-    link: Int32Array,
-    stage: Int32Array,
-    sign: Int64Array,
-    num: int,
-    rows: int,
-    beta: FloatArray,
-    apply: bool,
-    touched: Int64Array,
-    delta: FloatArray,
-) -> float:
-    """Return by how much the smooth time changes when ``sign * rows`` are added to each of `num` link uses.
-
-    `delta` is (K, C) zeros, and so again afterwards. With `apply` the clock is changed.
-    """
-    num_directions = clock.busy.shape[1]
-    late = clock.late[0]
-    for e in range(num):
-        clock.rows[stage[e], link[e]] += sign[e] * rows
+def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int) -> int:
+    """Add to ``uses.delta`` how busy times change, list the directions in ``uses.touched``; return how many."""
+    num_directions = smooth.busy.shape[1]
+    touched, delta = uses.touched, uses.delta
     many = 0
     for e in range(num):
-        k = stage[e]
-        for i in range(routes.ptr[link[e]], routes.ptr[link[e] + 1]):
+        k, link = uses.stage[e], uses.link[e]
+        for i in range(routes.ptr[link], routes.ptr[link + 1]):
             c = routes.direction[i]
             if delta[k, c] == 0.0:
                 touched[many] = k * num_directions + c
                 many += 1
-            delta[k, c] += sign[e] * rows * routes.cost[c]
+            delta[k, c] += uses.sign[e] * rows * routes.cost[c]
             if delta[k, c] == 0.0:
                 delta[k, c] = 1e-300  # keeps it listed once
+    return many
+
+
+@compiled
+def _clear_busy_changes(uses: LinkUses, many: int, num_directions: int) -> None:
+    """Set what `_add_busy_changes` added back to zero."""
+    for i in range(many):
+        uses.delta[uses.touched[i] // num_directions, uses.touched[i] % num_directions] = 0.0
+
+
+@compiled
+def shift(
+    smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int, beta: FloatArray, apply: bool
+) -> float:
+    """Return by how much the smoothed time changes when ``sign * rows`` are added to each of `num` link uses.
+
+    With `apply` the loads are changed, too.
+    """
+    num_directions = smooth.busy.shape[1]
+    has_latency = smooth.has_latency[0]
+    for e in range(num):
+        smooth.rows[uses.stage[e], uses.link[e]] += uses.sign[e] * rows
+    many = _add_busy_changes(smooth, routes, uses, num, rows)
     gain = 0.0
-    for k in range(clock.top.shape[0]):
+    for k in range(smooth.top.shape[0]):
         change = 0.0
         for i in range(many):
-            if touched[i] // num_directions != k:
+            if uses.touched[i] // num_directions != k:
                 continue
-            c = touched[i] % num_directions
-            busy = clock.busy[k, c] + delta[k, c]
+            c = uses.touched[i] % num_directions
+            busy = smooth.busy[k, c] + uses.delta[k, c]
             if busy < 1e-9 * routes.cost[c]:
-                busy = 0.0  # less than any whole row: what is left are roundings
+                busy = 0.0  # less than any whole row: what is left is rounding
             height = busy
-            if late and busy > 0.0:
-                height += _worst_latency(
-                    clock.rows, clock.latency, clock.by_direction_ptr, clock.by_direction, k, c
-                )
-            power = np.exp(beta[k] * (height - clock.top[k]))
-            change += power - clock.power[k, c]
+            if has_latency and busy > 0.0:
+                height += _worst_latency(smooth, k, c)
+            power = np.exp(beta[k] * (height - smooth.top[k]))
+            change += power - smooth.power[k, c]
             if apply:
-                clock.busy[k, c], clock.height[k, c], clock.power[k, c] = busy, height, power
+                smooth.busy[k, c], smooth.height[k, c], smooth.power[k, c] = busy, height, power
         if change != 0.0:
-            gain += np.log(max(1.0 + change / clock.total[k], 1e-12)) / beta[k]  # less is lost in rounding
+            gain += np.log(max(1.0 + change / smooth.total[k], 1e-12)) / beta[k]  # less is lost in rounding
             if apply:
-                clock.total[k] += change
-    for i in range(many):
-        delta[touched[i] // num_directions, touched[i] % num_directions] = 0.0
+                smooth.total[k] += change
+    _clear_busy_changes(uses, many, num_directions)
     if not apply:
         for e in range(num):
-            clock.rows[stage[e], link[e]] -= sign[e] * rows
+            smooth.rows[uses.stage[e], uses.link[e]] -= uses.sign[e] * rows
     return gain
 
 
 @compiled
-def weigh(clock: Clock, weight: FloatArray) -> None:
-    """Put the gradient of the smooth time by `busy` into `weight` (K, C)."""
+def gradient(smooth: SmoothMakespan, weight: FloatArray) -> None:
+    """Set `weight` (K, C) to the derivatives of the smoothed time by `busy`."""
     for k in range(weight.shape[0]):
         for c in range(weight.shape[1]):
-            weight[k, c] = clock.power[k, c] / clock.total[k]
+            weight[k, c] = smooth.power[k, c] / smooth.total[k]
 
 
 @compiled
-def best_portion(
-    clock: Clock,
-    routes: Routes,
-    link: Int32Array,
-    stage: Int32Array,
-    sign: Int64Array,
-    num: int,
-    most: int,
-    hops: float,
-    beta: FloatArray,
-    touched: Int64Array,
-    delta: FloatArray,
+def best_amount(
+    smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, most: int, hops: float, beta: FloatArray
 ) -> int:
-    """Return how many rows best make a move: of `most`, half of that, and so on, the one with the greatest
-    gain; 0 if none gains. Each row costs `hops` besides; the other arguments are those of `shift`.
+    """Return with how many rows a change gains most: `most`, half of that, and so on; 0 if none gains.
 
-    Where the smooth time is convex in the rows that move (see `_outset`), none gain if it does not fall at first,
-    and once fewer rows gain less, still fewer gain less still.
+    Each row costs `hops` besides; the other arguments are those of `shift`. Where the smoothed time is convex in the
+    rows that move (see `_initial_slope`), no amount gains unless the time falls at first, and once a smaller amount
+    gains less, all still smaller ones do.
     """
-    least = -1e-12 * clock.top.sum()
-    slope, convex = _outset(clock, routes, link, stage, sign, num, touched, delta)
+    least = -1e-12 * smooth.top.sum()
+    slope, convex = _initial_slope(smooth, routes, uses, num)
     if convex and slope + hops >= 0.0:
         return 0
     best_gain, best = least, np.int64(0)
     rows = np.int64(most)
     while rows > 0:
-        gain = hops * rows + shift(clock, routes, link, stage, sign, num, rows, beta, False, touched, delta)
+        gain = hops * rows + shift(smooth, routes, uses, num, rows, beta, False)
         if gain < best_gain:
             best_gain, best = gain, rows
         elif convex and best > 0:
@@ -232,47 +251,27 @@ def best_portion(
 
 
 @compiled
-def _outset(
-    clock: Clock,
-    routes: Routes,
-    link: Int32Array,
-    stage: Int32Array,
-    sign: Int64Array,
-    num: int,
-    touched: Int64Array,
-    delta: FloatArray,
-) -> tuple[float, bool]:
-    """Return by how much the smooth time changes for each row of a move, at first, and whether it is convex.
+def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
+    """Return the derivative of the smoothed time by the rows of a change, at 0, and whether the time is convex.
 
-    The logarithm of a sum of exponentials of linear functions and of a constant >= 0 is convex. What directions that
-    the move leaves as they are add up to, less one for each idle direction, must not be negative, therefore; it is
-    where hardly anything else runs in the stage. Latencies make jumps.
+    The logarithm of a sum of exponentials of linear functions and of a constant >= 0 is convex. The constant is what
+    the directions that the change leaves alone add up to, less one for each idle direction; it is negative where
+    hardly anything else runs in the stage. Latencies make jumps, hence no statement there.
     """
-    if clock.late[0]:
+    if smooth.has_latency[0]:
         return 0.0, False
-    num_directions = clock.busy.shape[1]
-    many = 0
-    for e in range(num):
-        k = stage[e]
-        for i in range(routes.ptr[link[e]], routes.ptr[link[e] + 1]):
-            c = routes.direction[i]
-            if delta[k, c] == 0.0:
-                touched[many] = k * num_directions + c
-                many += 1
-            delta[k, c] += sign[e] * routes.cost[c]
-            if delta[k, c] == 0.0:
-                delta[k, c] = 1e-300  # keeps it listed once
+    num_directions = smooth.busy.shape[1]
+    many = _add_busy_changes(smooth, routes, uses, num, 1)
     slope, convex = 0.0, True
-    for k in range(clock.top.shape[0]):
-        rest, along = clock.total[k], 0.0
+    for k in range(smooth.top.shape[0]):
+        rest, along = smooth.total[k], 0.0
         for i in range(many):
-            if touched[i] // num_directions == k:
-                c = touched[i] % num_directions
-                along += clock.power[k, c] * delta[k, c]
-                if abs(delta[k, c]) > 1e-200:
-                    rest -= clock.power[k, c]
-        slope += along / clock.total[k]
-        convex = convex and rest >= -1e-12 * clock.total[k]
-    for i in range(many):
-        delta[touched[i] // num_directions, touched[i] % num_directions] = 0.0
+            if uses.touched[i] // num_directions == k:
+                c = uses.touched[i] % num_directions
+                along += smooth.power[k, c] * uses.delta[k, c]
+                if abs(uses.delta[k, c]) > 1e-200:
+                    rest -= smooth.power[k, c]
+        slope += along / smooth.total[k]
+        convex = convex and rest >= -1e-12 * smooth.total[k]
+    _clear_busy_changes(uses, many, num_directions)
     return slope, convex

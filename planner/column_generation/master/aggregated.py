@@ -1,10 +1,9 @@
-"""How stages divide the work, found as if connection-directions of one kind were always equally busy.
+"""The aggregated problem: column generation with one price per kind of connection-direction.
 
 On a cluster of equal machines most of what prices have to find is the same for all directions of a kind: which
 stages the NICs work in, and when rows are spread inside the machines. With one price per (stage, kind) instead of one
-per (stage, direction) the mixture program has a few dozen rows instead of thousands, and is solved after about thirty
-answers. What it knows nothing of, that directions of one kind are *not* equally busy, is left to balance.py, which
-starts from here.
+per (stage, direction) the master problem has a few dozen rows instead of thousands, and about thirty answers solve it.
+That directions of one kind are not equally busy is left to improvement/coordinate_descent.py, which starts from here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, IntArray
 from dgcl.planner.column_generation.master.multiplicative_weights import answer_value
-from dgcl.planner.column_generation.master.restricted_master import Columns, best_mixture
+from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 from dgcl.planner.column_generation.pricing.flows import empty_flows, push
 from dgcl.planner.column_generation.pricing.routes import add_busy_times, link_prices
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
@@ -27,18 +26,22 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 ROUNDS, STEP = 24, 0.5  # of multiplicative weights, before the first linear program
-TURNS = 8  # largest number of linear programs
-BLENDS = (0.2, 0.5, 0.8)  # shares of the best prices so far, mixed with the program's, that are asked
-NEAR = 2e-3  # relative distance between mixture and best price at which the search ends
-LEAST = 0.01  # answers with a smaller share are left out
+MAX_PROGRAMS = 8  # largest number of linear programs
+BLENDS = (
+    0.2,
+    0.5,
+    0.8,
+)  # shares of the best prices so far, blended with the program's duals, that are priced
+MAX_GAP = 2e-3  # relative distance between solution and bound at which the search ends
+MIN_SHARE = 0.01  # answers with a smaller share are left out
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
-    """Answers and how much of every class of rows is to follow each; K stages, C directions, n answers.
+class AggregatedSolution:
+    """Answers, and the share of every bundle that follows each; K stages, C directions, n answers.
 
     Attributes:
-        weights: (n, K, C) prices to which the answers are the cheapest trees.
+        weights: (n, K, C), the prices at which the trees of each answer are the cheapest.
         share: (n,) > 0, adding up to 1.
         busy: (K, C), how long each direction would be busy if all of a kind were equally so.
     """
@@ -48,8 +51,8 @@ class Outline:
     busy: FloatArray
 
 
-def kinds_of(arrays: TopologyArrays) -> IntArray:
-    """Return (C,) which directions are alike: as fast, and in the same places of routes as long."""
+def direction_kinds(arrays: TopologyArrays) -> IntArray:
+    """Return (C,) the kind of each direction: of equal bandwidth, at equal places of equally long routes."""
     places: list[set[int]] = [set() for _ in range(arrays.bandwidth.shape[0])]
     length = np.diff(arrays.link_ptr)
     longest = int(length.max(initial=0)) + 1
@@ -65,17 +68,17 @@ def kinds_of(arrays: TopologyArrays) -> IntArray:
     return np.array([number[key] for key in keys], np.int64)
 
 
-def outline(
+def solve_aggregated(
     problem: Problem, kind: IntArray, num_stages: int, aim: float, deadline: float = np.inf
-) -> Outline | None:
-    """Return the best mixture of `num_stages` stages if directions of a kind are equally busy.
+) -> AggregatedSolution | None:
+    """Return the best solution of `num_stages` stages if directions of a kind are equally busy.
 
     Args:
         problem: states and links.
-        kind: (C,) from `kinds_of`.
+        kind: (C,) from `direction_kinds`.
         num_stages: K.
         aim: a rough idea of a good plan's time, rows per GB/s, > 0.
-        deadline: on the clock of time.perf_counter; the outline of what was asked by then.
+        deadline: on the clock of time.perf_counter; then the solution over the answers so far.
 
     Returns:
         None if not every row can arrive in so many stages.
@@ -85,12 +88,12 @@ def outline(
     num_kinds = size.shape[0]
     choices, nothing = empty_choices(num_stages, space.world_size, space.num_sets), empty_flows(space, 0)
     price, rows = np.empty((2, num_stages, routes.base.shape[0]))
-    asked: list[FloatArray] = []
+    priced: list[FloatArray] = []
     times: list[FloatArray] = []
     hops: list[float] = []
     values: list[float] = []
 
-    def ask(shared: FloatArray) -> FloatArray:
+    def price_out(shared: FloatArray) -> FloatArray:
         """Answer prices per kind, (K, kinds) that add up to 1 in each stage; return the kinds' mean busy times."""
         link_prices((shared / size)[:, kind], routes, price)
         cheapest_trees(space.family, space.moves, price, choices)
@@ -98,7 +101,7 @@ def outline(
         busy = np.zeros((num_stages, kind.shape[0]))
         add_busy_times(rows, routes, busy)
         mean = np.stack([np.bincount(kind, weights=stage, minlength=num_kinds) / size for stage in busy])
-        asked.append(shared)
+        priced.append(shared)
         times.append(mean)
         hops.append(float(rows.sum()))
         values.append(answer_value(choices, space.start))
@@ -107,22 +110,24 @@ def outline(
     score = np.zeros((num_stages, num_kinds))
     for t in range(ROUNDS):
         shared = np.exp(score - score.max(axis=1, keepdims=True))
-        score += STEP * num_stages / aim / np.sqrt(t + 1.0) * ask(shared / shared.sum(axis=1, keepdims=True))
+        score += (
+            STEP * num_stages / aim / np.sqrt(t + 1.0) * price_out(shared / shared.sum(axis=1, keepdims=True))
+        )
         if values[-1] == np.inf:
             return None
         if time.perf_counter() > deadline:
             break
-    for turn in range(TURNS):
+    for iteration in range(MAX_PROGRAMS):
         num = len(times)
         columns = Columns(np.array(times), np.array(hops), np.zeros(num, np.int64), np.arange(num))
-        mixture = best_mixture(columns, 1, float(routes.base.max()))
+        solution = solve_master(columns, 1, float(routes.base.max()))
         best = int(np.argmax(values))
-        late = turn == TURNS - 1 or time.perf_counter() > deadline
-        if late or mixture.seconds <= (1.0 + NEAR) * values[best]:
+        late = iteration == MAX_PROGRAMS - 1 or time.perf_counter() > deadline
+        if late or solution.time <= (1.0 + MAX_GAP) * values[best]:
             break
         for blend in BLENDS:
-            ask(blend * asked[best] + (1.0 - blend) * mixture.weight)
-    used = np.flatnonzero(mixture.share >= LEAST)
-    share = mixture.share[used] / mixture.share[used].sum()
-    weights = np.array([(asked[n] / size)[:, kind] for n in used])
-    return Outline(weights, share, np.tensordot(share, columns.times[used], 1)[:, kind])
+            price_out(blend * priced[best] + (1.0 - blend) * solution.weight)
+    used = np.flatnonzero(solution.share >= MIN_SHARE)
+    share = solution.share[used] / solution.share[used].sum()
+    weights = np.array([(priced[n] / size)[:, kind] for n in used])
+    return AggregatedSolution(weights, share, np.tensordot(share, columns.times[used], 1)[:, kind])

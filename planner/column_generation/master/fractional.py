@@ -1,5 +1,4 @@
-"""The best fractional plan of a given number of stages: prices first, then columns until nothing is left to
-gain.
+"""The best fractional plan of a given number of stages: multiplicative weights first, then column generation.
 
 Time is counted in rows per GB/s here: the seconds of a plan divided by row_bytes / 1e9, without latencies.
 """
@@ -13,7 +12,7 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.multiplicative_weights import answer_value, run_rounds
-from dgcl.planner.column_generation.master.restricted_master import Columns, Mixture, best_mixture
+from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
 from dgcl.planner.column_generation.pricing.flows import Flows, empty_flows, push
 from dgcl.planner.column_generation.pricing.routes import Routes, link_prices
 from dgcl.planner.column_generation.pricing.states import StateSpace
@@ -21,10 +20,10 @@ from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, 
 
 MAX_BLOCKS = 16
 STEP = 3.0  # of the first round, relative to the time aimed at; found by trial on five machines
-BLENDS = (0.3, 0.8)  # shares of the best prices so far, mixed with the program's, that are asked
-TURN, ASK_STEP = 8, 0.3  # rounds from each of these, and their step
-PATIENCE = 8  # turns without a gain after which the mixture is taken for the best
-KEEP_COLUMNS = 640  # beyond, the dearest half is dropped
+BLENDS = (0.3, 0.8)  # shares of the best prices so far, blended with the program's duals, that are priced
+ROUNDS_PER_BLEND, PRICING_STEP = 8, 0.3  # rounds of multiplicative weights from each blend, and their step
+MAX_STALLED = 8  # iterations without a gain after which the solution counts as the best
+MAX_COLUMNS = 640  # beyond, all but the cheapest half of it are dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,23 +51,23 @@ class Fractional:
     """A fractional plan of K stages and what bounds it.
 
     Attributes:
-        seconds: its time in rows per GB/s.
+        time: its time in rows per GB/s.
         bound: no plan of at most K stages of this state space takes less.
         flows: how many rows take each option, fractions allowed.
     """
 
     num_stages: int
-    seconds: float
+    time: float
     bound: float
     flows: Flows
 
 
 class StageProgram:
-    """The search for the best plan of `num_stages` stages; it can be left and taken up again.
+    """The search for the best fractional plan of `num_stages` stages; it can be paused and continued.
 
     Attributes:
         bound: the best bound so far on plans of at most that many stages.
-        mixture: the best mixture of the columns so far; None before the first.
+        solution: of the restricted master problem over the columns so far; None before the first.
     """
 
     def __init__(self, problem: Problem, num_stages: int) -> None:
@@ -83,18 +82,19 @@ class StageProgram:
         self._center: FloatArray | None = None
         self._center_value = -1.0
         self.bound = 0.0
-        self.mixture: Mixture | None = None
+        self.solution: MasterSolution | None = None
 
     def is_feasible(self) -> bool:
         """Tell whether every row can arrive in this many stages over links with finite factors."""
         self._answer(np.full((self.num_stages, self._num_directions), 1.0 / self._num_directions))
         return answer_value(self._choices, self.problem.space.start) < np.inf
 
-    def play(self, rounds: int, aim: float, samples: int, deadline: float = np.inf) -> None:
-        """Play about `rounds` rounds of multiplicative weights and keep about `samples` answers.
+    def sample_columns(self, rounds: int, aim: float, samples: int, deadline: float = np.inf) -> None:
+        """Run about `rounds` rounds of multiplicative weights and keep about `samples` answers as columns.
 
-        As many are kept of the first eighth, where answers differ most, and of the rest of the first half, as
-        of a quarter of the second, where they are best. The round that meets the deadline is the last.
+        A quarter of the samples comes from the first eighth of the rounds, where answers differ most, a quarter from
+        the rest of the first half, and half from the second half, where answers are best. No round begins after the
+        deadline.
         """
         shape = (self.num_stages, self._num_directions)
         score, mean = np.zeros(shape), np.zeros(shape)
@@ -106,37 +106,39 @@ class StageProgram:
         ):
             every = (last - first) // max(1, wanted) // 2 * 2 + 1  # odd: answers often alternate between two
             while first + every <= last:
-                turns = (last - first) // every if deadline == np.inf else 1
-                self._rounds(score, first, first + turns * every, STEP / aim, every, mean)
-                first += turns * every
+                batches = (last - first) // every if deadline == np.inf else 1
+                self._run_rounds(score, first, first + batches * every, STEP / aim, every, mean)
+                first += batches * every
                 if time.perf_counter() > deadline:
                     return
             if last < rounds:
                 mean[:] = 0.0
         self._try_center(mean / mean.sum(axis=1, keepdims=True))
 
-    def mix(self) -> None:
-        """Find the best mixture of the columns so far."""
+    def solve_master_program(self) -> None:
+        """Solve the restricted master problem over the columns so far; drop the worst of too many."""
         assert self._columns is not None
-        if self._columns.block.shape[0] > KEEP_COLUMNS and self.mixture is not None:
-            kept = self.mixture.cheapest(KEEP_COLUMNS // 2)
-            fresh = np.arange(self.mixture.share.shape[0], self._columns.block.shape[0])
-            self._columns = self._columns.taken(np.concatenate([kept, fresh]))
-            self.mixture = self.mixture.of_kept(kept)
-        self.mixture = best_mixture(
-            self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()), self.mixture
+        if self._columns.block.shape[0] > MAX_COLUMNS and self.solution is not None:
+            kept = self.solution.cheapest(MAX_COLUMNS // 2)
+            fresh = np.arange(self.solution.share.shape[0], self._columns.block.shape[0])
+            self._columns = self._columns.select(np.concatenate([kept, fresh]))
+            self.solution = self.solution.with_columns(kept)
+        self.solution = solve_master(
+            self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()), self.solution
         )
 
-    def ask(self, aim: float) -> None:
-        """Ask for answers around prices between the best so far and those of the mixture, and keep them.
+    def price_columns(self, aim: float) -> None:
+        """Solve the pricing problem around blends of the best prices so far and the duals; keep the answers.
 
-        Answers to the program's own prices swing from one extreme to the other; between the two they settle.
+        At the duals alone answers oscillate between extremes; blends stabilise them.
         """
-        assert self.mixture is not None
-        center = self.mixture.weight if self._center is None else self._center
+        assert self.solution is not None
+        center = self.solution.weight if self._center is None else self._center
         for blend in BLENDS:
-            weight = blend * center + (1.0 - blend) * self.mixture.weight
-            self._rounds(np.log(weight + 1e-7), 0, TURN, ASK_STEP / aim, 1, np.zeros_like(weight))
+            weight = blend * center + (1.0 - blend) * self.solution.weight
+            self._run_rounds(
+                np.log(weight + 1e-7), 0, ROUNDS_PER_BLEND, PRICING_STEP / aim, 1, np.zeros_like(weight)
+            )
             self._try_center(weight)
 
     def solve(
@@ -150,44 +152,44 @@ class StageProgram:
         progress: float,
         deadline: float,
     ) -> None:
-        """Mix and ask in turn until the mixture is good enough, known to be useless, or out of time.
+        """Solve the master and the pricing problem in turn until the solution is good enough, or hopeless.
 
         Args:
             floor: a bound on plans of any number of stages; reaching (1 + tolerance) * floor is enough.
             aim: a rough idea of a good plan's time.
-            tolerance: relative; also how near to this number's own bound is near enough.
+            tolerance: relative; reaching (1 + tolerance) * `bound` is enough, too.
             hopeless: give up when `bound` shows that no plan of this many stages is below.
-            steps: largest number of turns.
-            progress: give up when a turn takes off less than this share of what is above the floor.
-            deadline: on the clock of time.perf_counter.
+            steps: largest number of iterations.
+            progress: give up when an iteration takes off less than this share of the distance to the floor.
+            deadline: on the clock of time.perf_counter; no iteration begins later.
         """
-        if self.mixture is None:
-            self.mix()
-        assert self.mixture is not None
-        best, since = self.mixture.seconds, 0
+        if self.solution is None:
+            self.solve_master_program()
+        assert self.solution is not None
+        best, since = self.solution.time, 0
         for _ in range(steps):
-            if self.mixture.seconds <= (1.0 + tolerance) * max(floor, self.bound) or self.bound >= hopeless:
+            if self.solution.time <= (1.0 + tolerance) * max(floor, self.bound) or self.bound >= hopeless:
                 return
-            if since >= PATIENCE or time.perf_counter() > deadline:
+            if since >= MAX_STALLED or time.perf_counter() > deadline:
                 return
-            self.ask(aim)
-            self.mix()
-            reached = self.mixture.seconds
+            self.price_columns(aim)
+            self.solve_master_program()
+            reached = self.solution.time
             since = 0 if reached < best * (1.0 - 0.1 * tolerance) else since + 1
             if progress > 0.0 and reached - floor > (1.0 - progress) * (best - floor):
                 return
             best = min(best, reached)
 
     def result(self) -> Fractional:
-        """Return the best mixture as flows."""
-        assert self.mixture is not None
+        """Return the solution of the master problem as flows."""
+        assert self.solution is not None
         assert self._columns is not None
         space = self.problem.space
         flows = empty_flows(space, self.num_stages)
         rows = np.empty((self.num_stages, self._num_links))
         owners = np.repeat(np.arange(self.problem.num_blocks), np.diff(self.problem.block_ptr))
-        used = np.flatnonzero(self.mixture.share > 1e-9)
-        share = self.mixture.share[used]
+        used = np.flatnonzero(self.solution.share > 1e-9)
+        share = self.solution.share[used]
         total = np.bincount(self._columns.block[used], weights=share, minlength=self.problem.num_blocks)
         for answer in np.unique(self._columns.answer[used]):
             mine = self._columns.answer[used] == answer
@@ -197,19 +199,19 @@ class StageProgram:
             cheapest_trees(space.family, space.moves, self._prices[answer], self._choices)
             start = space.start * part[owners][:, None]
             push(space.family, space.moves, self._choices, start, 0, space.world_size, rows, True, flows)
-        return Fractional(self.num_stages, self.mixture.seconds, self.bound, flows)
+        return Fractional(self.num_stages, self.solution.time, self.bound, flows)
 
     def _answer(self, weight: FloatArray) -> FloatArray:
-        """Fill the choices for these weights and return the link prices."""
+        """Solve the pricing problem for these weights, into `_choices`; return the link prices."""
         price = np.empty((self.num_stages, self._num_links))
         link_prices(weight, self.problem.routes, price)
         cheapest_trees(self.problem.space.family, self.problem.space.moves, price, self._choices)
         return price
 
-    def _rounds(
+    def _run_rounds(
         self, score: FloatArray, first: int, last: int, step: float, every: int, mean: FloatArray
     ) -> None:
-        """Play rounds from `score` and keep every `every`-th answer; both arrays are updated."""
+        """Run rounds from `score` and keep every `every`-th answer; `score` and `mean` are updated."""
         space, shape = self.problem.space, (self.num_stages, self._num_directions)
         kept = (last - first) // every
         prices = np.empty((kept, self.num_stages, self._num_links))

@@ -1,4 +1,4 @@
-"""Prices found by multiplicative weights, and samples of the plans that answer them.
+"""Finds prices by multiplicative weights, and keeps some of the plans that answer them as columns.
 
 The problem is a game. One player chooses for each stage k a price vector w(k, .) >= 0 over
 connection-directions with sum 1; the other answers with the trees that are cheapest when a row over
@@ -8,9 +8,9 @@ and then raises the prices of what the answer keeps busy: w(k, c) is proportiona
 of the times that c was busy in stage k (Arora, Hazan and Kale, "The multiplicative weights update method",
 2012).
 
-Answers of single rounds swing wildly and only their averages settle, and slowly. Some of them are therefore
-kept as *columns*, one per block of owners, for a small linear program that finds the best mixture
-(mixture.py).
+An *answer* is the set of cheapest trees at given prices. Answers of single rounds oscillate; only their averages
+converge, and slowly. Some answers are therefore kept as *columns*, one per block of owners, and a small linear
+program finds their best combination (restricted_master.py).
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ def answer_columns(
     columns: FloatArray,
     traffic: FloatArray,
 ) -> None:
-    """Set `columns` (B, K, C) to the busy times that each block's rows cause, `traffic` (B,) to their
-    hops."""
+    """Set `columns` (B, K, C) to the busy times that each block's rows cause, `traffic` (B,) to their hops."""
     rows = np.empty((choices.split.shape[0], routes.base.shape[0]))
     for b in range(block_ptr.shape[0] - 1):
         push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows, False, flows)
@@ -90,7 +89,7 @@ def run_rounds(
     traffic: FloatArray,
     mean_weight: FloatArray,
 ) -> float:
-    """Play rounds ``first:last`` from `score`, in place.
+    """Run rounds ``first:last`` of multiplicative weights, in place.
 
     Args:
         family, moves, choices, start: the states (StateSpace); `choices` is scratch.
@@ -99,7 +98,7 @@ def run_rounds(
         score: (K, C) logarithms of the weights, updated.
         first, last: numbers of the rounds, for the falling step.
         step: step of round 0, relative to the time that is aimed at; round t takes step / sqrt(t + 1).
-        every: keep the answer of every so manieth round (0: of none).
+        every: keep the answer of every `every`-th round (0: of none).
         prices, columns, traffic: outputs for the kept answers: (n, K, L), (n, B, K, C) and (n, B).
         mean_weight: (K, C), the weights of all rounds are added to it.
 

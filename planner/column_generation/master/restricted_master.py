@@ -1,10 +1,9 @@
-"""The best mixture of kept answers: a small linear program (simplex.py), solved again and again as answers come.
+"""The restricted master problem: the best combination of kept columns, a small linear program (simplex.py).
 
 Each column says how long one block of owners would keep each (stage, connection-direction) busy if all its
-rows were sent as in one answer. A mixture takes of each block's columns shares that add up to 1; its time
-is the sum over stages of the busiest direction. The dual values of the busy times are the prices at which
-the next answer is worth asking for (Dantzig and Wolfe, "Decomposition principle for linear programs",
-1960).
+rows were sent as in one answer. A solution takes of each block's columns shares that add up to 1; its time
+is the sum over stages of the busiest direction. The dual values of the busy times are the prices of the next
+pricing problem (Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.simplex import Basis, solve
 
-FAR = (
-    1e3  # how much the time at hand may differ from a linear program's unit before it begins with another one
-)
+MAX_SCALE_RATIO = 1e3  # of the time at hand to the unit of the last program; beyond, a new unit and basis
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Kept answers, n columns.
+    """Columns, n of them.
 
     Attributes:
         times: (n, K, C), how long the column keeps each direction busy in each stage.
         hops: (n,), rows times links.
-        block, answer: (n,), where it comes from.
+        block, answer: (n,), the block of owners, and the answer that the column belongs to.
     """
 
     times: FloatArray
@@ -45,27 +42,26 @@ class Columns:
             np.concatenate([self.answer, other.answer]),
         )
 
-    def taken(self, which: Int64Array) -> Columns:
+    def select(self, which: Int64Array) -> Columns:
         """Return the columns `which`."""
         return Columns(self.times[which], self.hops[which], self.block[which], self.answer[which])
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
-    """The solution.
+class MasterSolution:
+    """An optimal solution of the restricted master problem.
 
     Attributes:
-        seconds: time of the mixture, in the unit of the columns.
+        time: what the combination takes, in the unit of the columns.
         share: (n,) of each column, >= 0; those of a block add up to 1.
         weight: (K, C) >= 0, each stage's adding up to 1: the dual prices.
-        reduced_cost: (n,), how much dearer a column is at these prices than the cheapest mixture of its
-            block.
+        reduced_cost: (n,), what a column costs at these prices above the cheapest combination of its block.
         unit: the time that is 1 in the linear program.
         directions: those that the linear program knows.
-        basis: where a program of more columns goes on from.
+        basis: from which a program with more columns starts.
     """
 
-    seconds: float
+    time: float
     share: FloatArray
     weight: FloatArray
     reduced_cost: FloatArray
@@ -79,28 +75,34 @@ class Mixture:
         rank[self.basis.columns()] = -np.inf
         return np.sort(np.argsort(rank, kind="stable")[: max(num, self.basis.columns().shape[0])])
 
-    def of_kept(self, kept: Int64Array) -> Mixture:
-        """Return the same mixture when the columns `kept`, all basic ones among them, are all that is left."""
+    def with_columns(self, kept: Int64Array) -> MasterSolution:
+        """Return the same solution over the columns `kept` only, all basic ones among them."""
         return replace(
-            self, share=self.share[kept], reduced_cost=self.reduced_cost[kept], basis=self.basis.of_kept(kept)
+            self,
+            share=self.share[kept],
+            reduced_cost=self.reduced_cost[kept],
+            basis=self.basis.with_columns(kept),
         )
 
 
-def best_mixture(columns: Columns, num_blocks: int, hop_cost: float, last: Mixture | None = None) -> Mixture:
-    """Return the mixture with the least time plus `hop_cost` times its hops.
+def solve_master(
+    columns: Columns, num_blocks: int, hop_cost: float, last: MasterSolution | None = None
+) -> MasterSolution:
+    """Return the combination with the least time plus `hop_cost` times its hops.
 
     Args:
         columns: at least one of each block.
         num_blocks: number of blocks B.
         hop_cost: time units per row and link; small, so that among equals the one that moves less is taken.
-        last: the best mixture of the first of these columns, which saves most of the work.
+        last: the solution for the first of these columns, which saves most of the pivots.
     """
     num, num_stages, num_directions = columns.times.shape
-    simple = _one_each(columns, num_blocks)
+    simple = _best_single_columns(columns, num_blocks)
     assert np.isfinite(simple)
     used = np.flatnonzero(columns.times.any(axis=(0, 1)))
     if last is not None and not (
-        last.unit / FAR <= simple <= last.unit * FAR and np.isin(used, last.directions).all()
+        last.unit / MAX_SCALE_RATIO <= simple <= last.unit * MAX_SCALE_RATIO
+        and np.isin(used, last.directions).all()
     ):
         last = None
     unit = simple if last is None else last.unit
@@ -118,14 +120,14 @@ def best_mixture(columns: Columns, num_blocks: int, hop_cost: float, last: Mixtu
     paid /= paid.sum(axis=1, keepdims=True)
     weight = np.zeros((num_stages, num_directions))
     weight[:, directions] = paid
-    rent = solution.price[flat.shape[1] :] * unit  # what a block pays for its rows
-    reduced = columns.hops * hop_cost + flat @ paid.reshape(-1) - rent[columns.block]
-    seconds = float(np.tensordot(share, columns.times, 1).max(axis=1).sum())
-    return Mixture(seconds, share, weight, reduced, unit, directions, solution.basis)
+    block_dual = solution.price[flat.shape[1] :] * unit  # the dual of a block: what its rows pay in all
+    reduced = columns.hops * hop_cost + flat @ paid.reshape(-1) - block_dual[columns.block]
+    time = float(np.tensordot(share, columns.times, 1).max(axis=1).sum())
+    return MasterSolution(time, share, weight, reduced, unit, directions, solution.basis)
 
 
-def _one_each(columns: Columns, num_blocks: int) -> float:
-    """Return what the best column of each block takes, added up; the largest time of all where that is nothing."""
+def _best_single_columns(columns: Columns, num_blocks: int) -> float:
+    """Return the sum over blocks of the least time of one column; the largest time of all where that is 0."""
     best = np.full(num_blocks, np.inf)
     np.minimum.at(best, columns.block, columns.times.max(axis=2).sum(axis=1))
     return float(best.sum() or columns.times.max() or 1.0)

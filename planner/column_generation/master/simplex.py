@@ -1,8 +1,9 @@
-"""The simplex method for mixtures, from the basis where it last ended.
+"""The primal simplex method for the restricted master problem, started from the last basis.
 
-Columns are added to a mixture's linear program (mixture.py) a few at a time and the program is solved again, dozens of
-times for a plan. scipy's solvers begin from nothing each time; from the last basis, which stays feasible when columns
-are added, a tenth of the pivots are left, and these programs are small and dense enough for an explicit inverse.
+Columns are added to the master problem (restricted_master.py) a few at a time and it is solved again, dozens of times
+for a plan. scipy's solvers begin from nothing each time; from the last basis, which stays feasible when columns are
+added, a tenth of the pivots are left, and these programs are small and dense enough for an explicit inverse.
+HIGHSPY_FIGURES
 
 The program, with columns j of blocks b(j), rows r of stages k(r) and one more row for every block::
 
@@ -11,10 +12,10 @@ The program, with columns j of blocks b(j), rows r of stages k(r) and one more r
                 sum over j of block b: x(j) = 1                             for every block b
                 x >= 0, s >= 0, and T free, hence always in the basis
 
-The right side `small`, different in every row, keeps steps from having no length, and so from going round in
-circles. What is found is optimal up to `SMALL` and rounding; whoever uses it must not need more.
+The right side `small`, different in every row, gives every step a positive length, which rules out cycling. The
+result is optimal up to `PERTURBATION` and rounding; callers must not need more.
 
-Names of variables: j for x(j), `slack` -1 - r for s(r), -1 - R - k for T(k).
+Variables are numbered: j is x(j), -1 - r is s(r), and -1 - R - k is T(k).
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.compiled import compiled
 
-SMALL = 1e-9  # of the time that is 1, about
-OPTIMAL = 1e-9  # reduced costs above minus this count as none
-PIVOT = 1e-8  # least pivot
-DRIFT = 1e-9  # of the equations, by rounding, from which the inverse is not trusted any more
-MOST_PIVOTS = 20_000
+PERTURBATION = 1e-9  # of the right side, relative to a time of about 1
+DUAL_TOLERANCE = 1e-9  # reduced costs above minus this count as 0
+MIN_PIVOT = 1e-8
+MAX_RESIDUAL = 1e-9  # of the equations, by rounding; above, the inverse is not used
+MAX_PIVOTS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Where the method ended.
+    """The basis where the method ended.
 
     Attributes:
         names: (M,) int64, the basic variables; M = R + B.
-        inverse: (M, M), transposed: ``inverse[c, i]`` is what the i-th of them gains when the right side of
-            equation c grows by one.
+        inverse: (M, M), transposed: ``inverse[c, i]`` is the derivative of the i-th of them by the right side of
+            equation c.
     """
 
     names: Int64Array
@@ -50,8 +51,8 @@ class Basis:
         """Return the basic columns."""
         return self.names[self.names >= 0]
 
-    def of_kept(self, kept: Int64Array) -> Basis:
-        """Return the same basis when the columns `kept` (sorted; all basic ones among them) are all that is left."""
+    def with_columns(self, kept: Int64Array) -> Basis:
+        """Return the same basis over the columns `kept` (sorted; all basic ones among them) only."""
         names = self.names.copy()
         names[names >= 0] = np.searchsorted(kept, names[names >= 0])
         return Basis(names, self.inverse)
@@ -59,12 +60,12 @@ class Basis:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The end of the method.
+    """The result of the method.
 
     Attributes:
         share: (n,) x.
-        price: (M,) what one more on the right side of each equation costs; <= 0 for the first R.
-        basis: to go on from.
+        price: (M,) the dual of each equation; <= 0 for the first R.
+        basis: from which a later call can start.
     """
 
     share: FloatArray
@@ -80,20 +81,20 @@ def solve(
     num_blocks: int,
     last: Basis | None,
 ) -> Solution:
-    """Return the best mixture, optimal up to rounding and `MOST_PIVOTS`.
+    """Solve the program, up to rounding and `MAX_PIVOTS`.
 
-    Where columns are so far apart in size that rounding spoils every way there, it is only a mixture of one column of
-    each block.
+    Where columns differ so much in size that rounding makes every inverse useless, the result is the starting basis,
+    one column of each block.
 
     Args:
-        entries: (R, n) a, in a unit in which good mixtures take about 1; R is a multiple of `num_stages`, whose rows
+        entries: (R, n) a, in a unit in which good solutions take about 1; R is a multiple of `num_stages`, whose rows
             follow each other.
         cost: (n,). block: (n,) in 0..B-1, each at least once.
-        last: where an earlier call ended, whose columns come first here, in its order; None: begin from one column
-            of each block.
+        last: the basis of an earlier call, whose columns come first here, in its order; None: start from one
+            column of each block.
     """
     num_rows, num = entries.shape
-    # A share of a column with large entries counts `size` times, or one such column would blur all others.
+    # Columns are scaled to entries of at most 1: unscaled, one with large entries would drown the others in rounding.
     size = np.maximum(entries.max(axis=0, initial=0.0), 1.0)
     matrix = np.zeros((num_rows + num_blocks, num))
     matrix[:num_rows] = entries / size
@@ -101,25 +102,27 @@ def solve(
     cost = cost / size
     stage_of = np.repeat(np.arange(num_stages), num_rows // num_stages)
     right = np.ones(num_rows + num_blocks)
-    right[:num_rows] = SMALL * (0.5 + np.arange(num_rows) * 0.6180339887498949 % 1.0)  # evenly, in no order
-    simplest = _simplest(entries, size, block, right, stage_of)
-    for start in (simplest,) if last is None else (last, simplest):
+    right[:num_rows] = PERTURBATION * (
+        0.5 + np.arange(num_rows) * 0.6180339887498949 % 1.0
+    )  # evenly, in no order
+    starting = _starting_basis(entries, size, block, right, stage_of)
+    for start in (starting,) if last is None else (last, starting):
         names, inverse = start.names.copy(), start.inverse.copy()
-        pivot_until_best(matrix, cost, stage_of, right, names, inverse, MOST_PIVOTS)
-        if _drift(matrix, cost, stage_of, right, names, inverse) <= DRIFT:
+        pivot_until_best(matrix, cost, stage_of, right, names, inverse, MAX_PIVOTS)
+        if _residual(matrix, cost, stage_of, right, names, inverse) <= MAX_RESIDUAL:
             break
     else:
-        names, inverse = simplest.names, simplest.inverse
+        names, inverse = starting.names, starting.inverse
     value = right @ inverse
     share = np.zeros(num)
     share[names[names >= 0]] = np.maximum(value[names >= 0], 0.0)
     return Solution(share / size, inverse @ _basic_cost(names, cost, num_rows), Basis(names, inverse))
 
 
-def _simplest(
+def _starting_basis(
     entries: FloatArray, size: FloatArray, block: Int64Array, right: FloatArray, stage_of: Int64Array
 ) -> Basis:
-    """Return the basis of one whole column for each block: the one that takes the least time alone."""
+    """Return the basis of one column per block, each the one that takes the least time alone."""
     num_rows = stage_of.shape[0]
     stage_ptr = np.flatnonzero(np.diff(stage_of, prepend=-1))
     alone = np.maximum.reduceat(entries, stage_ptr, axis=0).sum(axis=0)
@@ -147,7 +150,7 @@ def _basic_cost(names: Int64Array, cost: FloatArray, num_rows: int) -> FloatArra
     return np.where(names >= 0, cost[np.maximum(names, 0)], np.where(names < -num_rows, 1.0, 0.0))
 
 
-def _drift(
+def _residual(
     matrix: FloatArray,
     cost: FloatArray,
     stage_of: Int64Array,
@@ -155,7 +158,7 @@ def _drift(
     names: Int64Array,
     inverse: FloatArray,
 ) -> float:
-    """Return by how much rounding has put equations and prices wrong, at most."""
+    """Return the largest error of the equations and of the prices."""
     num_rows = stage_of.shape[0]
     value, price = right @ inverse, inverse @ _basic_cost(names, cost, num_rows)
     columns, slacks, times = names >= 0, (names < 0) & (names >= -num_rows), names < -num_rows
@@ -176,9 +179,10 @@ def pivot_until_best(
     inverse: FloatArray,
     most: int,
 ) -> int:
-    """Exchange basic variables, `names` and `inverse` in place, until nothing is gained; return the pivots.
+    """Pivot until the basis is optimal; `names` and `inverse` are updated in place. Return the number of pivots.
 
-    Who enters is chosen by Devex weights: P. M. J. Harris, "Pivot selection methods of the Devex LP code" (1973).
+    The entering variable is chosen by Devex weights: P. M. J. Harris, "Pivot selection methods of the Devex LP code"
+    (1973).
     """
     size, num = matrix.shape
     num_rows = stage_of.shape[0]
@@ -209,7 +213,7 @@ def pivot_until_best(
                 reduced[num - 1 - names[i]] = 0.0
         enter, best = -1, 0.0
         for j in range(num + num_rows):
-            if reduced[j] < -OPTIMAL and reduced[j] * reduced[j] > best * weight[j]:
+            if reduced[j] < -DUAL_TOLERANCE and reduced[j] * reduced[j] > best * weight[j]:
                 enter, best = j, reduced[j] * reduced[j] / weight[j]
         if enter < 0:
             return pivots
@@ -224,10 +228,10 @@ def pivot_until_best(
                         step[i] += entry * inverse[c, i]
         leave, length = -1, np.inf
         for i in range(size):
-            if step[i] > PIVOT and names[i] >= -num_rows and max(value[i], 0.0) < length * step[i]:
+            if step[i] > MIN_PIVOT and names[i] >= -num_rows and max(value[i], 0.0) < length * step[i]:
                 leave, length = i, max(value[i], 0.0) / step[i]
         if leave < 0:
-            return pivots  # only rounding can do this: every way down ends
+            return pivots  # only by rounding: the program is bounded
         pivot = step[leave]
         for i in range(size):
             value[i] -= length * step[i]

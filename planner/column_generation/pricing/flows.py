@@ -1,7 +1,7 @@
-"""Rows pushed through the chosen options of all states at once, and what that loads.
+"""Sends all rows through the chosen options of all states at once, and counts the rows over each link.
 
-Rows of different classes that meet in one state are one number from there on: that is why a round of
-planning costs the same for a thousand classes and for a million.
+Rows of different classes that meet in one state are one number from there on, so a round costs the same for a
+thousand classes as for a million.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
-from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, Moves, rarely_carried
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
+from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, Moves, carries_few
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Flows(NamedTuple):
 
 
 def empty_flows(space: StateSpace, num_stages: int) -> Flows:
-    """Return zero flows; with 0 stages, what `push` takes when nothing is recorded."""
+    """Return zero flows; with 0 stages they are the placeholder for `push` without `record`."""
     family, moves = space.family, space.moves
     world, num_groups = space.world_size, len(space.groups)
     pair_base, move_base = np.zeros(world * num_groups, np.int64), np.zeros(world * num_groups, np.int64)
@@ -85,7 +85,7 @@ def push(
     here, later = np.zeros((world, num_sets)), np.zeros((world, num_sets))
     busy, busy_later = np.zeros((world, num_groups), np.bool_), np.zeros((world, num_groups), np.bool_)
     leaving = np.zeros(num_sets)
-    rare = rarely_carried(family, moves)
+    sparse = carries_few(family, moves)
     link_rows[:] = 0.0
     here[first:last] = start[first:last]
     busy[first:last] = True
@@ -97,13 +97,13 @@ def push(
                 busy[v, g] = False
                 at = v * num_groups + g
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
-                few = rare[family.group_of[v], g]
+                sparse_here = sparse[family.group_of[v], g]
                 some, most = np.int64(low + 1), np.int64(high)
-                if few:
+                if sparse_here:
                     home = family.group_of[v] * num_groups + g
                     some, most = moves.carried_ptr[home], moves.carried_ptr[home + 1]
-                for n in range(most - 1, some - 1, -1):  # what remains of a split is a smaller set: met later
-                    f = np.int64(moves.carried[n]) if few else n
+                for n in range(most - 1, some - 1, -1):  # the rest of a split is a smaller set: visited later
+                    f = np.int64(moves.carried[n]) if sparse_here else n
                     rows = here[v, f]
                     if rows == 0.0:
                         continue
@@ -120,7 +120,7 @@ def push(
                         flows.pair[k, flows.pair_base[at] + choice] += rows
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for n in range(some, most):
-                    f = np.int64(moves.carried[n]) if few else n
+                    f = np.int64(moves.carried[n]) if sparse_here else n
                     rows = leaving[f]
                     if rows == 0.0:
                         continue
@@ -134,9 +134,7 @@ def push(
                         continue
                     w = moves.dst[j]
                     link_rows[k, moves.link[j]] += rows
-                    left = np.int64(f)
-                    if family.group_of[w] == g:
-                        left = np.int64(family.minus[f, family.bit_of[w]])
+                    left = remaining_set(family, f, g, w)
                     if left != low:
                         later[w, left] += rows
                         busy_later[w, g] = True

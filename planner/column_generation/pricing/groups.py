@@ -1,9 +1,9 @@
-"""Which devices plan together: one group where that is affordable, else machines, sockets or clusters.
+"""Divides the devices into groups: all in one where that is affordable, else machines, sockets or clusters.
 
 With one group of all devices the tree program is exact, at K * P * 3**(P-1) / 2 steps a round. Past a dozen
 devices sets are kept per group instead: a row crosses to each other group once (over one link, after any
-moves inside its own), and is spread there. What this loses is measured against bounds that know nothing of
-groups (bound.py, bounds.py).
+moves inside its own), and is spread there. The gap to the bounds (bounds/, dual_bound/), which hold for any plan,
+shows what that costs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
     from dgcl.topology.arrays import TopologyArrays
 
-ALL_SPLITS = 4_000_000  # (device, split) pairs up to which all devices form one group: 12 devices, any sets
+MAX_EXACT_SPLITS = 4_000_000  # (device, split) pairs up to which all devices form one group: any 12 devices
 GROUP_SIZE = 8
-ALL_LINKS = 24  # devices up to which every link may be used for every group
+MAX_ALL_LINKS = 24  # devices up to which every link may be used for every group
 
 
 def plan_states(relation: Relation, topology: Topology, every_link: bool = False) -> StateSpace:
@@ -47,12 +47,11 @@ def is_exact(relation: Relation) -> bool:
     if world > MAX_GROUP:
         return False
     masks = np.unique(relation.dests[:, 0].astype(np.int64))
-    return world * count_splits(world, masks) <= ALL_SPLITS
+    return world * count_splits(world, masks) <= MAX_EXACT_SPLITS
 
 
 def device_groups(topology: Topology) -> list[IntArray]:
-    """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then socket, then how close they
-    are."""
+    """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then by socket, then by distance."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, device in enumerate(topology.devices):
         groups.setdefault((device.machine,), []).append(rank)
@@ -61,16 +60,15 @@ def device_groups(topology: Topology) -> list[IntArray]:
         for rank in ranks:
             key = (machine, topology.devices[rank].socket) if len(ranks) > GROUP_SIZE else (machine,)
             sockets.setdefault(key, []).append(rank)
-    pieces: list[IntArray] = []
+    groups_of_all: list[IntArray] = []
     distance = _distances(topology.arrays())
     for ranks in sockets.values():
-        pieces.extend(_clusters(np.array(ranks), distance))
-    return pieces
+        groups_of_all.extend(_clusters(np.array(ranks), distance))
+    return groups_of_all
 
 
 def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return (P, P) how dear a row between two devices is: all the connections that it keeps busy, in
-    turn."""
+    """Return (P, P) the times that a row between two devices takes on the connections of its route, added up."""
     cost = np.add.reduceat(1.0 / arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
     distance = np.full((arrays.num_devices, arrays.num_devices), np.inf)
     distance[arrays.link_src, arrays.link_dst] = cost
@@ -78,8 +76,7 @@ def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[n
 
 
 def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[IntArray]:
-    """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from its first rank by nearest
-    neighbour."""
+    """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from one rank by nearest neighbours."""
     num = -(-ranks.shape[0] // GROUP_SIZE)
     left = ranks.tolist()
     out = []
@@ -105,7 +102,7 @@ def allowed_links(arrays: TopologyArrays, groups: list[IntArray]) -> list[IntArr
     reach another group or its own, and on few devices anyway, all links.
     """
     world = arrays.num_devices
-    if world <= ALL_LINKS:
+    if world <= MAX_ALL_LINKS:
         return None
     group_of = np.zeros(world, np.int64)
     for g, group in enumerate(groups):
@@ -148,8 +145,8 @@ def _all_served(arrays: TopologyArrays, groups: list[IntArray], allowed: list[In
 def grouped_bound(space: StateSpace, topology: Topology) -> float:
     """Return a bound, in rows per GB/s, on plans in which rows cross to each group straight from their owner's.
 
-    Every group must send a copy of each of its rows to each other group that wants it. Other plans may be
-    faster: a group that has the row can hand it on to a third (rehang.py).
+    Every group must send a copy of each of its rows to each other group that needs it. Other plans may be
+    faster: a group that has the row can send it on to a third (improvement/reparent.py).
     """
     arrays = topology.arrays()
     everyone = frozenset(range(topology.num_devices))

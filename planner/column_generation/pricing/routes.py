@@ -43,7 +43,7 @@ def latency_factor(latency: FloatArray, stage_time: float) -> FloatArray:
 
 @compiled
 def link_prices(weight: FloatArray, routes: Routes, out: FloatArray) -> None:
-    """Set `out` (K, L) to what a row pays on each link when directions have the weights (K, C)."""
+    """Set `out` (K, L) to the price of a row on each link, given weights of directions (K, C)."""
     for k in range(out.shape[0]):
         for link in range(out.shape[1]):
             price = 0.0

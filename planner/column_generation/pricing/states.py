@@ -1,7 +1,7 @@
 """The states of a planning problem: which sets exist, who may send what, and how many rows start where.
 
 Built from a relation and a topology for a given grouping of the devices: one group of all devices (exact, up
-to a dozen devices), or one per machine, socket or switch (hierarchy.py).
+to a dozen devices), or one per machine, socket or switch (groups.py).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _moves(
 def _carried(
     groups: Sequence[IntArray], family: SubsetFamily, rows: Int64Array, everything: bool
 ) -> tuple[Int64Array, Int32Array]:
-    """Return which sets the devices of each group may have to carry (`Moves`).
+    """Return which sets the devices of each group may have to carry, as in `Moves`.
 
     Rows on their way to another group stay among the devices of their owner's until they cross; with
     `everything` any device may carry any set.

@@ -1,9 +1,9 @@
-"""Sets of destinations that a row may still have to reach, numbered, with all their ways to be split.
+"""Numbers the sets of destinations that a row may still have to reach, and lists how each can be split.
 
 The tree program (tree_program.py) works on states (stage, device holding the row, set still to serve). Sets
 are kept per *group* of devices: with one group that holds every device the program is exact; with a group
-per machine it stays small on many devices (hierarchy.py). Only sets that can occur are numbered: the
-destination sets of the relation and all their subsets.
+per machine it stays small on many devices (groups.py). Only sets that can occur are numbered: the destination
+sets of the relation and all their subsets.
 """
 
 from __future__ import annotations
@@ -87,6 +87,14 @@ def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> Subs
     )
 
 
+@compiled
+def remaining_set(family: SubsetFamily, f: int | np.int64, g: int, w: int) -> np.int64:
+    """Return the set that is left of set f of group g once device w has the row."""
+    if family.group_of[w] == g:
+        return np.int64(family.minus[f, family.bit_of[w]])
+    return np.int64(f)
+
+
 def count_splits(size: int, wanted: IntArray) -> int:
     """Return how many (first, rest) pairs the family of `wanted` masks over `size` devices would hold."""
     mask, _ = _closure(size, wanted)
@@ -95,8 +103,7 @@ def count_splits(size: int, wanted: IntArray) -> int:
 
 
 def _closure(size: int, wanted: IntArray) -> tuple[Int64Array, Int32Array]:
-    """Return the masks that are subsets of a wanted one, ascending, and the rank of each mask (-1: not
-    one)."""
+    """Return the masks that are subsets of a wanted one, ascending, and the index of each mask (-1: no subset)."""
     assert size <= MAX_GROUP, size
     present = np.zeros(1 << size, np.bool_)
     present[0] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, Moves
 from dgcl.planner.compiled import compiled
 
@@ -22,8 +22,18 @@ def trace(
     num: int,
     stack: Int64Array,
 ) -> int:
-    """Append the edges of the cheapest tree of one set to `link` and `stage`; return how many there are
-    then."""
+    """Append the edges of the cheapest tree of one set to `link` and `stage`.
+
+    Args:
+        family, moves, choices: the states, and the choices of `cheapest_trees`.
+        source, set_: the owner and the set to serve.
+        link, stage: outputs, written from position `num` on.
+        num: see there.
+        stack: (n, 3) scratch.
+
+    Returns:
+        The number of edges in `link` and `stage` afterwards.
+    """
     num_groups = family.set_ptr.shape[0] - 1
     group = 0
     while family.set_ptr[group + 1] <= set_:
@@ -49,8 +59,7 @@ def trace(
         w = moves.dst[j]
         link[num], stage[num] = moves.link[j], k
         num += 1
-        if family.group_of[w] == group:
-            f = np.int64(family.minus[f, family.bit_of[w]])
+        f = remaining_set(family, f, group, w)
         if f != low:
             stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, w, f
             depth += 1

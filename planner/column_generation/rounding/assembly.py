@@ -1,4 +1,4 @@
-"""Journeys of portions to trees: one tree for each set of vertices that travel alike, every rank entered once."""
+"""Assembles hops of vertex intervals to trees: one for each set of vertices with the same hops."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Moves
-from dgcl.planner.column_generation.rounding.decomposition import ALL, Journeys, Settled
-from dgcl.planner.column_generation.trees.edges import cleaned, same_tree, sort_by_stage
+from dgcl.planner.column_generation.rounding.decomposition import ALL, ForcedStates, IntervalHops
+from dgcl.planner.column_generation.trees.edges import LinkEnds, cleaned, same_tree, sort_by_stage
 from dgcl.planner.compiled import compiled
 from dgcl.planner.trees import Trees
 
@@ -21,85 +21,89 @@ if TYPE_CHECKING:
 
 
 def assemble(
-    journeys: Journeys, settled: Settled, space: StateSpace, relation: Relation, arrays: TopologyArrays
+    interval_hops: IntervalHops,
+    forced: ForcedStates,
+    space: StateSpace,
+    relation: Relation,
+    arrays: TopologyArrays,
 ) -> Trees:
     """Return trees for all classes.
 
-    Mixing plans can make a row enter a rank twice, or carry it to a relay that then has nothing to send. Of
-    several entries the first in time is kept (what the rank sends later may use it), and relays that serve
-    nobody are dropped; both only take load away.
+    In a combination of plans a row may be delivered to a rank twice, or reach a relay that has nobody to send it to.
+    Of several deliveries the first is kept (what the rank sends later may use it), and useless relays are dropped;
+    both only take load away.
     """
-    ptr, hop, piece = _by_class(journeys, relation.num_classes)
+    ptr, hop, interval = _by_class(interval_hops, relation.num_classes)
     tree_class, tree_count, edge_ptr, link, stage = _trees(
         space.family,
         space.moves,
-        settled,
+        forced,
         space.items.ptr,
         space.item_set,
         ptr,
         hop,
-        piece,
-        journeys.begin,
-        journeys.end,
+        interval,
+        interval_hops.begin,
+        interval_hops.end,
         relation.source,
         relation.dests,
         relation.count,
-        arrays.link_src,
-        arrays.link_dst,
+        LinkEnds(arrays.link_src, arrays.link_dst),
         relation.world_size,
     )
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
 
 
 @compiled
-def _by_class(journeys: Journeys, num_classes: int) -> tuple[Int64Array, Int32Array, Int32Array]:
-    """Sort journeys by class, stably (a counting sort); return the pointer to each class, hops and pieces."""
+def _by_class(interval_hops: IntervalHops, num_classes: int) -> tuple[Int64Array, Int32Array, Int32Array]:
+    """Sort hops by class, stably (a counting sort); return the pointer to each class, hops and intervals."""
     ptr = np.zeros(num_classes + 1, np.int64)
-    for i in range(journeys.class_.shape[0]):
-        ptr[journeys.class_[i] + 1] += 1
+    for i in range(interval_hops.class_.shape[0]):
+        ptr[interval_hops.class_[i] + 1] += 1
     ptr = np.cumsum(ptr)
-    hop, piece = np.empty(journeys.hop.shape[0], np.int32), np.empty(journeys.hop.shape[0], np.int32)
+    hop, interval = (
+        np.empty(interval_hops.hop.shape[0], np.int32),
+        np.empty(interval_hops.hop.shape[0], np.int32),
+    )
     at = ptr[:-1].copy()
-    for i in range(journeys.class_.shape[0]):
-        to = at[journeys.class_[i]]
-        hop[to], piece[to] = journeys.hop[i], journeys.piece[i]
-        at[journeys.class_[i]] += 1
-    return ptr, hop, piece
+    for i in range(interval_hops.class_.shape[0]):
+        to = at[interval_hops.class_[i]]
+        hop[to], interval[to] = interval_hops.hop[i], interval_hops.interval[i]
+        at[interval_hops.class_[i]] += 1
+    return ptr, hop, interval
 
 
 @compiled
-def _marks(piece: Int32Array, begin: Int64Array, end: Int64Array, count: int) -> Int64Array:
-    """Return where the journeys of a class begin and end, each once, ascending."""
+def _marks(interval: Int32Array, begin: Int64Array, end: Int64Array, count: int) -> Int64Array:
+    """Return where the intervals of a class begin and end, each once, ascending."""
     cut = False
-    for e in range(piece.shape[0]):
-        cut = cut or piece[e] != ALL
-    marks = np.empty(2 * piece.shape[0] + 2 if cut else 2, np.int64)
+    for e in range(interval.shape[0]):
+        cut = cut or interval[e] != ALL
+    marks = np.empty(2 * interval.shape[0] + 2 if cut else 2, np.int64)
     marks[0], marks[1] = 0, count
     if not cut:
         return marks
     num = 2
-    for e in range(piece.shape[0]):
-        if piece[e] != ALL:
-            marks[num], marks[num + 1] = begin[piece[e]], end[piece[e]]
+    for e in range(interval.shape[0]):
+        if interval[e] != ALL:
+            marks[num], marks[num + 1] = begin[interval[e]], end[interval[e]]
             num += 2
     return np.unique(marks[:num])
 
 
 @compiled
-def _spell_out(
+def _expand(
     family: SubsetFamily,
     moves: Moves,
-    settled: Settled,
+    forced: ForcedStates,
     state: int,
     link: Int32Array,
     stage: Int32Array,
     num: int,
     queue: Int32Array,
 ) -> int:
-    """Write the edges on the way from a settled state from position `num` on, by stages; return the next
-    position.
-    """
-    world, num_sets = settled.pair.shape[1], settled.pair.shape[2]
+    """Write the edges of the path from a forced state, by stages, from position `num` on; return the next position."""
+    world, num_sets = forced.pair.shape[1], forced.pair.shape[2]
     num_groups = family.set_ptr.shape[0] - 1
     queue[0, 0], queue[0, 1], queue[0, 2] = (
         state // (num_sets * world),
@@ -119,9 +123,9 @@ def _spell_out(
             f = rest
             rest = np.int32(low)
             if splits:
-                q = settled.pair[k, v, f]
+                q = forced.pair[k, v, f]
                 f, rest = family.pair_first[q], family.pair_rest[q]
-            j = settled.move[k, v, f]
+            j = forced.move[k, v, f]
             w = v
             if j != WAIT:
                 link[num], stage[num] = moves.link[j], k
@@ -135,8 +139,8 @@ def _spell_out(
     return num
 
 
-class _Ways(NamedTuple):
-    """The edges on the way from settled states: state s has ``ptr[number[s]]`` up to the next; -1: not in use."""
+class _ForcedPaths(NamedTuple):
+    """The edges of the paths from forced states; path ``number[s]`` is that of state s, -1 if unused."""
 
     number: Int32Array
     ptr: Int64Array
@@ -145,58 +149,62 @@ class _Ways(NamedTuple):
 
 
 @compiled
-def _spell_out_all(
-    family: SubsetFamily, moves: Moves, settled: Settled, start: Int64Array, hop: Int32Array, num_hops: int
-) -> _Ways:
-    """Spell out every settled state in which some item starts, or to which some portion was dealt, once."""
-    num_stages, world, num_sets = settled.pair.shape
+def _expand_all(
+    family: SubsetFamily,
+    moves: Moves,
+    forced: ForcedStates,
+    start: Int64Array,
+    hop: Int32Array,
+    num_hops: int,
+) -> _ForcedPaths:
+    """Expand every forced state in which an item starts, or that an interval reaches, once."""
+    num_stages, world, num_sets = forced.pair.shape
     longest = world * num_stages
     number = np.full(num_stages * world * num_sets, -1, np.int32)
     order = np.empty(number.shape[0], np.int32)
-    ways = 0
+    num_paths = 0
     for s in start:
-        if number[s] < 0 and settled.pair[0, s // num_sets, s % num_sets] >= 0:
-            number[s], order[ways] = ways, s
-            ways += 1
+        if number[s] < 0 and forced.pair[0, s // num_sets, s % num_sets] >= 0:
+            number[s], order[num_paths] = num_paths, s
+            num_paths += 1
     for h in hop:
         if h >= num_hops and number[h - num_hops] < 0:
-            number[h - num_hops], order[ways] = ways, h - num_hops
-            ways += 1
-    ptr = np.zeros(ways + 1, np.int64)
-    link, stage = np.empty(8 * ways + longest, np.int32), np.empty(8 * ways + longest, np.int32)
+            number[h - num_hops], order[num_paths] = num_paths, h - num_hops
+            num_paths += 1
+    ptr = np.zeros(num_paths + 1, np.int64)
+    link, stage = np.empty(8 * num_paths + longest, np.int32), np.empty(8 * num_paths + longest, np.int32)
     queue = np.empty((longest, 3), np.int32)
-    for i in range(ways):
+    for i in range(num_paths):
         if ptr[i] + longest > link.shape[0]:
             link = np.concatenate((link, np.empty_like(link)))
             stage = np.concatenate((stage, np.empty_like(stage)))
-        ptr[i + 1] = _spell_out(family, moves, settled, order[i], link, stage, ptr[i], queue)
-    return _Ways(number, ptr, link, stage)
+        ptr[i + 1] = _expand(family, moves, forced, order[i], link, stage, ptr[i], queue)
+    return _ForcedPaths(number, ptr, link, stage)
 
 
 @compiled
 def _trees(
     family: SubsetFamily,
     moves: Moves,
-    settled: Settled,
+    forced: ForcedStates,
     item_ptr: Int64Array,
     item_set: Int32Array,
     ptr: Int64Array,
     hop: Int32Array,
-    piece: Int32Array,
+    interval: Int32Array,
     begin: Int64Array,
     end: Int64Array,
     source: Int32Array,
     dests: MaskArray,
     count: Int64Array,
-    link_src: Int32Array,
-    link_dst: Int32Array,
+    ends: LinkEnds,
     world: int,
 ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, Int32Array]:
-    """Cut each class where any of its journeys begins or ends, and make one tree of each part; merge equals."""
-    num_classes, num_links = source.shape[0], link_src.shape[0]
-    num_hops = settled.pair.shape[0] * num_links
-    longest = 4 * world * settled.pair.shape[0] * (family.set_ptr.shape[0] - 1)  # edges of one portion, amply
-    num_sets = settled.pair.shape[2]
+    """Cut each class where any of its intervals begins or ends; make one tree of each part; merge equal ones."""
+    num_classes, num_links = source.shape[0], ends.src.shape[0]
+    num_hops = forced.pair.shape[0] * num_links
+    longest = 4 * world * forced.pair.shape[0] * (family.set_ptr.shape[0] - 1)  # edges of one tree, amply
+    num_sets = forced.pair.shape[2]
     room_trees, room_edges = num_classes + 1024, 2 * (item_set.shape[0] + hop.shape[0]) + 2 * longest
     tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
     edge_ptr = np.zeros(room_trees + 1, np.int64)
@@ -207,10 +215,10 @@ def _trees(
     for c in range(num_classes):
         for i in range(item_ptr[c], item_ptr[c + 1]):
             start[i] = source[c] * num_sets + item_set[i]
-    way, way_ptr, way_link, way_stage = _spell_out_all(family, moves, settled, start, hop, num_hops)
+    path_of_state, path_ptr, path_link, path_stage = _expand_all(family, moves, forced, start, hop, num_hops)
     for c in range(num_classes):
         low, high = ptr[c], ptr[c + 1]
-        marks = _marks(piece[low:high], begin, end, count[c])
+        marks = _marks(interval[low:high], begin, end, count[c])
         first_tree = trees
         for part in range(marks.shape[0] - 1):
             if edges + longest > room_edges:  # also leaves room for what is dropped again
@@ -220,24 +228,24 @@ def _trees(
             link, stage = out_link[edges:], out_stage[edges:]
             num = 0
             for i in range(item_ptr[c], item_ptr[c + 1]):
-                w = way[start[i]]
-                if w >= 0 and settled.pair[0, source[c], item_set[i]] >= 0:
-                    for e in range(way_ptr[w], way_ptr[w + 1]):
-                        link[num], stage[num] = way_link[e], way_stage[e]
+                w = path_of_state[start[i]]
+                if w >= 0 and forced.pair[0, source[c], item_set[i]] >= 0:
+                    for e in range(path_ptr[w], path_ptr[w + 1]):
+                        link[num], stage[num] = path_link[e], path_stage[e]
                         num += 1
             for e in range(low, high):
-                p = piece[e]
+                p = interval[e]
                 if p == ALL or begin[p] <= marks[part] < end[p]:
                     if hop[e] < num_hops:
                         link[num], stage[num] = hop[e] % num_links, hop[e] // num_links
                         num += 1
                     else:
-                        w = way[hop[e] - num_hops]
-                        for i in range(way_ptr[w], way_ptr[w + 1]):
-                            link[num], stage[num] = way_link[i], way_stage[i]
+                        w = path_of_state[hop[e] - num_hops]
+                        for i in range(path_ptr[w], path_ptr[w + 1]):
+                            link[num], stage[num] = path_link[i], path_stage[i]
                             num += 1
             sort_by_stage(link, stage, num)
-            num = cleaned(link, stage, num, source[c], dests[c], link_src, link_dst, entered, needed)
+            num = cleaned(link, stage, num, source[c], dests[c], ends, entered, needed)
             size = marks[part + 1] - marks[part]
             same = same_tree(edge_ptr, out_link, out_stage, first_tree, trees, num)
             if same >= 0:

@@ -1,10 +1,9 @@
-"""Whole flows to journeys: which vertices of which class take which option, state by state.
+"""Flow decomposition: which vertices of which class take which option, state by state.
 
-Each state holds a list of portions (a class and an interval of its vertices). The portions are dealt to the
-options of the state in turn, so each boundary between two options cuts at most one portion, and classes that
-meet in a state are rarely cut at all. Most states are *settled*: all their rows take one option, and so on to the
-end. A portion that gets there needs no dealing any more; it is noted once, and the way is spelled out later. Items
-that start in a settled state are not dealt at all.
+Each state holds a list of vertex intervals of classes. They are assigned to the options of the state in order, so each
+boundary between two options cuts at most one interval, and classes that meet in a state are rarely cut at all. Most
+states are *forced*: all their rows take one option, and so on to the end. An interval that gets to a forced state is
+recorded once, and its path is expanded later (assembly.py). Items that start in a forced state are not decomposed.
 """
 
 from __future__ import annotations
@@ -15,37 +14,43 @@ import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Flows
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Moves
-from dgcl.planner.column_generation.rounding.intervals import ALL, Portions, append, cut, empty_portions
+from dgcl.planner.column_generation.rounding.intervals import (
+    ALL,
+    IntervalLists,
+    append,
+    cut,
+    empty_interval_lists,
+)
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows
 from dgcl.planner.compiled import compiled
 
 
-class Journeys(NamedTuple):
-    """Hops of portions, n of them, in order of stages; none of items that start in a settled state.
+class IntervalHops(NamedTuple):
+    """Hops of vertex intervals, n of them, in order of stages; none of items that start in a forced state.
 
     Attributes:
         class_: (n,) int32.
-        piece: (n,) int32, which of the `begin`, `end` intervals of its class's vertices travels, or ALL.
-        hop: (n,) int32, stage * number of links + link; from number of stages * number of links on, the settled
-            state whose whole way is meant.
-        begin, end: (number of pieces,) int64.
+        interval: (n,) int32, which of the `begin`, `end` intervals of its class's vertices travels, or ALL.
+        hop: (n,) int32, stage * number of links + link; from number of stages * number of links on, the forced
+            state whose whole path is meant.
+        begin, end: (number of intervals,) int64.
     """
 
     class_: Int32Array
-    piece: Int32Array
+    interval: Int32Array
     hop: Int32Array
     begin: Int64Array
     end: Int64Array
 
 
-class Settled(NamedTuple):
+class ForcedStates(NamedTuple):
     """States in which nothing is left to choose.
 
     Attributes:
-        pair: (K, P, F) int32, the one split that all rows of the state take, or -1: not settled.
-        move: (K, P, F) int32, what sets do that leave as a whole: a move, WAIT, or -2: not settled.
+        pair: (K, P, F) int32, the one split that all rows of the state take, or -1: not forced.
+        move: (K, P, F) int32, what sets do that leave as a whole: a move, WAIT, or -2: not forced.
     """
 
     pair: Int32Array
@@ -53,8 +58,8 @@ class Settled(NamedTuple):
 
 
 @compiled
-def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) -> Settled:
-    """Find the settled states, backwards over stages and upwards over sets."""
+def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) -> ForcedStates:
+    """Find the forced states, backwards over stages and upwards over sets."""
     num_stages, world, num_sets = whole.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
     pair, move = (
@@ -78,9 +83,7 @@ def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) 
                         if whole.move[k, base + j] > 0:
                             taken += 1
                             w = moves.dst[begin + j]
-                            then = np.int64(f)
-                            if family.group_of[w] == g:
-                                then = np.int64(family.minus[f, family.bit_of[w]])
+                            then = remaining_set(family, f, g, w)
                             if then == low or (k + 1 < num_stages and pair[k + 1, w, then] >= 0):
                                 move[k, v, f] = begin + j
                     if taken != 1:
@@ -97,12 +100,12 @@ def settle(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) 
                         rest = family.pair_rest[only]
                         if rest == low or pair[k, v, rest] >= 0:
                             pair[k, v, f] = only
-    return Settled(pair, move)
+    return ForcedStates(pair, move)
 
 
 @compiled
 def _fill(
-    lists: Portions,
+    lists: IntervalLists,
     item_ptr: Int64Array,
     item_set: Int32Array,
     source: Int32Array,
@@ -110,19 +113,19 @@ def _fill(
     num_sets: int,
     head: Int32Array,
     tail: Int32Array,
-    settled: Int32Array,
+    forced: Int32Array,
 ) -> None:
-    """Put one entry per unsettled item into the list of its state, those of a state next to each other in memory."""
+    """Put one entry per item that is not forced into the list of its state; entries of a state are contiguous."""
     start = np.zeros(head.shape[0] + 1, np.int64)
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
-            if settled[0, source[c], item_set[i]] < 0:
+            if forced[0, source[c], item_set[i]] < 0:
                 start[source[c] * num_sets + item_set[i] + 1] += 1
     at = np.cumsum(start)
     num_entries = at[-1]
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
-            if settled[0, source[c], item_set[i]] >= 0:
+            if forced[0, source[c], item_set[i]] >= 0:
                 continue
             number = source[c] * num_sets + item_set[i]
             lists.entry[at[number], 0], lists.entry[at[number], 1] = c, ALL
@@ -136,7 +139,7 @@ def _fill(
     lists.counter[0] = num_entries
 
 
-def deal(
+def decompose(
     family: SubsetFamily,
     moves: Moves,
     flows: Flows,
@@ -146,8 +149,8 @@ def deal(
     source: Int32Array,
     count: Int64Array,
     num_links: int,
-    settled: Settled,
-) -> Journeys:
+    forced: ForcedStates,
+) -> IntervalHops:
     """Send the vertices of every class through the states as `whole` says.
 
     Args:
@@ -157,19 +160,21 @@ def deal(
         item_ptr, item_set: the sets to which the rows of each class must be brought, (C+1,) and (I,).
         source, count: owner and number of vertices of each class, (C,).
         num_links: number of links of the machine.
-        settled: as found by `settle`.
+        forced: from `find_forced_states`.
     """
-    started = settled.pair[0, np.repeat(source, np.diff(item_ptr)), item_set] >= 0
-    lists = empty_portions(family, item_set[~started], whole)
-    hops = _deal(
-        family, moves, flows, whole, item_ptr, item_set, source, count, num_links, settled.pair, lists
+    started = forced.pair[0, np.repeat(source, np.diff(item_ptr)), item_set] >= 0
+    lists = empty_interval_lists(family, item_set[~started], whole)
+    hops = _decompose(
+        family, moves, flows, whole, item_ptr, item_set, source, count, num_links, forced.pair, lists
     )
-    pieces = int(lists.counter[1])
-    return Journeys(hops[:, 0], hops[:, 1], hops[:, 2], lists.begin[:pieces], lists.end[:pieces])
+    num_intervals = int(lists.counter[1])
+    return IntervalHops(
+        hops[:, 0], hops[:, 1], hops[:, 2], lists.begin[:num_intervals], lists.end[:num_intervals]
+    )
 
 
 @compiled
-def _deal(
+def _decompose(
     family: SubsetFamily,
     moves: Moves,
     flows: Flows,
@@ -179,17 +184,17 @@ def _deal(
     source: Int32Array,
     count: Int64Array,
     num_links: int,
-    settled: Int32Array,
-    lists: Portions,
+    forced: Int32Array,
+    lists: IntervalLists,
 ) -> Int32Array:
-    """Return the journeys as (n, 3): class, piece, hop."""
+    """Return the hops as (n, 3): class, interval, hop."""
     num_stages, world, num_sets = whole.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
     # List numbers: a state (v, f) is v * F + f; what leaves the device at hand as a whole is f alone.
     head, tail = np.full(world * num_sets, -1, np.int32), np.full(world * num_sets, -1, np.int32)
     later_head, later_tail = head.copy(), tail.copy()
     leave_head, leave_tail = np.full(num_sets, -1, np.int32), np.full(num_sets, -1, np.int32)
-    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail, settled)
+    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail, forced)
     entry, size, counter = lists.entry, lists.size, lists.counter
     out = np.empty((2 * lists.counter[0] + 64, 3), np.int32)
     written = 0
@@ -203,7 +208,7 @@ def _deal(
                     if e < 0:
                         continue
                     head[v * num_sets + f] = -1
-                    if settled[k, v, f] >= 0:
+                    if forced[k, v, f] >= 0:
                         hop = num_stages * num_links + (k * world + v) * num_sets + f
                         while e >= 0:
                             if written == out.shape[0]:
@@ -263,9 +268,7 @@ def _deal(
                         out[written, 2] = k * num_links + moves.link[begin + j]
                         written += 1
                         w = moves.dst[begin + j]
-                        then = np.int64(f)
-                        if family.group_of[w] == g:
-                            then = np.int64(family.minus[f, family.bit_of[w]])
+                        then = remaining_set(family, f, g, w)
                         if then != low:
                             append(entry, e, later_head, later_tail, w * num_sets + then)
                         else:

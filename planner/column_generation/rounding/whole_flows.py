@@ -1,4 +1,4 @@
-"""Fractional flows to whole rows, state by state: floors, then the remainders to whom most is still owed."""
+"""Rounds fractional flows to whole rows, state by state: floors, then remainders by error diffusion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Flows
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import Moves
 from dgcl.planner.compiled import compiled
 
@@ -26,10 +26,10 @@ def whole_flows(
 ) -> WholeFlows:
     """Round `flows` so that every one of the `rows` (P, F) at the start is conserved in every state.
 
-    In each state the rows that really arrived are dealt to the options in the proportions of `flows`,
-    rounded down; each remaining row goes to the option to which the plan so far owes most: to the states
-    behind it, and for moves to the link. The debts of earlier states (also of those where no row arrived)
-    are thereby paid by later ones instead of piling up.
+    In each state the rows that really arrived are divided among the options in the proportions of `flows`,
+    rounded down; each remaining row goes to the option with the largest shortfall so far: of the states behind
+    it, and for moves of the link. Later states thereby make up for the rounding errors of earlier ones (also of
+    those where no row arrived) instead of adding to them.
     """
     whole = WholeFlows(
         np.zeros(flows.wait.shape, np.int64),
@@ -42,8 +42,8 @@ def whole_flows(
 
 
 @compiled
-def _share_out(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: Int64Array) -> None:
-    """Divide `rows` in the proportions ``wanted[:num]``; remainders by fraction plus half of what is owed."""
+def _apportion(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: Int64Array) -> None:
+    """Divide `rows` in the proportions ``wanted[:num]``; remainders by fraction plus half of ``owed``."""
     total = 0.0
     for o in range(num):
         total += wanted[o]
@@ -82,20 +82,21 @@ def _round(
     amount: Int64Array,
     owed: FloatArray,
 ) -> None:
+    """Fill `whole` from the rows `start` (P, F); `amount` and `owed` are scratch, one entry per option."""
     num_stages, world, num_sets = flows.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
     here, later = np.zeros((world, num_sets), np.int64), np.zeros((world, num_sets), np.int64)
-    here_debt, later_debt = np.zeros((world, num_sets)), np.zeros((world, num_sets))
-    leaving, leaving_debt = np.zeros(num_sets, np.int64), np.zeros(num_sets)
-    link_debt = np.zeros(num_links)
+    here_error, later_error = np.zeros((world, num_sets)), np.zeros((world, num_sets))
+    leaving, leaving_error = np.zeros(num_sets, np.int64), np.zeros(num_sets)
+    link_error = np.zeros(num_links)
     wanted = np.zeros(amount.shape[0])
     for v in range(world):
         for f in range(num_sets):
             here[v, f] = start[v, f]
     for k in range(num_stages):
-        link_debt[:] = 0.0
+        link_error[:] = 0.0
         later[:] = 0
-        later_debt[:] = 0.0
+        later_error[:] = 0.0
         for v in range(world):
             for g in range(num_groups):
                 at = v * num_groups + g
@@ -105,53 +106,51 @@ def _round(
                 if family.group_of[v] == g:
                     own = np.int64(1) << family.bit_of[v]
                 leaving[low:high] = 0
-                leaving_debt[low:high] = 0.0
+                leaving_error[low:high] = 0.0
                 for f in range(high - 1, low, -1):
                     rows = here[v, f]
                     if family.set_mask[f] & own:
                         continue
                     if not moves.splits[at]:
                         leaving[f] += rows
-                        leaving_debt[f] += here_debt[v, f]
+                        leaving_error[f] += here_error[v, f]
                         continue
                     num = 0
                     for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
                         wanted[num] = flows.pair[k, flows.pair_base[at] + q]
-                        owed[num] = leaving_debt[family.pair_first[q]] + here_debt[v, family.pair_rest[q]]
+                        owed[num] = leaving_error[family.pair_first[q]] + here_error[v, family.pair_rest[q]]
                         num += 1
-                    _share_out(rows, num, wanted, owed, amount)
+                    _apportion(rows, num, wanted, owed, amount)
                     num = 0
                     for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
                         part, rest = family.pair_first[q], family.pair_rest[q]
-                        debt = wanted[num] - amount[num]
+                        error = wanted[num] - amount[num]
                         whole.pair[k, flows.pair_base[at] + q] = amount[num]
                         leaving[part] += amount[num]
-                        leaving_debt[part] += debt
+                        leaving_error[part] += error
                         if rest != low:
                             here[v, rest] += amount[num]
-                            here_debt[v, rest] += debt
+                            here_error[v, rest] += error
                         num += 1
                 for f in range(low + 1, high):
                     base = flows.move_base[at] + (f - low) * (end - begin)
-                    wanted[0], owed[0] = flows.wait[k, v, f], later_debt[v, f]
+                    wanted[0], owed[0] = flows.wait[k, v, f], later_error[v, f]
                     for j in range(end - begin):
                         wanted[1 + j] = flows.move[k, base + j]
-                        owed[1 + j] = link_debt[moves.link[begin + j]]
-                    _share_out(leaving[f], 1 + end - begin, wanted, owed, amount)
+                        owed[1 + j] = link_error[moves.link[begin + j]]
+                    _apportion(leaving[f], 1 + end - begin, wanted, owed, amount)
                     whole.wait[k, v, f] = amount[0]
                     later[v, f] += amount[0]
-                    later_debt[v, f] += wanted[0] - amount[0]
+                    later_error[v, f] += wanted[0] - amount[0]
                     for j in range(end - begin):
                         rows = amount[1 + j]
                         whole.move[k, base + j] = rows
-                        debt = wanted[1 + j] - rows
-                        link_debt[moves.link[begin + j]] += debt
+                        error = wanted[1 + j] - rows
+                        link_error[moves.link[begin + j]] += error
                         w = moves.dst[begin + j]
-                        left = np.int64(f)
-                        if family.group_of[w] == g:
-                            left = np.int64(family.minus[f, family.bit_of[w]])
+                        left = remaining_set(family, f, g, w)
                         if left != low:
                             later[w, left] += rows
-                            later_debt[w, left] += debt
+                            later_error[w, left] += error
         here, later = later, here
-        here_debt, later_debt = later_debt, here_debt
+        here_error, later_error = later_error, here_error

@@ -1,11 +1,11 @@
-"""A fractional plan to trees of whole rows: rounded, dealt to the vertices of the classes, put together."""
+"""Turns a fractional plan into trees of whole rows: rounding, flow decomposition, assembly."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from dgcl.planner.column_generation.rounding.assembly import assemble
-from dgcl.planner.column_generation.rounding.decomposition import deal, settle
+from dgcl.planner.column_generation.rounding.decomposition import decompose, find_forced_states
 from dgcl.planner.column_generation.rounding.whole_flows import whole_flows
 from dgcl.planner.trees import Trees
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def whole_trees(flows: Flows, space: StateSpace, relation: Relation, arrays: TopologyArrays) -> Trees:
-    """Return trees for all classes whose rows take the options of all states nearly as `flows` say."""
+    """Return trees for all classes that follow `flows` up to the rounding to whole rows."""
     num_links = arrays.link_src.shape[0]
     whole = whole_flows(space.family, space.moves, space.rows, flows, num_links)
-    settled = settle(space.family, space.moves, flows, whole)
-    journeys = deal(
+    forced = find_forced_states(space.family, space.moves, flows, whole)
+    interval_hops = decompose(
         space.family, space.moves, flows, whole, space.items.ptr, space.item_set, relation.source,
-        relation.count, num_links, settled,
+        relation.count, num_links, forced,
     )  # fmt: skip
-    return assemble(journeys, settled, space, relation, arrays)
+    return assemble(interval_hops, forced, space, relation, arrays)

@@ -1,4 +1,4 @@
-"""How hard a search for a plan tries."""
+"""How much work a search for a plan may do."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to try.
+    """How much work a search may do.
 
     Attributes:
         tolerance: relative distance from the bound to which fractional plans are solved and whole ones polished.
         enough: relative distance between plan and bound at which the search ends; None: `tolerance`.
         rounds, samples: of multiplicative weights, and answers kept of them.
         steps: largest number of linear programs for each number of stages.
-        progress: share of what is above the bound that a step must take off while a larger number of stages is
+        progress: share of the distance to the bound that a step must take off while a larger number of stages is
             still to be tried.
         usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
             above `fair`.
         fair: see `usual_stages`.
-        thorough: whether to polish as long as that helps, and to make whole plans of coarser mixtures too
-            (which of several mixtures rounds best is chance).
+        thorough: whether to improve whole plans as long as that helps, and to round coarser solutions too (which of
+            several solutions rounds best is chance).
     """
 
     tolerance: float
@@ -40,7 +40,7 @@ class Effort:
 
     @property
     def tolerances(self) -> tuple[float, ...]:
-        """Relative distances from the bound at which mixtures are made whole plans, in turn."""
+        """Relative distances from the bound at which solutions are rounded to whole plans, in turn."""
         return (
             (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance)
             if self.thorough

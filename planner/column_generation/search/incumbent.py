@@ -1,4 +1,4 @@
-"""The best plan and the best bound so far, which everything that searches adds to."""
+"""The best plan and the best bound found so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
 
-SAME = 2e-4  # relative; a plan with more stages must be faster by this much
+MIN_GAIN = 2e-4  # relative; a plan with more stages must be faster by this much
 
 
 class Incumbent:
@@ -40,10 +40,10 @@ class Incumbent:
                 self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
 
     def offer(self, trees: Trees, made_by: str) -> bool:
-        """Take `trees` if they are faster, and if with more stages then noticeably; tell whether."""
+        """Take `trees` if they are faster, noticeably so if they have more stages; tell whether they were taken."""
         seconds = trees_seconds(trees, self.topology.arrays(), self.options.row_bytes)
         more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
-        if seconds >= self.seconds * (1.0 - SAME if more else 1.0):
+        if seconds >= self.seconds * (1.0 - MIN_GAIN if more else 1.0):
             return False
         self._trees, self.seconds = replace(trees, made_by=made_by), seconds
         return True
@@ -62,7 +62,7 @@ class Incumbent:
         return self.gap() <= self.effort.good
 
     def is_late(self) -> bool:
-        """Tell whether the time limit is over while there is a plan to show."""
+        """Tell whether the time limit is over and a plan has been found."""
         return self.seconds < np.inf and time.perf_counter() > self.deadline
 
     def trees(self) -> Trees:

@@ -1,8 +1,8 @@
 """The best whole-row plan of a very small problem, by listing every tree and solving an integer program.
 
 With four devices and a few hundred vertices the time of one row matters, and no rounding of a fractional
-plan is safe; nor is a linear program where latencies decide which links are worth opening. There are about
-a hundred stage-labelled trees per class then, so HiGHS can be given all of them.
+plan is safe; nor is a linear program where latencies decide which links are worth opening. A class then has about
+a hundred stage-labelled trees, so HiGHS gets all of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 MAX_DEVICES = 4
-MAX_VERTICES = 256  # in whole rows; of more, only the use of links is decided in whole numbers
-NODE_LIMIT = (
-    100  # branch-and-bound nodes; a limit in nodes keeps results repeatable, one in seconds would not
-)
+MAX_VERTICES = 256  # up to which rows are whole numbers in the program; beyond, only the use of links is
+NODE_LIMIT = 100  # branch-and-bound nodes; unlike seconds, nodes keep results repeatable
 
 Edges = tuple[tuple[int, int], ...]  # (stage, link) pairs, ascending
 
 
 def is_small(relation: Relation, arrays: TopologyArrays) -> bool:
-    """Tell whether `best_whole_plan` is worth asking."""
+    """Tell whether `best_whole_plan` is worth trying."""
     rows_matter = relation.num_vertices <= MAX_VERTICES or bool(arrays.link_latency.any())
     return relation.world_size <= MAX_DEVICES and rows_matter
 
@@ -46,7 +44,7 @@ def best_whole_plan(
 ) -> Trees | None:
     """Return the fastest plan of at most `num_stages` stages that the solver finds; None if it finds none.
 
-    Of more than `MAX_VERTICES` vertices the plan is found in fractions and rounded.
+    For more than `MAX_VERTICES` vertices rows are fractions in the program, rounded afterwards.
 
     Args:
         relation: a small one (`is_small`).
@@ -56,62 +54,16 @@ def best_whole_plan(
         scale: about how long the plan takes, in rows per GB/s; the solver's tolerances are absolute.
         deadline: on the clock of time.perf_counter; then the solver stops with the best that it has.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
-
     options = [
         (c, edges)
         for c in range(relation.num_classes)
         for edges in _trees(int(relation.source[c]), relation.dest_ranks(c), arrays, num_stages)
     ]
-    whole = relation.num_vertices <= MAX_VERTICES
     owner = np.array([c for c, _ in options])
-    size = (np.ones(relation.num_classes) if whole else relation.count)[owner]  # rows in one unit of a column
-    total = relation.count.astype(np.float64) if whole else np.ones(relation.num_classes)
-    num = len(options)
-    unit = scale / max(1.0, float(relation.num_vertices)) if whole else scale
-    latency = arrays.link_latency * latency_unit / unit
-    users: dict[tuple[int, int], list[int]] = {}
-    for n, (_, edges) in enumerate(options):
-        for use in edges:
-            users.setdefault(use, []).append(n)
-    switch = {
-        use: num + num_stages + n for n, use in enumerate(u for u in sorted(users) if latency[u[1]] > 0)
-    }
-    num_columns = num + num_stages + len(switch)
-    entries: list[tuple[int, int, float]] = []
-    rows = 0
-    for (k, c), links in _loaded(users, arrays).items():
-        cost = 1.0 / arrays.bandwidth[c] / unit
-        load = [(n, cost * size[n]) for link in links for n in users[k, link]]
-        for fixed in [None, *(link for link in links if (k, link) in switch)]:
-            entries += [(rows, n, value) for n, value in load] + [(rows, num + k, -1.0)]
-            if fixed is not None:
-                entries.append((rows, switch[k, fixed], latency[fixed]))
-            rows += 1
-    for use, column in switch.items():  # a link in use, by any class, switches its latency on
-        for c in sorted({int(owner[n]) for n in users[use]}):
-            entries += [(rows, n, 1.0) for n in users[use] if owner[n] == c]
-            entries.append((rows, column, -total[c]))
-            rows += 1
-    row_index, column_index, values = (np.array(part) for part in zip(*entries, strict=True))
-    limits = coo_array((values, (row_index, column_index)), shape=(rows, num_columns)).tocsc()
-    served = coo_array(
-        (np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)
-    ).tocsc()
-    limit: dict[str, float] = {"node_limit": NODE_LIMIT, "mip_rel_gap": 1e-6}
-    if deadline < np.inf:
-        limit["time_limit"] = max(0.0, deadline - time.perf_counter())
-    solution = milp(
-        np.concatenate([np.zeros(num), np.ones(num_stages), np.zeros(len(switch))]),
-        integrality=np.concatenate([np.full(num, whole), np.zeros(num_stages), np.ones(len(switch))]),
-        bounds=Bounds(0.0, np.concatenate([total[owner], np.full(num_stages, np.inf), np.ones(len(switch))])),
-        constraints=[LinearConstraint(limits, -np.inf, 0.0), LinearConstraint(served, total, total)],
-        options=limit,
-    )
-    if solution.x is None:
+    rows = _solve(options, owner, relation, arrays, num_stages, latency_unit, scale, deadline)
+    if rows is None:
         return None
-    count = _whole(solution.x[:num] * size, owner, relation)
+    count = _whole(rows, owner, relation)
     served = np.bincount(owner, weights=count, minlength=relation.num_classes)
     if (count < 0).any() or (served != relation.count).any():
         return None
@@ -127,6 +79,91 @@ def best_whole_plan(
         arrays.link_dst[hops],
         np.array(stages, np.int32),
     )
+
+
+def _solve(
+    options: list[tuple[int, Edges]],
+    owner: Int64Array,
+    relation: Relation,
+    arrays: TopologyArrays,
+    num_stages: int,
+    latency_unit: float,
+    scale: float,
+    deadline: float,
+) -> FloatArray | None:
+    """Return how many rows take each tree in the best plan that HiGHS finds; None if it finds none.
+
+    The variables are an amount for each of the `options` (trees with their class, `owner`), the time of each stage, and
+    for each (stage, link) with a latency whether it is used.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
+    whole = relation.num_vertices <= MAX_VERTICES
+    size = (np.ones(relation.num_classes) if whole else relation.count)[
+        owner
+    ]  # rows in one unit of a variable
+    total = relation.count.astype(np.float64) if whole else np.ones(relation.num_classes)
+    num = len(options)
+    unit = scale / max(1.0, float(relation.num_vertices)) if whole else scale
+    latency = arrays.link_latency * latency_unit / unit
+    users: dict[tuple[int, int], list[int]] = {}
+    for n, (_, edges) in enumerate(options):
+        for use in edges:
+            users.setdefault(use, []).append(n)
+    switch = {
+        use: num + num_stages + n for n, use in enumerate(u for u in sorted(users) if latency[u[1]] > 0)
+    }
+    num_columns = num + num_stages + len(switch)
+    entries, num_rows = _time_rows(users, switch, size, latency, arrays, num, unit)
+    for use, column in switch.items():  # any class that uses a link switches its latency on
+        for c in sorted({int(owner[n]) for n in users[use]}):
+            entries += [(num_rows, n, 1.0) for n in users[use] if owner[n] == c]
+            entries.append((num_rows, column, -total[c]))
+            num_rows += 1
+    row_index, column_index, values = (np.array(part) for part in zip(*entries, strict=True))
+    limits = coo_array((values, (row_index, column_index)), shape=(num_rows, num_columns)).tocsc()
+    served = coo_array(
+        (np.ones(num), (owner, np.arange(num))), shape=(relation.num_classes, num_columns)
+    ).tocsc()
+    limit: dict[str, float] = {"node_limit": NODE_LIMIT, "mip_rel_gap": 1e-6}
+    if deadline < np.inf:
+        limit["time_limit"] = max(0.0, deadline - time.perf_counter())
+    solution = milp(
+        np.concatenate([np.zeros(num), np.ones(num_stages), np.zeros(len(switch))]),
+        integrality=np.concatenate([np.full(num, whole), np.zeros(num_stages), np.ones(len(switch))]),
+        bounds=Bounds(0.0, np.concatenate([total[owner], np.full(num_stages, np.inf), np.ones(len(switch))])),
+        constraints=[LinearConstraint(limits, -np.inf, 0.0), LinearConstraint(served, total, total)],
+        options=limit,
+    )
+    return None if solution.x is None else solution.x[:num] * size
+
+
+def _time_rows(
+    users: dict[tuple[int, int], list[int]],
+    switch: dict[tuple[int, int], int],
+    size: FloatArray,
+    latency: FloatArray,
+    arrays: TopologyArrays,
+    num: int,
+    unit: float,
+) -> tuple[list[tuple[int, int, float]], int]:
+    """Return the (row, column, value) entries that make every stage as long as its directions are busy.
+
+    One row per (stage, direction), and one more for each link with a latency through it: the load plus that latency,
+    if the link is used, is at most the stage's time. Returns the entries and the number of rows.
+    """
+    entries: list[tuple[int, int, float]] = []
+    rows = 0
+    for (k, c), links in _loaded(users, arrays).items():
+        cost = 1.0 / arrays.bandwidth[c] / unit
+        load = [(n, cost * size[n]) for link in links for n in users[k, link]]
+        for fixed in [None, *(link for link in links if (k, link) in switch)]:
+            entries += [(rows, n, value) for n, value in load] + [(rows, num + k, -1.0)]
+            if fixed is not None:
+                entries.append((rows, switch[k, fixed], latency[fixed]))
+            rows += 1
+    return entries, rows
 
 
 def _whole(rows: FloatArray, owner: Int64Array, relation: Relation) -> Int64Array:

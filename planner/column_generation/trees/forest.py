@@ -1,4 +1,4 @@
-"""Trees in arrays that can grow in place: what the improvements of whole-row plans work on."""
+"""Forests: trees in arrays with room to grow in place, which the improvements of whole plans change."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Forest(NamedTuple):
-    """Trees in arrays with room to grow: tree t of ``class_[t]`` has ``size[t]`` edges from ``first[t]`` on.
+    """Trees with room for more: tree t has the edges ``first[t]:first[t] + size[t]``.
 
     Attributes:
-        class_, count, first, size: one entry per tree.
-        link, stage: the edges.
-        used: (2,) int64: how many trees and edges there are.
+        class_, count, first, size: per tree, its class, its rows, its first edge and the number of its edges.
+        link, stage: per edge.
+        used: (2,) int64, how many trees and edges there are.
     """
 
     class_: Int32Array
@@ -32,7 +32,7 @@ class Forest(NamedTuple):
     used: Int64Array
 
 
-def plant(trees: Trees, arrays: TopologyArrays) -> Forest:
+def forest_from_trees(trees: Trees, arrays: TopologyArrays) -> Forest:
     """Return the trees as a forest with room to grow."""
     link = arrays.link_of[trees.edge_src, trees.edge_dst].astype(np.int32)
     return _with_room(
@@ -53,6 +53,7 @@ def _with_room(
     link: Int32Array,
     stage: Int32Array,
 ) -> Forest:
+    """Return a forest of these trees with room for as many again and some."""
     num, edges = class_.shape[0], link.shape[0]
     room_trees, room_edges = 2 * num + 1024, 2 * edges + 8192
 
@@ -67,8 +68,24 @@ def _with_room(
     )  # fmt: skip
 
 
+@compiled
+def append_tree(
+    forest: Forest, class_: int, rows: int, link: Int32Array, stage: Int32Array, num: int
+) -> bool:
+    """Add a tree with the first `num` of these edges; return False, and change nothing, if there is no room."""
+    tree, edge = forest.used[0], forest.used[1]
+    if tree == forest.class_.shape[0] or edge + num > forest.link.shape[0]:
+        return False
+    forest.class_[tree], forest.count[tree] = class_, rows
+    forest.first[tree], forest.size[tree] = edge, num
+    for e in range(num):
+        forest.link[edge + e], forest.stage[edge + e] = link[e], stage[e]
+    forest.used[0], forest.used[1] = tree + 1, edge + num
+    return True
+
+
 def compact(forest: Forest) -> Forest:
-    """Return the forest ordered by class, equal trees of a class merged, empty ones dropped."""
+    """Return a copy ordered by class, with equal trees of a class merged and empty ones dropped."""
     num = int(forest.used[0])
     alive = np.flatnonzero(forest.count[:num] > 0)
     alive = alive[np.argsort(forest.class_[alive], kind="stable")]
@@ -84,7 +101,7 @@ def compact(forest: Forest) -> Forest:
 
 @compiled
 def _merge_equal(forest: Forest, trees: Int64Array, total: Int64Array) -> BoolArray:
-    """Tell which of `trees`, ordered by class, are the first of their kind; add the rows of others to theirs."""
+    """Tell which of `trees`, ordered by class, differ from all before them; add the rows of equal ones to `total`."""
     is_head = np.ones(trees.shape[0], np.bool_)
     heads = np.empty(trees.shape[0], np.int64)  # of the class at hand
     num_heads = 0
@@ -110,7 +127,7 @@ def _merge_equal(forest: Forest, trees: Int64Array, total: Int64Array) -> BoolAr
     return is_head
 
 
-def felled(forest: Forest, arrays: TopologyArrays) -> Trees:
+def trees_from_forest(forest: Forest, arrays: TopologyArrays) -> Trees:
     """Return a compact forest as trees."""
     num, edges = int(forest.used[0]), int(forest.used[1])
     link = forest.link[:edges]

@@ -1,4 +1,4 @@
-"""What a plan costs, as cost.py has it, with the rows over each link added up in compiled code."""
+"""The seconds of a plan as planner/cost.py defines them, with compiled sums of the rows over each link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def trees_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> float:
-    """Return the seconds of a plan over links that exist; the same number as `cost.predicted_seconds`."""
+    """Return the seconds of a plan; bit for bit `cost.predicted_seconds`, without its check that links exist."""
     rows = np.zeros((trees.num_stages, arrays.link_src.shape[0]))
     _add_rows(
         trees.tree_count,

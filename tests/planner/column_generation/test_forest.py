@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.planner.column_generation.trees.forest import Forest, compact, felled, plant
+from dgcl.planner.column_generation.trees.forest import Forest, compact, forest_from_trees, trees_from_forest
 from dgcl.planner.trees import Trees
 from tests.planner.machines import small_topology
 
@@ -25,7 +25,7 @@ def forest_of(drawn: Drawn) -> Forest:
         ARRAYS.link_dst[links],
         np.array([stage for _, stage in edges], np.int32),
     )
-    forest = plant(trees, ARRAYS)
+    forest = forest_from_trees(trees, ARRAYS)
     forest.count[: len(drawn)] = [rows for _, rows, _ in drawn]  # 0 where an exchange has taken all
     return forest
 
@@ -55,4 +55,4 @@ def test_equal_trees_become_one_where_the_first_stood(drawn: Drawn) -> None:
     expected.sort(key=lambda tree: tree[0])  # stable
     found = compact(forest_of(drawn))
     assert listed(found) == expected
-    assert felled(found, ARRAYS).tree_count.tolist() == [rows for _, rows, _ in expected]
+    assert trees_from_forest(found, ARRAYS).tree_count.tolist() == [rows for _, rows, _ in expected]

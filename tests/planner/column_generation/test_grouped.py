@@ -1,4 +1,4 @@
-"""Plans for devices in groups: bundles, outlines of stages, and sweeps over all bundles."""
+"""Plans for devices in groups: bundles, the aggregated problem, and coordinate descent over all bundles."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
-from dgcl.planner.column_generation.improvement.bundles import bundle, hand_out
-from dgcl.planner.column_generation.improvement.coordinate_descent import Balance, _pieces
+from dgcl.planner.column_generation.improvement.bundles import assign_vertices, make_bundles
+from dgcl.planner.column_generation.improvement.coordinate_descent import CoordinateDescent, _divide_rows
 from dgcl.planner.column_generation.improvement.makespan import load
-from dgcl.planner.column_generation.master.aggregated import kinds_of, outline
+from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
 from dgcl.planner.column_generation.pricing.flows import empty_flows, push
 from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
 from dgcl.planner.column_generation.pricing.routes import Routes
-from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices, rarely_carried
+from dgcl.planner.column_generation.pricing.tree_program import carries_few, cheapest_trees, empty_choices
 from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
@@ -48,7 +48,7 @@ def drawn() -> Relation:
 )
 def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int) -> None:
     arrays = resolve_topology(machine).arrays()
-    kind = kinds_of(arrays)
+    kind = direction_kinds(arrays)
     assert kind.shape == arrays.bandwidth.shape
     assert int(kind.max()) + 1 == kinds
     for k in range(kinds):
@@ -57,7 +57,7 @@ def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, k
 
 def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
     space = plan_states(drawn, resolve_topology("dgx_a100x4"))
-    bundles = bundle(space)
+    bundles = make_bundles(space)
     wanted: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for c in range(drawn.num_classes):
         for group in space.groups:
@@ -73,31 +73,31 @@ def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
 
 
 @pytest.mark.parametrize("machine", [pytest.param("dgx_a100x4", marks=pytest.mark.slow), "dgx1x4"])
-def test_sweeps_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
+def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
     topology = resolve_topology(machine)
     problem, arrays = problem_of(drawn, topology), topology.arrays()
-    bundles, least = bundle(problem.space), least_stages(problem.space)
-    draft = outline(problem, kinds_of(arrays), 3, aim=1.0)
+    bundles, least = make_bundles(problem.space), least_stages(problem.space)
+    aggregated = solve_aggregated(problem, direction_kinds(arrays), 3, aim=1.0)
     assert least <= 3
-    assert draft is not None
-    assert draft.share.sum() == pytest.approx(1.0)
-    balance = Balance(problem, bundles, arrays, draft, 1.0 / UNIT)
-    reached = [balance.seconds]
+    assert aggregated is not None
+    assert aggregated.share.sum() == pytest.approx(1.0)
+    descent = CoordinateDescent(problem, bundles, arrays, aggregated, 1.0 / UNIT)
+    reached = [descent.time]
     for _ in range(3):
-        balance.sweep(0.0)
-        reached.append(balance.seconds)
+        descent.run_pass(0.0)
+        reached.append(descent.time)
     assert reached == sorted(reached, reverse=True)
     assert reached[-1] < reached[0]
-    told = balance._clock.rows.copy()
-    load(balance._clock, balance._forest)
-    assert (balance._clock.rows == told).all()
-    trees = hand_out(balance.forest(), bundles, problem.space, drawn, arrays)
+    loaded = descent._smooth.rows.copy()
+    load(descent._smooth, descent._forest)
+    assert (descent._smooth.rows == loaded).all()
+    trees = assign_vertices(descent.forest(), bundles, problem.space, drawn, arrays)
     verify_trees(drawn, trees, topology)
-    # Ways to several groups that share an edge can only be shorter together.
-    assert predicted_seconds(trees, arrays, ROW_BYTES) <= balance.seconds * UNIT * (1.0 + 1e-9)
+    # Trees to several groups that share an edge are joined, which can only take load away.
+    assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
 
 
-def test_a_sweep_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that hardly differ send rows where that does not help."""
     monkeypatch.setattr("dgcl.planner.column_generation.improvement.coordinate_descent.SHARPNESS", (0.1,))
     topology = resolve_topology("dgx1x4")
@@ -110,40 +110,40 @@ def test_a_sweep_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytes
         ]
         relation = Relation.from_classes(32, classes)
         problem, arrays = problem_of(relation, topology), topology.arrays()
-        bundles = bundle(problem.space)
-        draft = outline(problem, kinds_of(arrays), 3, aim=1.0)
-        assert draft is not None
-        balance = Balance(problem, bundles, arrays, draft, 1.0 / UNIT)
-        before = balance.seconds
-        balance.sweep(0.0)
-        gains.append(before - balance.seconds)
-        trees = hand_out(balance.forest(), bundles, problem.space, relation, arrays)
+        bundles = make_bundles(problem.space)
+        aggregated = solve_aggregated(problem, direction_kinds(arrays), 3, aim=1.0)
+        assert aggregated is not None
+        descent = CoordinateDescent(problem, bundles, arrays, aggregated, 1.0 / UNIT)
+        before = descent.time
+        descent.run_pass(0.0)
+        gains.append(before - descent.time)
+        trees = assign_vertices(descent.forest(), bundles, problem.space, relation, arrays)
         verify_trees(relation, trees, topology)
-        assert predicted_seconds(trees, arrays, ROW_BYTES) <= balance.seconds * UNIT * (1.0 + 1e-9)
+        assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
     assert min(gains) == 0.0
 
 
-def test_too_few_stages_have_no_outline() -> None:
+def test_too_few_stages_have_no_aggregated_solution() -> None:
     """The last device of a chain of clusters is out of reach in one stage without a direct link."""
     topology = resolve_topology("dgx1x4")
     problem = problem_of(Relation.from_classes(32, [(0, {7, 31}, 5)]), topology)
     least = least_stages(problem.space)
-    assert outline(problem, kinds_of(topology.arrays()), least, 1.0) is not None
+    assert solve_aggregated(problem, direction_kinds(topology.arrays()), least, 1.0) is not None
     if least > 1:
-        assert outline(problem, kinds_of(topology.arrays()), least - 1, 1.0) is None
+        assert solve_aggregated(problem, direction_kinds(topology.arrays()), least - 1, 1.0) is None
 
 
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=50),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
-def test_pieces_add_up_and_keep_the_shares(count: list[int], parts: list[int]) -> None:
+def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]) -> None:
     rows, share = np.array(count), np.array(parts) / sum(parts)
-    pieces = _pieces(rows, share)
-    assert (pieces >= 0).all()
-    assert (pieces.sum(axis=0) == rows).all()
+    amounts = _divide_rows(rows, share)
+    assert (amounts >= 0).all()
+    assert (amounts.sum(axis=0) == rows).all()
     large = rows >= 64
-    assert (np.abs(pieces[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
+    assert (np.abs(amounts[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
 
 
 def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() -> None:
@@ -154,7 +154,7 @@ def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() 
     groups = len(space.groups)
     everything = np.concatenate([np.arange(space.num_sets, dtype=np.int32)] * groups)
     ptr = np.concatenate([[0], np.cumsum(np.tile(np.diff(family.set_ptr), groups))])
-    assert rarely_carried(family, space.moves).any()
+    assert carries_few(family, space.moves).any()
     price = np.random.default_rng(0).random((3, arrays.num_links))
     found = []
     for moves in (space.moves, space.moves._replace(carried_ptr=ptr, carried=everything)):
@@ -163,7 +163,7 @@ def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() 
         rows = np.empty_like(price)
         push(family, moves, choices, space.start, 0, 64, rows, False, empty_flows(space, 0))
         found.append((choices.value[0][space.start > 0], rows))
-    assert not rarely_carried(family, moves).any()
+    assert not carries_few(family, moves).any()
     np.testing.assert_array_equal(found[0][0], found[1][0])
     np.testing.assert_allclose(found[0][1], found[1][1])
 
@@ -189,8 +189,8 @@ def test_groups_that_send_each_other_nothing() -> None:
     whole = resolve_topology("dgx1x4")
     machine = {device.name: device.machine for device in whole.devices}
     links = tuple(link for link in whole.links if machine[link.src] == machine[link.dst])
-    apart = Topology("apart", whole.devices, whole.connections, links)
-    plan = make_plan(Relation.from_classes(32, classes), apart, "auto", PlanOptions(time_limit=5.0))
+    group_bound = Topology("apart", whole.devices, whole.connections, links)
+    plan = make_plan(Relation.from_classes(32, classes), group_bound, "auto", PlanOptions(time_limit=5.0))
     assert (plan.trees.edge_src // 8 == plan.trees.edge_dst // 8).all()
     assert 0 < plan.lower_bound_seconds <= plan.predicted_seconds
     assert plan.direct_seconds is not None

@@ -1,15 +1,20 @@
-"""The smoothed time of a plan and the moves it tells to make, against the formula written out in numpy."""
+"""The smoothed makespan of a plan and the best amounts to move, against the formula written out in numpy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dgcl.planner.column_generation.improvement.makespan import best_portion, start_clock, wind
+from dgcl.planner.column_generation.improvement.makespan import (
+    LinkUses,
+    best_amount,
+    recompute,
+    smooth_makespan,
+)
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
 from dgcl.planner.column_generation.pricing.groups import plan_states
 from dgcl.planner.column_generation.pricing.routes import Routes
-from dgcl.planner.column_generation.trees.forest import plant
+from dgcl.planner.column_generation.trees.forest import forest_from_trees
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.topology import Topology
@@ -29,7 +34,7 @@ def problem_of(topology: Topology) -> tuple[Relation, Problem]:
 
 
 def smooth_time(rows: np.ndarray, arrays: TopologyArrays, beta: np.ndarray) -> float:  # type: ignore[type-arg]
-    """The definition at the head of clock.py; rows (K, L)."""
+    """The definition at the head of makespan.py; rows (K, L)."""
     total = 0.0
     for k in range(rows.shape[0]):
         busy = np.zeros(arrays.bandwidth.shape[0])
@@ -42,7 +47,7 @@ def smooth_time(rows: np.ndarray, arrays: TopologyArrays, beta: np.ndarray) -> f
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("topology", [small_topology(4, WIRES), switched(4, 1.0)], ids=["wires", "ports"])
-def test_the_best_portion_is_the_best_of_the_halves(topology: Topology, seed: int) -> None:
+def test_the_best_amount_is_the_best_of_the_halves(topology: Topology, seed: int) -> None:
     """Through ports, the first rows of a move into an idle stage cost more than the later ones: not convex."""
     arrays, (relation, problem) = topology.arrays(), problem_of(topology)
     rng = np.random.default_rng(seed)
@@ -50,20 +55,18 @@ def test_the_best_portion_is_the_best_of_the_halves(topology: Topology, seed: in
         np.arange(4, dtype=np.int32), relation.count, np.arange(5), relation.source,
         np.array([1, 2, 2, 2], np.int32), rng.integers(0, STAGES, 4).astype(np.int32),
     )  # fmt: skip
-    forest = plant(trees, arrays)
-    clock = start_clock(problem, arrays, STAGES, 0.0, forest)
+    forest = forest_from_trees(trees, arrays)
+    smooth = smooth_makespan(arrays, STAGES, 0.0, forest)
     beta = rng.uniform(0.02, 0.3, STAGES)
-    wind(clock, problem.routes, beta)
-    rows = clock.rows.copy()
+    recompute(smooth, problem.routes, beta)
+    rows = smooth.rows.copy()
     t = int(rng.integers(0, 4))
     old_link, old_stage = forest.link[forest.first[t]], forest.stage[forest.first[t]]
     link = np.array([rng.integers(0, arrays.link_src.shape[0]), old_link], np.int32)
     stage, sign = np.array([rng.integers(0, STAGES), old_stage], np.int32), np.array([1, -1])
-    scratch = np.empty(64, np.int64), np.zeros(clock.busy.shape)
+    uses = LinkUses(link, stage, sign, np.empty(64, np.int64), np.zeros(smooth.busy.shape))
     most, hops = int(forest.count[t]), 0.01 * float(rng.random())
-    found = best_portion(
-        clock, problem.routes, link, stage, sign, 2, most, hops, beta, scratch[0], scratch[1]
-    )
+    found = best_amount(smooth, problem.routes, uses, 2, most, hops, beta)
 
     gains = {0: 0.0}
     many = most
@@ -74,4 +77,4 @@ def test_the_best_portion_is_the_best_of_the_halves(topology: Topology, seed: in
         gains[many] = hops * many + smooth_time(moved, arrays, beta) - smooth_time(rows, arrays, beta)
         many //= 2
     assert gains[found] <= min(gains.values()) + 1e-9
-    assert (clock.rows == rows).all()
+    assert (smooth.rows == rows).all()

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
@@ -58,6 +58,7 @@ def test_small_instances_are_solved_exactly(
         assert plan.predicted_seconds == pytest.approx(best, rel=1e-6)
 
 
+@settings(max_examples=60)
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=40),
     row_bytes=st.sampled_from([1, 512, 10**6]),
@@ -72,6 +73,7 @@ def test_small_instances_are_solved_to_within_the_gap(
     assert plan.predicted_seconds <= best * (1 + options.gap + 1e-6)
 
 
+@settings(max_examples=30)
 @given(
     case=instances(min_devices=5, max_devices=7, max_classes=8, max_count=2000),
     method=st.sampled_from(["auto", "optimal"]),
@@ -104,7 +106,7 @@ def test_eight_devices_within_a_percent_of_the_bound_in_two_to_four_stages(machi
 def test_optimal_goes_on_where_auto_ends_above_the_gap() -> None:
     topology, options = preset("dgx1"), PlanOptions(gap=0.002)
     gained = []
-    for seed in (0, 1):  # which mixtures round best is chance
+    for seed in (0, 1):  # which solutions round best is chance
         relation = synthetic_relation("web-google", 8, scale=0.05, seed=seed)
         auto, optimal = (make_plan(relation, topology, method, options) for method in ("auto", "optimal"))
         assert auto.gap > options.gap

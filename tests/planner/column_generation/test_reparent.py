@@ -1,4 +1,4 @@
-"""Rows that one machine hands on to another, where the owner's machine has too much to send."""
+"""Rows that one machine sends on to another, where the owner's machine has too much to send."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_groups_alone_need_as_long_as_all_copies_take_to_leave() -> None:
 def test_copies_go_on_from_the_machines_that_have_the_row() -> None:
     topology, relation = resolve_topology(FOUR), one_to_all(1000)
     plan = make_plan(relation, topology, options=PlanOptions(row_bytes=100))  # proves delivery
-    apart = grouped_bound(plan_states(relation, topology), topology) * 100 / GIGA
-    assert plan.predicted_seconds < 0.8 * apart
+    group_bound = grouped_bound(plan_states(relation, topology), topology) * 100 / GIGA
+    assert plan.predicted_seconds < 0.8 * group_bound
     machine, trees = machines_of(topology), plan.trees
     owner = machine[relation.source[trees.tree_class]][trees.edge_tree()]
     sender, receiver = machine[trees.edge_src], machine[trees.edge_dst]

@@ -1,17 +1,17 @@
-"""The best mixture against scipy's linear programs, from nothing and from where the last one ended.
+"""The restricted master problem against scipy's linear programs, from nothing and from the last basis.
 
 Cases                                     What must hold
 ----------------------------------------  -----------------------------------------------------------------
 random columns, many sizes                the time of HiGHS, to 1e-7; shares >= 0 that add up to 1 per block
 equal columns, columns of zeros, ties     the same
-columns added in turns                    the same after every turn as if solved from nothing
-the dearest dropped in between            the same; the columns in use are still there
+columns added step by step                the same after every step as if solved from nothing
+the most expensive dropped in between     the same; the columns in use are still there
 columns ten orders of magnitude apart     the same, from nothing, and with the small ones added to the large ones
 an unchanged program                      no pivot; one with more columns: fewer than from nothing
 few kept columns                          all basic ones stay, also where equal ones are as cheap
-prices                                    each stage's add up to 1, and with what blocks pay they prove the time
-an inverse that rounding has spoilt       the same, from nothing
-a price on hops                           of equal mixtures the one that moves less
+prices                                    each stage's add up to 1; with the blocks' duals they prove the time
+an inverse that rounding has made wrong      the same, from nothing
+a price on hops                           of equal solutions the one that moves less
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from dgcl.planner.column_generation.master.restricted_master import Columns, Mixture, best_mixture
+from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
 from dgcl.planner.column_generation.master.simplex import pivot_until_best
 
 SIZES = [  # columns, stages, directions, blocks
@@ -60,28 +60,32 @@ def least_time(columns: Columns, num_blocks: int, hop_cost: float = 0.0) -> floa
 
 
 def check_time(
-    mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float = 0.0, tolerance: float = 1e-7
+    solution: MasterSolution,
+    columns: Columns,
+    num_blocks: int,
+    hop_cost: float = 0.0,
+    tolerance: float = 1e-7,
 ) -> None:
-    """The mixture is one, takes what it states, and HiGHS finds none that is better."""
-    assert (mixture.share >= 0.0).all()
-    np.testing.assert_allclose(np.bincount(columns.block, mixture.share, num_blocks), 1.0, rtol=1e-12)
-    busy = np.tensordot(mixture.share, columns.times, 1)
-    assert mixture.seconds == pytest.approx(busy.max(axis=1).sum(), rel=1e-12)
-    found = mixture.seconds + hop_cost * (mixture.share @ columns.hops)
+    """The shares are valid, the time is what they take, and HiGHS finds none that is better."""
+    assert (solution.share >= 0.0).all()
+    np.testing.assert_allclose(np.bincount(columns.block, solution.share, num_blocks), 1.0, rtol=1e-12)
+    busy = np.tensordot(solution.share, columns.times, 1)
+    assert solution.time == pytest.approx(busy.max(axis=1).sum(), rel=1e-12)
+    found = solution.time + hop_cost * (solution.share @ columns.hops)
     assert found == pytest.approx(least_time(columns, num_blocks, hop_cost), rel=tolerance, abs=1e-12)
-    assert (mixture.weight >= 0.0).all()
-    np.testing.assert_allclose(mixture.weight.sum(axis=1), 1.0, rtol=1e-12)
+    assert (solution.weight >= 0.0).all()
+    np.testing.assert_allclose(solution.weight.sum(axis=1), 1.0, rtol=1e-12)
 
 
-def check(mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float = 0.0) -> None:
-    """Its prices prove besides that there is none."""
-    check_time(mixture, columns, num_blocks, hop_cost)
-    paid = hop_cost * columns.hops + np.tensordot(columns.times, mixture.weight, 2)
+def check(solution: MasterSolution, columns: Columns, num_blocks: int, hop_cost: float = 0.0) -> None:
+    """As `check_time`; the prices prove that nothing is better, too."""
+    check_time(solution, columns, num_blocks, hop_cost)
+    paid = hop_cost * columns.hops + np.tensordot(columns.times, solution.weight, 2)
     cheapest = [paid[columns.block == b].min() for b in range(num_blocks)]
-    found = mixture.seconds + hop_cost * (mixture.share @ columns.hops)
+    found = solution.time + hop_cost * (solution.share @ columns.hops)
     assert sum(cheapest) == pytest.approx(found, rel=1e-6, abs=1e-12)
     np.testing.assert_allclose(
-        mixture.reduced_cost,
+        solution.reduced_cost,
         paid - np.array(cheapest)[columns.block],
         atol=1e-6 * max(1.0, columns.times.max()),
     )
@@ -91,16 +95,16 @@ def check(mixture: Mixture, columns: Columns, num_blocks: int, hop_cost: float =
 @pytest.mark.parametrize("size", SIZES)
 def test_it_is_the_best(size: tuple[int, int, int, int], seed: int) -> None:
     columns = drawn(*size, seed=seed)
-    check(best_mixture(columns, size[3], 0.0), columns, size[3])
-    check(best_mixture(columns, size[3], 1e-4), columns, size[3], 1e-4)
+    check(solve_master(columns, size[3], 0.0), columns, size[3])
+    check(solve_master(columns, size[3], 1e-4), columns, size[3], 1e-4)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e12])
 def test_units_do_not_matter(unit: float) -> None:
     columns = drawn(40, 3, 12, 4, seed=5)
     scaled = replace(columns, times=columns.times * unit)
-    shares = best_mixture(columns, 4, 0.0).share
-    np.testing.assert_allclose(best_mixture(scaled, 4, 0.0).share, shares, atol=1e-7)
+    shares = solve_master(columns, 4, 0.0).share
+    np.testing.assert_allclose(solve_master(scaled, 4, 0.0).share, shares, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["equal", "zeros", "whole numbers", "one direction"])
@@ -113,23 +117,23 @@ def test_degenerate_columns(kind: str) -> None:
         "one direction": columns.times * (np.arange(10) == 3),
     }[kind]
     columns = replace(columns, times=times)
-    check(best_mixture(columns, 5, 0.0), columns, 5)
+    check(solve_master(columns, 5, 0.0), columns, 5)
 
 
 @pytest.mark.parametrize("dropping", [False, True])
 @pytest.mark.parametrize("size", SIZES[2:])
-def test_columns_added_in_turns(size: tuple[int, int, int, int], dropping: bool) -> None:
+def test_columns_added_step_by_step(size: tuple[int, int, int, int], dropping: bool) -> None:
     blocks = size[3]
-    columns, mixture = drawn(*size, seed=10), None
-    for turn in range(6):
-        if mixture is not None:
+    columns, solution = drawn(*size, seed=10), None
+    for iteration in range(6):
+        if solution is not None:
             if dropping:
-                kept = mixture.cheapest(columns.block.shape[0] // 2)
-                assert set(np.flatnonzero(mixture.share)) <= set(kept)
-                columns, mixture = columns.taken(kept), mixture.of_kept(kept)
-            columns = columns.joined(drawn(*size, seed=11 + turn))
-        mixture = best_mixture(columns, blocks, 1e-5, mixture)
-        check(mixture, columns, blocks, 1e-5)
+                kept = solution.cheapest(columns.block.shape[0] // 2)
+                assert set(np.flatnonzero(solution.share)) <= set(kept)
+                columns, solution = columns.select(kept), solution.with_columns(kept)
+            columns = columns.joined(drawn(*size, seed=11 + iteration))
+        solution = solve_master(columns, blocks, 1e-5, solution)
+        check(solution, columns, blocks, 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -139,10 +143,10 @@ def test_columns_far_apart_in_size(seed: int) -> None:
     large = replace(large, times=large.times * spread[:, None, None])
     for first, second in ((large, small), (small, large)):
         both = first.joined(second)
-        check_time(best_mixture(both, 5, 0.0), both, 5, tolerance=1e-5)  # HiGHS allows itself more here
-        mixture = best_mixture(first, 5, 0.0)
-        check_time(mixture, first, 5, tolerance=1e-5)
-        check_time(best_mixture(both, 5, 0.0, mixture), both, 5, tolerance=1e-5)
+        check_time(solve_master(both, 5, 0.0), both, 5, tolerance=1e-5)  # HiGHS allows itself more here
+        solution = solve_master(first, 5, 0.0)
+        check_time(solution, first, 5, tolerance=1e-5)
+        check_time(solve_master(both, 5, 0.0, solution), both, 5, tolerance=1e-5)
 
 
 def test_the_last_basis_saves_pivots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +158,11 @@ def test_the_last_basis_saves_pivots(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dgcl.planner.column_generation.master.simplex.pivot_until_best", counted)
     columns = drawn(300, 3, 30, 8, seed=6)
-    mixture = best_mixture(columns, 8, 0.0)
+    solution = solve_master(columns, 8, 0.0)
     more = columns.joined(drawn(16, 3, 30, 8, seed=7))
-    best_mixture(columns, 8, 0.0, mixture)
-    best_mixture(more, 8, 0.0, mixture)
-    best_mixture(more, 8, 0.0)
+    solve_master(columns, 8, 0.0, solution)
+    solve_master(more, 8, 0.0, solution)
+    solve_master(more, 8, 0.0)
     assert len(pivots) == 4
     assert pivots[1] == 0
     assert 3 * pivots[2] < pivots[3]
@@ -168,33 +172,35 @@ def test_the_last_basis_saves_pivots(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_basic_columns_are_kept(num: int) -> None:
     columns = drawn(20, 3, 12, 4, seed=8)
     columns = columns.joined(columns).joined(columns)
-    mixture = best_mixture(columns, 4, 0.0)
-    kept, basic = mixture.cheapest(num), mixture.basis.columns()
+    solution = solve_master(columns, 4, 0.0)
+    kept, basic = solution.cheapest(num), solution.basis.columns()
     assert set(basic) <= set(kept)
     assert kept.shape[0] == max(num, basic.shape[0])
-    check(best_mixture(columns.taken(kept), 4, 0.0, mixture.of_kept(kept)), columns.taken(kept), 4)
+    check(solve_master(columns.select(kept), 4, 0.0, solution.with_columns(kept)), columns.select(kept), 4)
 
 
 @pytest.mark.parametrize("wrong", [1e-7, 1.0, np.nan])
-def test_a_spoilt_inverse_is_noticed(wrong: float) -> None:
+def test_a_wrong_inverse_is_noticed(wrong: float) -> None:
     columns = drawn(150, 4, 30, 8, seed=2)
-    mixture = best_mixture(columns, 8, 0.0)
-    spoilt = mixture.basis.inverse + wrong * np.random.default_rng(0).random(mixture.basis.inverse.shape)
+    solution = solve_master(columns, 8, 0.0)
+    wrong_inverse = solution.basis.inverse + wrong * np.random.default_rng(0).random(
+        solution.basis.inverse.shape
+    )
     more = columns.joined(drawn(150, 4, 30, 8, seed=3))
-    last = replace(mixture, basis=replace(mixture.basis, inverse=spoilt))
-    check(best_mixture(more, 8, 0.0, last), more, 8)
+    last = replace(solution, basis=replace(solution.basis, inverse=wrong_inverse))
+    check(solve_master(more, 8, 0.0, last), more, 8)
 
 
 def test_what_is_given_is_left_as_it_was() -> None:
     columns = drawn(40, 3, 12, 4, seed=3)
-    mixture = best_mixture(columns, 4, 0.0)
-    names, inverse = mixture.basis.names.copy(), mixture.basis.inverse.copy()
-    best_mixture(columns.joined(drawn(40, 3, 12, 4, seed=4)), 4, 0.0, mixture)
-    np.testing.assert_array_equal(mixture.basis.names, names)
-    np.testing.assert_array_equal(mixture.basis.inverse, inverse)
+    solution = solve_master(columns, 4, 0.0)
+    names, inverse = solution.basis.names.copy(), solution.basis.inverse.copy()
+    solve_master(columns.joined(drawn(40, 3, 12, 4, seed=4)), 4, 0.0, solution)
+    np.testing.assert_array_equal(solution.basis.names, names)
+    np.testing.assert_array_equal(solution.basis.inverse, inverse)
 
 
 def test_among_equals_the_one_that_moves_less() -> None:
     times = np.ones((2, 1, 3))
     columns = Columns(times, np.array([5.0, 4.0]), np.zeros(2, np.int64), np.arange(2))
-    np.testing.assert_allclose(best_mixture(columns, 1, 1e-6).share, [0.0, 1.0])
+    np.testing.assert_allclose(solve_master(columns, 1, 1e-6).share, [0.0, 1.0])

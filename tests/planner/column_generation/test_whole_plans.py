@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
@@ -13,7 +13,7 @@ from dgcl.planner.column_generation.master.fractional import Problem, StageProgr
 from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.states import build_states
 from dgcl.planner.column_generation.rounding.assembly import assemble
-from dgcl.planner.column_generation.rounding.decomposition import deal, settle
+from dgcl.planner.column_generation.rounding.decomposition import decompose, find_forced_states
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows, whole_flows
 from dgcl.planner.cost import link_rows, predicted_seconds
 from dgcl.planner.trees import Trees
@@ -36,7 +36,7 @@ def problem_of(relation: Relation, topology: Topology, groups: list[np.ndarray] 
 def rounded(problem: Problem, topology: Topology, num_stages: int) -> tuple[StageProgram, WholeFlows]:
     program = StageProgram(problem, num_stages)
     program.play(40, 10.0, 12)
-    program.mix()
+    program.solve_master_program()
     space = problem.space
     flows = program.result().flows
     return program, whole_flows(space.family, space.moves, space.rows, flows, topology.arrays().num_links)
@@ -46,14 +46,15 @@ def trees_of(
     problem: Problem, relation: Relation, topology: Topology, program: StageProgram, whole: WholeFlows
 ) -> Trees:
     space, flows = problem.space, program.result().flows
-    settled = settle(space.family, space.moves, flows, whole)
-    journeys = deal(
+    forced = find_forced_states(space.family, space.moves, flows, whole)
+    interval_hops = decompose(
         space.family, space.moves, flows, whole, space.items.ptr, space.item_set, relation.source, relation.count,
-        topology.arrays().num_links, settled,
+        topology.arrays().num_links, forced,
     )  # fmt: skip
-    return assemble(journeys, settled, space, relation, topology.arrays())
+    return assemble(interval_hops, forced, space, relation, topology.arrays())
 
 
+@settings(max_examples=50)
 @given(
     case=instances(min_devices=2, max_devices=6, max_classes=6, max_count=300),
     grouped=st.booleans(),
@@ -93,7 +94,7 @@ def test_every_vertex_gets_a_tree_and_loads_do_not_grow(
 
 
 def test_rounding_keeps_links_within_a_row_or_two_of_their_share() -> None:
-    """Many classes of one vertex, of which a mixture sends fractions: remainders must not all go one way."""
+    """Many classes of one vertex, of which a solution sends fractions: remainders must not all take one option."""
     wires = {
         "schema": "dgcl-topology/1",
         "name": "square",
@@ -120,6 +121,7 @@ def test_rounding_keeps_links_within_a_row_or_two_of_their_share() -> None:
     assert (np.abs(whole.wait.sum(axis=(1, 2)) - fractional.flows.wait.sum(axis=(1, 2))) <= 6).all()
 
 
+@settings(max_examples=30)
 @given(case=instances(min_devices=3, max_devices=5, max_classes=6, max_count=40))
 def test_polishing_keeps_delivery_and_never_slows_a_plan_down(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
@@ -161,7 +163,7 @@ def test_a_class_is_cut_only_where_the_flows_say_so(count: int) -> None:
     problem = problem_of(relation, topology)
     program = StageProgram(problem, 2)
     program.play(200, float(count), 24)
-    program.mix()
+    program.solve_master_program()
     space = problem.space
     whole = whole_flows(
         space.family, space.moves, space.rows, program.result().flows, topology.arrays().num_links
