@@ -51,7 +51,7 @@ def importing() -> dict[str, Any]:
 
 
 def first_plan() -> dict[str, Any]:
-    """The first plan of this process, on a relation that asks for the price loop, rounding and polish."""
+    """The first plan of this process, on a relation that needs column generation, rounding and improvement."""
 
     def work() -> Any:
         from dgcl.planner import make_plan
