@@ -132,7 +132,7 @@ def _users(links: Any, link_ptr: Any, link_directions: Any, num_directions: int)
 
 @compiled
 def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
-    """Return the directions in the order in which they fill up as the load of all `links` grows at one pace."""
+    """Return the directions in the order in which they fill up while all `links` carry more at one pace."""
     through = np.diff(user_ptr)  # links still rising, per direction
     left = bandwidth.copy()
     touched = np.flatnonzero(through)

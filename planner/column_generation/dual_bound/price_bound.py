@@ -48,7 +48,7 @@ ROUNDS, SAMPLES = 300, 30
 STEPS = 40
 STEP = 2.0
 BLENDS = (0.2, 0.4, 0.6, 0.8)
-_FLOOR = 1e-12  # of a weight: keeps every price positive, so shortest paths have no circles
+_FLOOR = 1e-12  # of a weight: keeps every price positive, so that shortest paths have no cycles
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ def _contract(
 
 
 def _byte_masks(node_of: Int64Array, words: int) -> Int64Array:
-    """Return (8 * words, 256) the nodes that the ranks in one byte of a destination mask are in, as bit masks."""
+    """Return (8 * words, 256) bit masks: the nodes of the ranks in each byte of a destination mask."""
     world = node_of.shape[0]
     rank = np.arange(64 * words).reshape(8 * words, 8)
     bit = np.where(rank < world, np.int64(1) << node_of[np.minimum(rank, world - 1)], 0)

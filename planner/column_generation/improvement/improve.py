@@ -1,4 +1,4 @@
-"""Improves a whole plan by exchanges of trees, from a soft makespan to a sharp one, and keeps the best plan met."""
+"""Improves a whole plan by exchanges of trees, from a soft makespan to a sharp one."""
 
 from __future__ import annotations
 

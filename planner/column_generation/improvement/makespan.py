@@ -252,7 +252,7 @@ def best_amount(
 
 @compiled
 def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
-    """Return the derivative of the smoothed time by the rows of a change, at 0, and whether the time is convex.
+    """Return the derivative of the smoothed time at no rows, and whether the time is convex in the rows.
 
     The logarithm of a sum of exponentials of linear functions and of a constant >= 0 is convex. The constant is what
     the directions that the change leaves alone add up to, less one for each idle direction; it is negative where

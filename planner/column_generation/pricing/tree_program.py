@@ -31,7 +31,7 @@ WAIT = -1  # in place of a move: the set stays where it is until the next stage
 
 
 class Moves(NamedTuple):
-    """Links that may be used from device v for a set of group g, P devices, G groups, M moves in all.
+    """Links that a device may use for the sets of a group; P devices, G groups, M moves in all.
 
     Attributes:
         ptr: (P*G+1,) int64; the moves of (v, g) are ``ptr[v*G+g]:ptr[v*G+g+1]``.
@@ -162,7 +162,7 @@ def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArra
 def _choose_one_by_one(
     family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices, k: int, v: int, g: int
 ) -> None:
-    """Choose for those sets of group g alone that device v, of another group, may have to carry in stage k."""
+    """Choose in stage k for the sets of group g that device v, of another group, may have to carry."""
     num_groups = family.set_ptr.shape[0] - 1
     home = family.group_of[v] * num_groups + g
     after, now, via = out.value[k + 1], out.value[k], out.move[k, v]
@@ -184,7 +184,7 @@ def _choose_one_by_one(
 def _choose_splits(
     family: SubsetFamily, moves: Moves, leave: FloatArray, last: bool, out: Choices, k: int, v: int, g: int
 ) -> None:
-    """Choose splits for all sets of group g at device v in stage k, given what whole sets cost that `leave` (F,)."""
+    """Choose splits for all sets of group g at device v in stage k; `leave` (F,) is the cost of undivided sets."""
     low, high = family.set_ptr[g], family.set_ptr[g + 1]
     own = np.int64(0)
     if family.group_of[v] == g:

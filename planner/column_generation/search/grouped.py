@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 NUMBERS = (2, 3, 4, 6)  # of stages
-FAR = 0.12  # above the floor, relatively, after one pass: a larger number of stages is tried
-CLOSE = 0.04  # above the floor, relatively, after two passes: no larger number is tried
+FAR, CLOSE = (
+    0.12,
+    0.04,
+)  # above the floor after one pass, and after two: a larger number of stages is tried instead
 MAX_PASSES, MAX_THOROUGH_PASSES = 7, 20
 FAIR = 0.01  # above the floor, relatively; below, passes must be fast (`FAST`)
 SLOW, FAST = 0.05, 0.2  # share of the time above `enough` that a pass must take off: above `FAIR`, and below
