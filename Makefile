@@ -5,7 +5,7 @@
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
 #   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
-#   make gpu-check    everything that needs a GPU, and one report: build/gpu-report.md (GPU_PYTHON: any Python with torch)
+#   make gpu-check    everything that needs a GPU, and one report: build/gpu-report.md (GPU_PYTHON: any Python with torch and pytest)
 #
 # All of it runs in a virtual environment of its own (VENV), which is made once and re-used until pyproject.toml or
 # constraints.txt changes. Without an NVIDIA GPU the CPU build of torch saves a download of some GB:
@@ -65,7 +65,7 @@ cuda-tools: $(READY)
 
 # Machines with a GPU bring a Python of their own, with a CUDA build of torch; nothing is installed or fetched here.
 gpu-check:
-	$(GPU_PYTHON) -m dgcl.gpu_check $(GPU_CHECK_FLAGS)
+	$(GPU_PYTHON) -m tests.gpu $(GPU_CHECK_FLAGS)
 
 # A virtual environment whose interpreter is gone (moved folder, upgraded Python) is made anew.
 $(READY): pyproject.toml constraints.txt

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dgcl.gpu_check.loopback import Loopback, connect
 from dgcl.kernels.cuda_catalogue import catalogue
 from dgcl.kernels.cuda_memory import SIMULATED
 from dgcl.kernels.cuda_tables import CALL, FLAG
 from dgcl.transport.cuda.program import EXPAND, FOLD, Launch
 from tests.dgcl.support_plans import TREES, World, random_world
+from tests.gpu.loopback import Loopback, connect
 
 #: Runs one call of a verb on all ranks, and waits for its end.
 Runner = Callable[[Loopback, int], None]
@@ -152,7 +152,7 @@ def run_in_any_order(loopback: Loopback, verb: int, launch: Callable[..., None],
 def _simulate() -> dict[str, str]:
     from numba import cuda
 
-    from dgcl.gpu_check.loopback import run_in_lockstep
+    from tests.gpu.loopback import run_in_lockstep
 
     kernels: dict[str, Any] = {name: cuda.jit(kernel.build()) for name, kernel in catalogue().items()}
 

@@ -126,7 +126,7 @@ def test_flags_are_those_of_the_peers() -> None:
 class TestOnGpu:
     @pytest.fixture(scope="class")
     def gpu(self) -> Iterator[object]:
-        from dgcl.gpu_check.gpu import Gpu
+        from tests.gpu.device import Gpu
 
         gpu = Gpu()
         yield gpu
@@ -135,8 +135,8 @@ class TestOnGpu:
 
     @pytest.mark.parametrize("name", CASES)
     def test_exchange_of_streams(self, gpu, name: str) -> None:  # type: ignore[no-untyped-def]
-        from dgcl.gpu_check.loopback import Loopback
-        from dgcl.gpu_check.streams import Streams
+        from tests.gpu.loopback import Loopback
+        from tests.gpu.streams import Streams
 
         made: dict[int, Streams] = {}
 

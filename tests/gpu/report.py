@@ -1,4 +1,4 @@
-"""The report of gpu-check: Markdown for people, JSON for programs and for going on later."""
+"""The report of ``make gpu-check``: Markdown for people, JSON for programs and for ``--resume``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dgcl.gpu_check.parts import Outcome, Part
+from tests.gpu.parts import Outcome, Part
 
 _MARKDOWN, _JSON = "gpu-report.md", "gpu-report.json"
-_MOST_LINES = 80
+_MOST_LINES = 120
 
 
 def render(outcomes: Sequence[Outcome], device: str) -> str:
     """The report as Markdown."""
-    lines = [f"# gpu-check on {device}", "", "| part | | seconds |", "| --- | --- | ---: |"]
-    lines += [f"| {o.part.title} | {o.status} | {o.seconds:.0f} |" for o in outcomes]
+    lines = [
+        f"# gpu-check on {device}",
+        "",
+        "| part | what it shows | | seconds |",
+        "| --- | --- | --- | ---: |",
+    ]
+    lines += [f"| {o.part.name} | {o.part.title} | {o.status} | {o.seconds:.0f} |" for o in outcomes]
     for outcome in outcomes:
-        if outcome.status in ("left out", "running"):
-            continue
-        text = outcome.text.strip()
-        # Sections print Markdown; what other programs print, and tracebacks, is quoted.
-        plain = bool(outcome.part.command) or outcome.found is None
-        lines += ["", f"## {outcome.part.title}", ""]
-        lines += ["```", *text.splitlines()[-_MOST_LINES:], "```"] if plain else [text]
+        if outcome.status not in ("left out", "running"):
+            said = outcome.text.strip().splitlines()[-_MOST_LINES:]
+            lines += ["", f"## {outcome.part.name}", "", "```", *said, "```"]
     return "\n".join(lines) + "\n"
 
 
 def write_report(folder: Path, outcomes: Sequence[Outcome], device: str) -> None:
-    """Leave both forms in a folder."""
+    """Write both forms into a folder."""
     (folder / _MARKDOWN).write_text(render(outcomes, device))
     report = {
         "device": device,
@@ -41,7 +42,7 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], device: str) -> None
 
 
 def read_report(folder: Path, parts: Iterable[Part], device: str) -> dict[str, Outcome]:
-    """What an earlier run on the same kind of device has found, by the names of parts; nothing if there is none."""
+    """What an earlier run on the same kind of device has found, by the names of parts; empty if there is none."""
     try:
         report = json.loads((folder / _JSON).read_text())
         known = {part.name: part for part in parts}

@@ -1,7 +1,7 @@
-"""What the ranks of the communicator's checks do: each is a process of its own, all on one GPU.
+"""What the ranks of the tests of communicators do: each is a process of its own, all on one GPU.
 
-Run by :mod:`dgcl.gpu_check.communicator` through :func:`dgcl.launch`; the functions are at the top level so that
-spawned processes find them. They take the device by name, so that they can be tried on a CPU.
+:mod:`tests.gpu.test_communicators` starts them by :func:`dgcl.launch`; the functions are at the top level so that spawned
+processes find them. They take the device by name, so that they can be tried on a CPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,10 @@ import dgcl
 from dgcl.build import connect, prepare
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
-from dgcl.gpu_check.programs import TOPOLOGY, make_edges
 from dgcl.ranks.context import context
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.shared_memory.rounding import fold_bound
+from tests.gpu.programs import TOPOLOGY, make_edges
 
 #: Element types and trailing shapes that are checked.
 KINDS: Final = (
@@ -37,7 +37,27 @@ KINDS: Final = (
     ("int64", (5,)),
     ("uint8", (7,)),
 )
+#: What the others are to raise when the last rank is late, or is killed.
+FAULTS: Final = {"late": "CommTimeoutError", "dies": "PeerLostError"}
 _TIMEOUT: Final = 40.0
+
+
+def wrong_kinds(answers: list[dict[str, bool]]) -> list[str]:
+    """The kinds of rows that were wrong on some rank."""
+    return sorted({name for answer in answers for name, right in answer.items() if not right})
+
+
+def largest_shares(answers: list[dict[str, float]]) -> dict[str, float]:
+    """Over all ranks, the largest error as a share of the bound, by element type."""
+    return {kind: max(answer[kind] for answer in answers) for kind in answers[0]}
+
+
+def fault_reports(kind: str, folder: Path, device: str) -> list[str]:
+    """What ranks 0 and 1 of three said of a fault of the last one."""
+    with suppress(Exception):  # the job fails, as it should; what the ranks have seen is in the files
+        dgcl.launch(fault_rank, 3, kind, str(folder), device, ranks="processes", timeout=120.0)
+    paths = [folder / f"{kind}-{rank}" for rank in range(2)]
+    return [path.read_text() if path.is_file() else "never returned" for path in paths]
 
 
 def join(

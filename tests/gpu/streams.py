@@ -6,9 +6,9 @@ import time
 
 import torch
 
-from dgcl.gpu_check.gpu import Gpu
-from dgcl.gpu_check.loopback import Loopback
 from dgcl.kernels.cuda_launch import Prepared
+from tests.gpu.device import Gpu
+from tests.gpu.loopback import Loopback
 
 
 class Streams:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from dgcl.gpu_check.gather_speed import row_table
-from dgcl.gpu_check.measurement import HEAD, Line, Size
+from tests.gpu.row_speed import HEAD, Line, Size, row_table
 from tests.simulated import run_simulated
 
 LINE = Line(
@@ -62,7 +61,7 @@ def test_row_tables_name_existing_rows() -> None:
 
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, Any]:
-    return run_simulated("tests.dgcl.gpu_check.simulated")
+    return run_simulated("tests.gpu.simulated")
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dgcl.gpu_check.gpu import Tables
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
@@ -31,6 +30,7 @@ from dgcl.transport.cuda.program import (
     lay_out,
     num_slots,
 )
+from tests.gpu.device import Tables
 
 _LINE_WORDS = 16
 _ALIGN = 256

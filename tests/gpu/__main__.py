@@ -1,9 +1,9 @@
-"""``python -m dgcl.gpu_check``: everything that needs a GPU, in one go, and one report with the device named.
+"""``python -m tests.gpu`` (``make gpu-check``): everything that needs a GPU, and one report that names the device.
 
-Each part runs in a process of its own under a time limit, most valuable first, so that one that fails or hangs
-costs neither the others nor what it found so far. ``gpu-report.md`` and ``gpu-report.json`` are written after every
-part; with ``--resume`` a later call keeps them and runs what is missing. Needs the repository (for the tests), an
-NVIDIA driver, and torch with CUDA; nothing is fetched.
+The ``gpu`` tests run in parts (:mod:`tests.gpu.parts`), each in a process of its own under a time limit, most valuable
+first, so that one that fails or hangs costs neither the others nor what it found so far. ``gpu-report.md`` and
+``gpu-report.json`` are written before and after every part; with ``--resume`` a later call keeps them and runs what is
+missing. Needs the repository, an NVIDIA driver, torch with CUDA, numba and pytest; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from dgcl.gpu_check.parts import SECONDS, Outcome, parts, run_part
-from dgcl.gpu_check.report import read_report, render, write_report
+from tests.gpu.parts import SECONDS, Outcome, parts, run_part
+from tests.gpu.report import read_report, render, write_report
 
-_LEAST: Final = 5.0  # seconds that are worth beginning a part
+_LEAST: Final = 5.0  # seconds that are worth starting a part
+_NEEDED: Final = ("numpy", "scipy", "networkx", "torch", "numba", "pytest", "hypothesis")
 
 
 def find_device() -> str:
     """The device's name.
 
     Raises:
-        RuntimeError: There is none that torch can use; says why.
+        RuntimeError: There is none that torch can use, or a package is missing; says which.
     """
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise RuntimeError(
+            f"{sys.executable} lacks {', '.join(missing)}: install them ({sys.executable} -m pip install "
+            f"{' '.join(missing)}), or name another Python with make gpu-check GPU_PYTHON=..."
+        )
     try:
         import torch
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise RuntimeError(f"torch cannot be imported: {error}") from None
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
@@ -44,7 +51,7 @@ def find_device() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit status."""
     known = parts()
-    parser = argparse.ArgumentParser(prog="python -m dgcl.gpu_check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("build"), metavar="FOLDER", help="for the report")
     parser.add_argument("--only", metavar="PARTS", help=f"some of: {','.join(part.name for part in known)}")
     parser.add_argument("--without", metavar="PARTS", help="all but these")
@@ -76,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deadline = time.monotonic() + chosen.seconds
     outcomes = read_report(chosen.output, known, device) if chosen.resume else {}
 
-    def tell(outcome: Outcome) -> None:
-        """Before and after every part, so that being stopped from outside costs nothing that was found."""
+    def record(outcome: Outcome) -> None:
+        """Write the report: before and after every part, so that nothing is lost when the check is killed."""
         outcomes[outcome.part.name] = outcome
         write_report(chosen.output, [outcomes[part.name] for part in known if part.name in outcomes], device)
 
@@ -90,13 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         left = min(part.seconds, deadline - time.monotonic())
         if left < _LEAST:
             if earlier is None:
-                tell(Outcome(part, "left out", 0.0, "", None))
+                record(Outcome(part, "left out", 0.0, "", []))
             continue
-        tell(Outcome(part, "running", 0.0, "", None))
+        record(Outcome(part, "running", 0.0, "", []))
         outcome = run_part(part, left, chosen.quick, chosen.output / "gpu-parts")
         sys.stdout.write(f"{part.name}: {outcome.status} ({outcome.seconds:.0f} s)\n")
         sys.stdout.flush()
-        tell(outcome)
+        record(outcome)
     sys.stdout.write(render([outcomes[part.name] for part in known if part.name in outcomes], device))
     return 0 if outcomes and all(outcome.status == "good" for outcome in outcomes.values()) else 1
 

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import torch
 
-from dgcl.gpu_check.gpu import Gpu, Tables
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_tables import ABORT, FLAG, STATE_BYTES, records
+from tests.gpu.device import Gpu, Tables
 
 
 class FlagRounds:

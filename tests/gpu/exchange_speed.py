@@ -1,6 +1,6 @@
 """How fast whole exchanges of ranks on one device are, and what a call costs the host.
 
-All ranks of a loopback (:mod:`dgcl.gpu_check.loopback`) share the device's memory, so the bytes of the
+All ranks of a loopback (:mod:`tests.gpu.loopback`) share the device's memory, so the bytes of the
 exchange, read plus written, over its time can be held against the device's own copy. torch's way to the
 same result is one ``index_select`` into place per sender and receiver.
 """
@@ -16,14 +16,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from dgcl.gpu_check.gpu import Gpu, Target
-from dgcl.gpu_check.loopback import Loopback, connect
-from dgcl.gpu_check.measurement import Size, copy_speed, median_seconds
-from dgcl.gpu_check.programs import make_programs
-from dgcl.gpu_check.streams import Streams
 from dgcl.kernels.cuda_shapes import THREADS
 from dgcl.program import Program
 from dgcl.transport.cuda.program import EXPAND, FOLD
+from tests.gpu.device import Gpu, Target
+from tests.gpu.loopback import Loopback, connect
+from tests.gpu.programs import make_programs
+from tests.gpu.row_speed import Size, copy_speed, median_seconds
+from tests.gpu.streams import Streams
 
 #: Microseconds of host time that one call may take.
 HOST_TARGET: Final = 60.0
@@ -32,7 +32,7 @@ _NUM_NODES: Final = 1 << 20
 
 
 class Exchange(Protocol):
-    """Calls of all ranks (:class:`dgcl.gpu_check.streams.Streams`)."""
+    """Calls of all ranks (:class:`tests.gpu.streams.Streams`)."""
 
     def run(self, loopback: Loopback, verb: int) -> None:
         """One call; waits for its end."""

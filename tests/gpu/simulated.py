@@ -1,4 +1,4 @@
-"""``python -m tests.dgcl.gpu_check.simulated``: the measurements of gpu-check, tiny, in numba's simulator.
+"""``python -m tests.gpu.simulated``: the measurements of the GPU tests, tiny, in numba's simulator.
 
 What they measure means nothing there; that they build the right tables and notice wrong bytes does. Prints
 JSON.
@@ -15,15 +15,12 @@ from typing import Any
 import torch
 from numba import cuda
 
-from dgcl.gpu_check.exchange_speed import measure_exchange
-from dgcl.gpu_check.gather_speed import measure_gather
-from dgcl.gpu_check.loopback import Loopback, connect, run_in_lockstep
-from dgcl.gpu_check.measurement import Size
-from dgcl.gpu_check.programs import make_programs
-from dgcl.gpu_check.row_speed import WITH_TARGET, WITHOUT_TARGET
-from dgcl.gpu_check.sum_speed import measure_sum
 from dgcl.kernels.cuda_catalogue import Kernel, catalogue, variants
 from dgcl.kernels.cuda_memory import SIMULATED
+from tests.gpu.exchange_speed import measure_exchange
+from tests.gpu.loopback import Loopback, connect, run_in_lockstep
+from tests.gpu.programs import make_programs
+from tests.gpu.row_speed import WITH_TARGET, WITHOUT_TARGET, Size, measure_gather, measure_sum
 
 SIZE = Size(num_bytes=1 << 13, num_peers=3, repeats=1)
 THREADS = 2
