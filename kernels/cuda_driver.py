@@ -1,9 +1,8 @@
-"""The CUDA driver, as thin as it can be: one method per driver function, errors as exceptions.
+"""The CUDA driver by ctypes: one method per driver function, errors as exceptions.
 
 Kernels are loaded from PTX and launched with prepared arguments through the driver's own interface, because
-a launch by numba's dispatcher costs the host tens of microseconds. The driver is reached by ctypes; nothing
-is installed for it. :class:`Driver` takes any object that has the driver's functions, so tests pass one
-made of Python functions.
+a launch by numba's dispatcher costs the host tens of microseconds. Nothing is installed for it. :class:`Driver` takes
+any object that has the driver's functions, so tests pass one made of Python functions.
 
 Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
 """
@@ -42,9 +41,9 @@ class CudaError(RuntimeError):
         super().__init__(f"{function}: {name} ({code})")
         self.function, self.code, self.name = function, code, name
 
-    def explained(self, words: str) -> CudaError:
-        """The same error with more to say."""
-        return CudaError(self.function, self.code, f"{self.name}: {words}")
+    def explained(self, reason: str) -> CudaError:
+        """The same error with a reason."""
+        return CudaError(self.function, self.code, f"{self.name}: {reason}")
 
 
 class _IpcHandle(ctypes.Structure):
@@ -54,7 +53,7 @@ class _IpcHandle(ctypes.Structure):
 
 
 class _Uuid(ctypes.Structure):
-    """A device's number in the world."""
+    """A device's UUID."""
 
     _fields_ = [("bytes", ctypes.c_ubyte * _UUID_BYTES)]
 
@@ -119,13 +118,13 @@ class Driver:
         return value.value
 
     def uuid(self, device: int) -> str:
-        """What tells a device from every other, whatever number it has here; hexadecimal."""
+        """The UUID of a device, hexadecimal."""
         handle, found = c_int(), _Uuid()
         self.call("cuDeviceGet", byref(handle), c_int(device))
         self.call("cuDeviceGetUuid_v2", byref(found), handle)
         return bytes(found.bytes).hex()
 
-    # Contexts: what a thread's calls are about
+    # Contexts
 
     def current_context(self) -> int:
         """The calling thread's context; 0: none."""
@@ -158,15 +157,17 @@ class Driver:
         return stream.value or 0
 
     def create_urgent_stream(self) -> int:
-        """A stream of the highest priority: apart from others in the device's queues, as far as there are queues.
-        Streams of one priority share a few, and what comes behind a wait in a queue waits, too."""
+        """A stream of the highest priority, which shares no hardware queue with streams of other priorities.
+
+        Streams of one priority share a few queues, and what comes behind a wait in a queue waits, too.
+        """
         stream, lowest, highest = c_void_p(), c_int(), c_int()
         self.call("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
         self.call("cuStreamCreateWithPriority", byref(stream), c_uint(_NON_BLOCKING_STREAM), highest)
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:
-        """Give up a stream; what it has still to do is done."""
+        """Destroy a stream; what it was given is still done."""
         self.call("cuStreamDestroy_v2", c_void_p(stream))
 
     def synchronize_stream(self, stream: int) -> None:
@@ -191,13 +192,13 @@ class Driver:
         return exchanged.value
 
     def create_event(self) -> int:
-        """A mark for streams, without a time."""
+        """An event without a time stamp."""
         event = c_void_p()
         self.call("cuEventCreate", byref(event), c_uint(_EVENT_WITHOUT_TIME))
         return event.value or 0
 
     def destroy_event(self, event: int) -> None:
-        """Give up an event."""
+        """Destroy an event."""
         self.call("cuEventDestroy_v2", c_void_p(event))
 
     def record_event(self, event: int, stream: int) -> None:
@@ -221,19 +222,19 @@ class Driver:
     # Kernels
 
     def load_module(self, ptx: str) -> int:
-        """Translate PTX for the GPU of the current context, and load it.
+        """Compile PTX for the GPU of the current context, and load it.
 
         Raises:
-            CudaError: The driver refuses it; with what its translator says of it.
+            CudaError: The driver refuses it; with the log of its compiler.
         """
-        module, said = c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
+        module, log = c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
         options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
-        values = (c_void_p * 2)(ctypes.addressof(said), _LOG_BYTES)
+        values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         try:
             self.call("cuModuleLoadDataEx", byref(module), c_char_p(ptx.encode()), c_uint(2), options, values)
         except CudaError as error:
-            words = " ".join(said.value.decode(errors="replace").split())
-            raise error.explained(words) if words else error from None
+            reason = " ".join(log.value.decode(errors="replace").split())
+            raise error.explained(reason) if reason else error from None
         return module.value or 0
 
     def unload_module(self, module: int) -> None:
@@ -286,7 +287,7 @@ class Driver:
         )
 
     def copy_to_device(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        """Let a stream copy from the host. Memory that is not locked has been read when this returns."""
+        """Let a stream copy from the host; the source must live until the copy is done."""
         self.call(
             "cuMemcpyHtoDAsync_v2", c_void_p(target), c_void_p(source), c_size_t(num_bytes), c_void_p(stream)
         )

@@ -1,10 +1,9 @@
 """Hand a whole list of stream operations to the CUDA driver in one compiled call.
 
-An allgather is some ten launches, waits and signals. Said one by one from Python they cost several
-microseconds of interpreter each, with the GIL held; here they are rows of a table (:data:`OPERATION`) that
-a compiled loop walks, without the GIL, calling the driver through the addresses of its functions. What
-differs from call to call is the stream and the number of the call, from which the values of waits and
-writes follow; everything else was prepared (:class:`dgcl.kernels.cuda_launch.Prepared`).
+An allgather is some ten launches, waits and signals. Issued one by one from Python each costs several microseconds of
+interpreter, with the GIL held; here they are rows of a table (:data:`OPERATION`), and a compiled loop without the GIL
+calls the driver through the addresses of its functions. Only the streams and the number of the call differ from call to
+call; everything else was prepared (:class:`dgcl.kernels.cuda_launch.Prepared`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Flags between devices: announce a call, wait for peers, tell them.
+"""Flags between devices: announce a call, wait for peers, signal them.
 
-These kernels run before and after the copy kernels in the same stream, never inside them: on a GPU that
-several processes share, a kernel that spins keeps its time slice, and one that both spins and copies keeps
-the whole chip. A waiting kernel is one thread that sleeps between two looks, at most a microsecond.
+These kernels run before and after the copy kernels in the same stream, never inside them: on a GPU that several
+processes share, a kernel that spins keeps its time slice, and one that both spins and copies keeps the whole chip. A
+waiting kernel is one thread that sleeps between two polls, at most a microsecond.
 
-The protocol is that of :mod:`dgcl.transport.shared_memory.control_page`: flags only grow, all waits are ``>=``. Why the rows are there
-when the flag is says :mod:`dgcl.kernels.cuda_memory`.
+The protocol is that of :mod:`dgcl.transport.shared_memory.control_page`: flags only grow, all
+waits are ``>=``. :mod:`dgcl.kernels.cuda_memory` explains why the rows are visible when the flag is.
 
-Stopping. A host that gives up sets the abort word, then writes :data:`~dgcl.kernels.cuda_tables.FLAG_MAX`
-to the flags of its rank, which also ends waits done by the stream itself. A waiting kernel that sees either
-sets SKIP in its state; every later kernel reads SKIP first and does nothing, so the stream runs dry and
-nobody is told that rows are there that are not.
+Stopping. A host that gives up sets the abort word, then writes :data:`~dgcl.kernels.cuda_tables.FLAG_MAX` to the flags
+of its rank, which also ends waits of the stream itself. A waiting kernel that sees either sets SKIP in its state; every
+later kernel reads SKIP first and does nothing, so the stream drains and no flag is set for rows that were not written.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from dgcl.kernels.cuda_tables import (
 )
 
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20, 1000  # nanoseconds
-_LOOKS_PER_ABORT = 16
+_POLLS_PER_ABORT = 16
 
-# Where in a ready line (dgcl.transport.shared_memory.control_page) the tag and the two buffers stand.
+# Bytes of a ready line (dgcl.transport.shared_memory.control_page): the tag, the two buffers.
 _TAG, _BUFFERS, _BUFFER_BYTES = 8, 16, 24
 
 
@@ -63,15 +62,14 @@ def enter(
     relay_size: int,
     relay_offset: int,
 ) -> None:
-    """Enter what differs from call to call into the tables: this rank's buffers. One thread.
+    """Write what differs from call to call into the tables: this rank's buffers. One thread.
+
+    Buffers are parameters of this kernel alone. A captured graph repeats them, and may: its buffers stay its own.
 
     Args:
         addresses: Table whose first four slots become ``local``, ``second``, ``result`` and ``staging``.
-        words: Table that becomes what the announcement says behind the call's number: ``tag``, then (segment,
-            its size, offset) of the buffer and of the relay rows.
-
-    Addresses are parameters of this kernel alone. A captured graph repeats them, and may: what a capture was
-    given stays its own.
+        words: Table of what an announcement says behind the call's number: ``tag``, then (segment, its size, offset)
+            of the buffer and of the relay rows.
     """
     store_word(addresses, local)
     store_word(addresses + 8, second)
@@ -94,8 +92,7 @@ def announce(state: int, lines: int, num_lines: int, words: int, num_words: int)
         lines, num_lines: Table of the addresses of the lines.
         words, num_words: What stands in a line behind the call number.
 
-    A captured graph therefore counts on by itself. A line's words are written before its number, by the
-    same thread.
+    So a captured graph counts its calls by itself. A line's words are written before its number, by the same thread.
     """
     skip = load_word(state + SKIP)
     call = load_word(state + CALL) + 1
@@ -125,40 +122,39 @@ def wait(state: int, flags: int, num_flags: int) -> None:
         address = load_word(flag + FLAG_ADDRESS)
         value = call * load_word(flag + FLAG_MULTIPLIER) + load_word(flag + FLAG_OFFSET)
         seen = load_acquire(address)
-        looks = int64(0)
+        polls = int64(0)
         sleep = int64(_SHORTEST_SLEEP)
         if seen < value:
             store_release(state + WAITING, i + 1)
         while seen < value:
             # The abort word lies in the host's memory, a microsecond away; the flag usually does not.
-            if looks % _LOOKS_PER_ABORT == 0 and load_acquire(abort) != 0:
+            if polls % _POLLS_PER_ABORT == 0 and load_acquire(abort) != 0:
                 seen = FLAG_MAX
             else:
                 sleep_nanoseconds(sleep)
                 sleep = sleep * 2 if sleep * 2 < _LONGEST_SLEEP else _LONGEST_SLEEP
                 seen = load_acquire(address)
-            looks += 1
+            polls += 1
         if seen == FLAG_MAX:
             store_word(state + FAULT, ABORTED)
             store_word(state + WHERE, i)
             store_release(state + SKIP, 1)
             return
-        if looks > 0:
+        if polls > 0:
             store_word(state + WAITING, 0)
 
 
 def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) -> None:
-    """Find out where the peers want their rows: read their ready lines, which say this call. One thread per
-    flag.
+    """Read from the peers' ready lines where they want their rows. One thread per flag.
 
-    A peer may have new memory, which this rank's host is about to map: then the thread waits for its MAP
-    record, in which the address is written last. A flag whose ``num_maps`` is negative is of a peer whose memory is
-    out of reach: only the call is compared, and its slots become 0.
+    A peer may have new memory, which this rank's host is about to map: then the thread waits for its MAP record, in
+    which the address is written last. A flag whose ``num_maps`` is negative belongs to a peer whose memory is out of
+    reach: only the call is compared, and its slots become 0.
 
     Args:
         state, addresses: Tables; the addresses of both of a peer's buffers are entered in its slots.
         flags, num_flags: The ready lines, already waited for.
-        tag: Address of the word that a peer's line must repeat: what kind of call this is.
+        tag: Address of the word that a peer's line must repeat: verb and row type of this call.
     """
     i = int64(cuda.blockIdx.x) * int64(cuda.blockDim.x) + int64(cuda.threadIdx.x)
     if i >= num_flags or load_word(state + SKIP) != 0:
@@ -195,9 +191,9 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
 
 
 def signal(state: int, flags: int, num_flags: int) -> None:
-    """Raise each flag to its value of the current call; one thread per flag.
+    """Set each flag to its value of the current call; one thread per flag.
 
-    The rows that a flag speaks of were written by kernels that come earlier in the stream.
+    The rows that a flag announces were written by kernels that come earlier in the stream.
     """
     i = int64(cuda.blockIdx.x) * int64(cuda.blockDim.x) + int64(cuda.threadIdx.x)
     if i >= num_flags or load_word(state + SKIP) != 0:

@@ -1,17 +1,16 @@
-"""Gather rows and store them where they belong: in this GPU's memory, a peer's, or page-locked host memory.
+"""Gather rows and store them in this GPU's memory, a peer's, or page-locked host memory.
 
-The CUDA twin of :func:`dgcl.kernels.rows.gather_rows`. Addresses are raw, so the same kernel *pushes* rows
-into a peer's memory and *pulls* them out of it; what differs is which of the two addresses is mapped.
+The CUDA version of :func:`dgcl.kernels.rows.gather_rows`. Addresses are raw, so the same kernel *pushes* rows into a
+peer's memory and *pulls* them out of it, depending on which of the two addresses is mapped.
 
-A launch has one task per peer. Its thread blocks are dealt to the tasks, interleaved
-(:func:`dgcl.kernels.cuda_shapes.deal_blocks`), and all of them fit on the GPU at once: blocks that are held
-up by a slow peer hold up no other peer.
+A launch has one task per peer. Its thread blocks are assigned to the tasks, interleaved
+(:func:`dgcl.kernels.cuda_shapes.deal_blocks`), and all of them fit on the GPU at once: blocks that wait for a slow peer
+delay no other peer.
 
-Target rows lie one behind the other, so a task's units (:mod:`dgcl.kernels.cuda_memory`) are numbered
-through. A thread takes every ``parts * blockDim``-th of them: the warps of a task write one contiguous
-window that moves on, in full lines whatever the row's width. Row and column are carried along instead of
-being divided out. Loads of ``unroll`` units are under way before the first is stored; towards the end of a
-task, loads beyond it repeat the last row instead of being branched around.
+Target rows are contiguous, so a task's units (:mod:`dgcl.kernels.cuda_memory`) are numbered consecutively. A thread
+takes every ``parts * blockDim``-th of them: the warps of a task write one contiguous window, in full lines whatever the
+row's width. Row and column are updated by addition instead of division. Loads of ``unroll`` units are under way before
+the first is stored; at the end of a task, loads beyond it repeat the last row instead of branching.
 """
 
 from __future__ import annotations

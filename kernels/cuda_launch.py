@@ -49,10 +49,10 @@ class Kernels:
     """The kernels of one device, each loaded when it is first asked for.
 
     Args:
-        driver: The driver. device: Number of the device. Its context must be current in the calling thread
-        (``torch.cuda`` sees to it)
-            whenever a kernel is loaded.
-        ptx: Where a kernel's PTX comes from: (kernel, compute capability) to text.
+        driver: The driver.
+        device: Number of the device. Its context must be current in the calling thread whenever a kernel is loaded
+            (``torch.cuda`` does that).
+        ptx: Returns a kernel's PTX for a compute capability.
     """
 
     def __init__(
@@ -86,8 +86,7 @@ class Kernels:
         return loaded
 
     def _load(self, kernel: Kernel) -> int:
-        """A module by the newest PTX that the driver takes: one may be too old for the text, or unable to
-        translate it."""
+        """Load a module from the newest PTX that the driver accepts; an old driver may refuse the newest."""
         while True:
             capability = self._capabilities[-1]
             try:
@@ -117,7 +116,7 @@ class Kernels:
 class Prepared:
     """A list of stream operations, to be enqueued as often as needed.
 
-    Streams are numbered; which ones they are is said when enqueueing.
+    Streams are numbered; their handles are given when enqueueing.
 
     >>> prepared = Prepared(driver)
     >>> prepared.launch(kernels["signal"], 1, 32, state, flags, num_flags)
@@ -179,7 +178,7 @@ class Prepared:
             self._add("copy", COPY, stream, target, source, num_bytes)
 
     def place_copy(self, place: int, target: int, source: int) -> None:
-        """Let the copy that was the ``place``-th operation (counted from 0) have other addresses."""
+        """Change the addresses of the copy that is the ``place``-th operation, counted from 0."""
         operations = self._made()
         assert operations[place, 0] == COPY
         operations[place, 2:4] = target, source

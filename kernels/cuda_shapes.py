@@ -1,4 +1,4 @@
-"""How a launch is cut: the unit that a thread moves, and which thread blocks work for which peer."""
+"""The shape of a launch: the unit that a thread moves, and which thread blocks work on which task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unit_of(row_bytes: int, *addresses: int, item_bytes: int = 1) -> int:
 
 
 def deal_blocks(num_units: list[int], max_blocks: int, units_per_block: int) -> np.ndarray:
-    """Which thread block works on which task: a ``(num_blocks,)`` table of BLOCK records.
+    """Assign thread blocks to tasks: a ``(num_blocks,)`` table of BLOCK records.
 
     Args:
         num_units: Units of each task, one task per peer.
@@ -60,8 +60,8 @@ def deal_blocks(num_units: list[int], max_blocks: int, units_per_block: int) -> 
         parts = parts + missing * spare // max(int(missing.sum()), 1)
     task = np.repeat(np.arange(len(units)), parts)
     part = np.arange(len(task)) - np.repeat(np.cumsum(parts) - parts, parts)
-    turn = (2 * part + 1) / (2 * parts[task]) if len(task) else part
-    order = np.lexsort((task, turn))
+    middle = (2 * part + 1) / (2 * parts[task]) if len(task) else part  # of a block's share of its task
+    order = np.lexsort((task, middle))
     table = np.zeros(len(task), BLOCK)
     table["task"], table["part"], table["parts"] = task[order], part[order], parts[task[order]]
     return table

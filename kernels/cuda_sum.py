@@ -1,10 +1,10 @@
-"""Add rows in a fixed order: the whole arithmetic of a fold, on the GPU.
+"""Add rows in a fixed order on the GPU, as a fold does.
 
-The CUDA twin of :func:`dgcl.kernels.rows.sum_rows`, equal to it to the bit. A launch has one task per peer
-(or one for the rows that this rank keeps), dealt to thread blocks as in :mod:`dgcl.kernels.cuda_gather`.
-One thread computes one unit of one sum: it walks along the row's arrivals in their order and keeps the sum
-in registers, so there are no atomics, nothing is rounded on the way, and every input is read once and every
-output written once. Arrivals are loaded two at a time, both before the first is added.
+The CUDA version of :func:`dgcl.kernels.rows.sum_rows`, equal to it to the bit. A launch has one task per peer (or one
+for the rows that this rank keeps), with thread blocks as in :mod:`dgcl.kernels.cuda_gather`. One thread computes one
+unit of one sum: it reads the row's arrivals in their order and keeps the sum in registers. So there are no atomics,
+nothing is rounded on the way, and every input is read once and every output written once. Arrivals are loaded two at a
+time, both before the first is added.
 
 Rows for which nothing arrived are copied as they are, bit for bit.
 """
@@ -33,8 +33,7 @@ from dgcl.kernels.cuda_tables import (
 
 
 def sum_kernel(element: str, unit: int, hint: str = "plain") -> Callable[..., None]:
-    """The kernel for an element type of :data:`dgcl.kernels.cuda_numbers.ITEM_BYTES` and a unit that holds
-    one.
+    """The sum for an element type of :data:`dgcl.kernels.cuda_numbers.ITEM_BYTES` and a unit of at least one element.
 
     Its parameters, all int64: the addresses of the state, addresses, tasks and blocks tables, of
     ``pointers`` (:func:`dgcl.kernels.cuda_tables.arrival_pointers`) and ``slots`` (int32: where among the

@@ -1,8 +1,8 @@
-"""The tables in device memory that tell the CUDA kernels what to do.
+"""The tables in device memory that the CUDA kernels read.
 
-A captured CUDA graph repeats a launch with the same parameters. So what differs from call to call, its
-number and where its buffers lie, is not a parameter: it stands in device memory and kernels read it there.
-Parameters are the addresses of these tables, which live as long as the communicator, and the size of a row.
+A captured CUDA graph repeats a launch with the same parameters. So what differs from call to call (its number, the
+addresses of its buffers) is not a parameter: kernels read it from device memory. Parameters are the addresses of these
+tables, which live as long as the communicator, and the size of a row.
 
 =========  ===============================================================================================
 table      what
