@@ -291,10 +291,20 @@ def connect_shares(
 ) -> AnyCommunicator:
     """Connect ranks that have their shares already. Collective; as :func:`connect`."""
     from dgcl.ranks.context import context
+    from dgcl.transport.connect import connect_transport
 
     control = context.require_control()
-    comm = kind(share.program, share.plan, share.local, share.sizes, control, timeout, channel, device)
-    comm.choice = share.choice
+    programs = {exchange.name: exchange.program for exchange in share.exchanges}
+    comm = kind(
+        share.exchanges,
+        share.local,
+        share.sizes,
+        control,
+        connect_transport(programs, control, timeout, channel, device),
+        timeout=timeout,
+        device=None if device is None else device.tensors.device,
+        choice=share.choice,
+    )
     context.communicator = comm
     context.opened.add(comm)
     return comm

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from dgcl.autograd import operators as ops
-from dgcl.autograd.pending import PendingRows, fold_halo
+from dgcl.autograd.pending import PendingFold, PendingRows, fold_halo
 from dgcl.errors import CommError
-from dgcl.planner.plan import Plan
-from dgcl.program import Program
-from dgcl.program.memory_report import MemoryReport, predict_memory
+from dgcl.program.exchange import HALO, Exchange
+from dgcl.program.layout import Layout, layout_of
 from dgcl.ranks.control import Control, all_reduce_sum
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
-from dgcl.transport.cuda import connect_device
-from dgcl.transport.describe import describe_channels, profiled
-from dgcl.transport.row_checks import check_rows
-from dgcl.transport.shared_memory import Runtime
-from dgcl.transport.shared_memory.dtypes import row_type
-from dgcl.transport.shared_memory.other_communicators import introduce
-from dgcl.transport.shared_memory.pool import Block
-from dgcl.transport.shared_memory.results import as_tensor
+from dgcl.transport.base import Transport
+from dgcl.transport.describe import describe_channels
+from dgcl.transport.memory import MemoryReport
+from dgcl.transport.row_checks import check_rows, check_summable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from dgcl.bench.exchange import Exchange
     from dgcl.frameworks.split import SplitGraph
-    from dgcl.transport.cuda.gpu import Device
 
 
 class Communicator(Handle):
-    """One rank's end of a planned exchange over one partitioned graph.
+    """One rank's end of the planned exchanges over one partitioned graph.
+
+    A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The
+    exchange "halo" brings the rows that a rank's edges read; the numbers and ids of rows below are those of it.
 
     Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the
     halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order). With
@@ -48,40 +44,47 @@ class Communicator(Handle):
     Attributes:
         rank, world_size: This rank and the number of ranks, as in the group.
         num_nodes, num_edges: Of the whole graph.
-        plan, choice: The plan that is executed; why this one, where there was a choice.
+        exchanges: The exchanges by name, "halo" among them.
+        layouts, layout: Which rows each exchange takes and returns; that of "halo".
+        plan, choice: The plan of "halo"; why this one, where there was a choice.
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
+        transport: Moves the rows (:class:`dgcl.transport.base.Transport`).
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
     """
 
     def __init__(
         self,
-        program: Program,
-        plan: Plan,
+        exchanges: Sequence[Exchange],
         local: LocalGraph,
         sizes: tuple[int, int],
         control: Control,
+        transport: Transport,
+        *,
         timeout: float,
-        channel: str = "auto",
-        device: Device | None = None,
+        device: torch.device | None = None,
+        choice: str = "",
     ) -> None:
-        self.rank, self.world_size = program.rank, program.world_size
+        self.rank, self.world_size = control.rank, control.world_size
         self.num_nodes, self.num_edges = sizes
-        self.plan, self.local, self.control, self.timeout = plan, local, control, timeout
-        self._program = program
-        self._runtime = Runtime(program, control, timeout, channel)
-        try:
-            self._on_device = connect_device(program, control, timeout, device, self._runtime, channel)
-        except BaseException:
-            self._runtime.close()  # whoever keeps the error keeps this object, and with it threads and connections
-            raise
-        self.device = torch.device("cpu") if device is None else device.tensors.device
-        self._exchange: Exchange | None = self._on_device
-        self.choice = ""
+        self.exchanges: Mapping[str, Exchange] = MappingProxyType({each.name: each for each in exchanges})
+        self.layouts: Mapping[str, Layout] = MappingProxyType(
+            {each.name: layout_of(each, local.num_replicas if each.name == HALO else 0) for each in exchanges}
+        )
+        self.layout = self.layouts[HALO]
+        self.plan, self.local, self.control, self.timeout = self.exchanges[HALO].plan, local, control, timeout
+        self.transport = transport
+        self.device = torch.device("cpu") if device is None else device
+        self.choice = choice
+        self._numbers = {each.name: number for number, each in enumerate(exchanges)}
+        self._programs = tuple(each.program for each in exchanges)
+        self._halo = self._numbers[HALO]
+        self._program = self._programs[self._halo]
         self._dropout_calls = 0
         self._number = ops.register_communicator(self)
-        introduce(self)
+        # Not a __del__, which may run when the interpreter has torn down what it needs.
+        weakref.finalize(self, transport.close).atexit = False
 
     # What is where.
 
@@ -117,29 +120,33 @@ class Communicator(Handle):
 
     # Moving rows.
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: str = HALO) -> Tensor:
         """Owned rows to owned and halo rows: what :func:`dgcl.graph_allgather` does.
 
         Args:
             rows: ``(num_owned, *F)``, any dtype, any strides. The call is collective: every rank makes it
                 with the same ``F`` and dtype.
+            exchange: Name of the exchange; rows are those of its layout.
 
         Returns:
             ``(num_local, *F)``, bit for bit the owners' rows. Differentiable for floating point; its gradient
             is :meth:`fold`.
 
         Raises:
-            ValueError, TypeError: Wrong shape, device or dtype.
+            ValueError, TypeError: Wrong shape, device or dtype, or no such exchange.
             CommError: A peer is lost, late, or makes another call.
         """
-        self._check(rows, self.num_owned, "num_owned")
-        return ops.expand(rows, self._number)
+        number = self._numbers.get(exchange, -1)
+        program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
+        check_rows(rows, program.num_owned, "num_owned", self.rank, self.device)
+        return ops.expand(rows, self._number, number)
 
-    def fold(self, rows: Tensor) -> Tensor:
-        """The adjoint: for each owned vertex the sum of the rows that all ranks hold for it.
+    def fold(self, rows: Tensor, exchange: str = HALO) -> Tensor:
+        """The adjoint: for each owned row the sum of the rows that all ranks hold for it.
 
         Args:
             rows: ``(num_local, *F)``; floating point, complex or integer (no bool).
+            exchange: Name of the exchange; rows are those of its layout.
 
         Returns:
             ``(num_owned, *F)``, in a fixed order of summation, so the same input gives the same bits. 16-bit
@@ -148,20 +155,24 @@ class Communicator(Handle):
         Raises:
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
-        self._check(rows, self.num_local, "num_owned + num_halo")
-        return ops.fold(rows, self._number)
+        number = self._numbers.get(exchange, -1)
+        program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
+        check_rows(rows, program.num_local, "num_owned + num_halo", self.rank, self.device)
+        return ops.fold(rows, self._number, number)
 
-    def expand_async(self, rows: Tensor) -> PendingRows:
+    def expand_async(self, rows: Tensor, exchange: str = HALO) -> PendingRows:
         """Start to exchange halo rows; what :func:`dgcl.graph_allgather_async` does."""
-        self._check(rows, self.num_owned, "num_owned")
-        return PendingRows(self, rows)
+        number = self._number_of(exchange)
+        self._check(rows, self._programs[number].num_owned, "num_owned")
+        return PendingRows(self, rows, number)
 
-    def fold_halo(self, halo_rows: Tensor, into: Tensor) -> Tensor:
+    def fold_halo(self, halo_rows: Tensor, into: Tensor, exchange: str = HALO) -> Tensor:
         """Add rows of other ranks' vertices to those vertices' rows, in place.
 
         Args:
             halo_rows: ``(num_halo, *F)``, what this rank adds, in the order of ``halo_ids``.
             into: ``(num_owned, *F)``, to which others' rows are added, in a fixed order.
+            exchange: Name of the exchange; rows are those of its layout.
 
         Returns:
             ``into``. Not differentiable.
@@ -169,11 +180,38 @@ class Communicator(Handle):
         Raises:
             ValueError, TypeError, CommError: As :meth:`fold`.
         """
-        self._check(halo_rows, self.num_halo, "num_halo")
-        self._check(into, self.num_owned, "num_owned")
-        if row_type(into.dtype, 1).sum_code < 0 or into.dtype != halo_rows.dtype:
-            raise TypeError(f"into must be of a type that has sums, that of halo_rows (got {into.dtype})")
-        return fold_halo(self, halo_rows.detach(), into)
+        number = self._number_of(exchange)
+        self._check(halo_rows, self._programs[number].num_halo, "num_halo")
+        self._check(into, self._programs[number].num_owned, "num_owned")
+        check_summable(halo_rows)
+        return fold_halo(self, halo_rows.detach(), into, number)
+
+    def fold_halo_async(self, halo_rows: Tensor, exchange: str = HALO) -> PendingFold:
+        """Start :meth:`fold_halo`; ``wait(into)`` of what it returns ends it.
+
+        Args:
+            halo_rows: ``(num_halo, *F)``; they must not change until then.
+            exchange: Name of the exchange.
+        """
+        number = self._number_of(exchange)
+        self._check(halo_rows, self._programs[number].num_halo, "num_halo")
+        check_summable(halo_rows)
+        return PendingFold(self, halo_rows.detach(), number)
+
+    def rows_of(self, exchange: int) -> tuple[int, int]:
+        """(num_owned, num_local) of the exchange with this number."""
+        program = self._programs[exchange]
+        return program.num_owned, program.num_local
+
+    def _number_of(self, exchange: str) -> int:
+        number = self._numbers.get(exchange, -1)
+        return number if number >= 0 else self._no_exchange(exchange)
+
+    def _no_exchange(self, exchange: str) -> NoReturn:
+        raise ValueError(
+            f"exchange must be one of {', '.join(map(repr, self._numbers))}, the exchanges of this communicator"
+            f" (got {exchange!r})"
+        )
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """The sum of a small tensor over the ranks, in rank order: the same bits on every rank."""
@@ -206,7 +244,7 @@ class Communicator(Handle):
         ids = self._program.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
         rows = rows.to(self.device)
-        return self._expand_now(rows) if halo else rows
+        return self.transport.expand(rows, self._halo) if halo else rows
 
     def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
         """This rank's rows of per-edge data, one per edge of the local graph.
@@ -270,18 +308,24 @@ class Communicator(Handle):
 
     def describe(self) -> str:
         """How rows travel between this rank and each other rank, and why; one line for each."""
-        reasons = (self._on_device or self._runtime).reasons
-        return describe_channels(self._program, reasons, self.plan, self.local, self.choice)
+        return describe_channels(
+            self.exchanges, self.layouts, self.transport.describe(), self.rank, self.choice
+        )
 
     @property
     def bytes_sent(self) -> dict[str, Tensor]:
         """Bytes written to each peer so far, ``(world_size,)`` int64 each, for "expand" and "fold"."""
-        counts = torch.from_numpy((self._on_device or self._runtime).bytes_sent.copy())
+        counts = torch.from_numpy(self.transport.bytes_sent.sum(0))
+        return {"expand": counts[0], "fold": counts[1]}
+
+    def bytes_sent_by(self, exchange: str) -> dict[str, Tensor]:
+        """As :attr:`bytes_sent`, by one exchange alone."""
+        counts = torch.from_numpy(self.transport.bytes_sent[self._number_of(exchange)].copy())
         return {"expand": counts[0], "fold": counts[1]}
 
     def memory(
         self,
-        widths: Sequence[int],
+        widths: Sequence[int | tuple[int, str]],
         dtype: torch.dtype = torch.float32,
         *,
         training: bool = True,
@@ -293,7 +337,8 @@ class Communicator(Handle):
             >>> comm.memory([602, 256, 256]).total              # three layers that exchange their inputs
 
         Args:
-            widths: Elements of a row in each allgather of a forward pass, in their order.
+            widths: Elements of a row in each allgather of a forward pass, in their order; (elements, name) for one
+                by another exchange than "halo".
             dtype: Of the rows.
             training: Every result is kept until its layer's backward, as by layers that multiply it with
                 parameters; else each is given up before the next.
@@ -303,95 +348,47 @@ class Communicator(Handle):
         Returns:
             What a steady state holds. Models that keep results longer hold more.
         """
-        staged = (0, 0) if self._on_device is None else self._on_device.staged_rows
-        kinds = {"training": training, "input_grad": input_grad}
-        return predict_memory(self._program, widths, dtype, constants=constants, staged_rows=staged, **kinds)
+        calls = [
+            (width[0], self._number_of(width[1])) if isinstance(width, tuple) else (width, self._halo)
+            for width in widths
+        ]
+        kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
+        return self.transport.memory(calls, dtype, **kinds)
 
-    def use_exchange(self, exchange: Exchange | None) -> None:
-        """Let something else than the plan move the rows from now on; None: the plan. Call it on every rank.
+    def use_transport(self, transport: Transport) -> Transport:
+        """Let another transport move the rows from now on. Call it on every rank.
 
         This is how baselines train models (:mod:`dgcl.bench`).
+
+        Returns:
+            The one that moved them so far; whoever replaces it closes it.
         """
-        self._exchange = self._on_device if exchange is None else exchange
+        before, self.transport = self.transport, transport
+        return before
 
     def synchronize(self) -> None:
         """Wait until the current stream's work is done, and raise what went wrong between ranks in it.
 
         On a device calls return before they are carried out; a CommError is raised by the next one, or here. On
         the CPU there is nothing to wait for."""
-        if self._on_device is not None:
-            self._on_device.synchronize()
+        self.transport.synchronize()
 
     def record_stream(self, rows: Tensor, stream: torch.cuda.Stream) -> None:
         """Tell that a result is read, and may die, on another stream than that of the calls: as torch's own does."""
-        if self._on_device is not None:
-            self._on_device.use_on(rows, stream.cuda_stream)
+        self.transport.record_stream(rows, stream.cuda_stream)
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
-        for side in (self._exchange, self._on_device, self._runtime):
-            if side is not None:
-                side.close()
+        self.transport.close()
 
     def fail(self, reason: str) -> None:
         """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
-        for side in (self._on_device, self._runtime):
-            if side is not None:
-                side.fail(CommError(f"rank {self.rank}: {reason}"))
-
-    def __del__(self) -> None:
-        for name in ("_on_device", "_runtime"):
-            side = self.__dict__.get(name)
-            if side is not None and not sys.is_finalizing():  # a dying interpreter's memory goes anyway
-                side.close()
+        self.transport.fail(CommError(f"rank {self.rank}: {reason}"))
 
     def __repr__(self) -> str:
         rows = f"{self.num_owned} owned and {self.num_halo} halo rows"
         plan = f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)"
         return f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {rows}, {plan}>"
-
-    # Called by the operators.
-
-    def _expand_now(self, rows: Tensor) -> Tensor:
-        return self._expand_planned(rows) if self._exchange is None else self._exchange.expand(rows)
-
-    def _expand_planned(self, rows: Tensor) -> Tensor:
-        with profiled(self._program, "expand", rows):
-            return self._expand_rows(rows)
-
-    def _expand_rows(self, rows: Tensor) -> Tensor:
-        if self._on_device is not None:
-            return self._on_device.expand(rows)
-        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
-        block = self._runtime.expand_buffer(kind)
-        result = self._as_tensor(block, (self.num_local, *rows.shape[1:]), rows.dtype)
-        own = rows.data_ptr()
-        if not rows.is_contiguous():
-            result[: self.num_owned].copy_(rows)
-            own = 0
-        self._runtime.expand(block, kind, own)
-        return result
-
-    def _fold_now(self, rows: Tensor) -> Tensor:
-        if row_type(rows.dtype.to_real(), 1).sum_code < 0:
-            raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")
-        if rows.dtype.is_complex:
-            return torch.view_as_complex(self._fold_now(torch.view_as_real(rows)))
-        return self._fold_planned(rows) if self._exchange is None else self._exchange.fold(rows)
-
-    def _fold_planned(self, rows: Tensor) -> Tensor:
-        with profiled(self._program, "fold", rows):
-            return self._fold_rows(rows)
-
-    def _fold_rows(self, rows: Tensor) -> Tensor:
-        if self._on_device is not None:
-            return self._on_device.fold(rows)
-        rows, kind = rows.contiguous(), row_type(rows.dtype, math.prod(rows.shape[1:]))
-        block = self._runtime.fold(rows.data_ptr(), kind)
-        return self._as_tensor(block, (self.num_owned, *rows.shape[1:]), rows.dtype)
-
-    def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return as_tensor(self._runtime.pool, block, shape, dtype)
 
     def _check(self, rows: Tensor, expected: int, words: str, any_device: bool = False) -> None:
         check_rows(rows, expected, words, self.rank, self.device, any_device=any_device)

@@ -1,13 +1,13 @@
 """``graph_allgather`` for autograd and the compiler: two operators, each the other's backward.
 
-``dgcl::expand`` and ``dgcl::fold`` take rows and the number of a communicator. They are functional to
-autograd, and *effectful*, in order, to the compiler: peers depend on every call being made, once each, in
-program order, so none may be dropped, merged or moved past another, even where its result is unused on this
-rank. Double backward works because expand's backward is fold and fold's is expand.
+``dgcl::expand`` and ``dgcl::fold`` take rows, the number of a communicator and the number of one of its exchanges.
+They are functional to autograd, and *effectful*, in order, to the compiler: peers depend on every call being made,
+once each, in program order, so none may be dropped, merged or moved past another, even where its result is unused on
+this rank. Double backward works because expand's backward is fold and fold's is expand.
 
 The way through torch's dispatcher for custom operators takes some 50 microseconds, several times what a small
-exchange takes. :func:`expand` and :func:`fold` therefore go straight to autograd where nobody watches: no
-compiler, no dispatch mode, no transform, no subclass of tensors; and past it, which saves another 20, where
+exchange takes. :func:`expand` and :func:`fold` therefore call autograd directly where no compiler, dispatch mode,
+transform or subclass of tensors has to see the call, and the transport directly, which saves another 20, where
 nothing is to be differentiated.
 """
 
@@ -15,28 +15,42 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
+from dgcl.transport.base import Transport
+from dgcl.transport.row_checks import check_summable
+
+
+class Exchanging(Protocol):
+    """What the operators need of a communicator.
+
+    Attributes:
+        transport: Moves its rows.
+    """
+
+    transport: Transport
+
+    def rows_of(self, exchange: int) -> tuple[int, int]:
+        """(num_owned, num_local) of the exchange with this number."""
+
 
 #: Communicators by number; a number is all that a graph of operators can hold.
-_communicators: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
+_communicators: weakref.WeakValueDictionary[int, Exchanging] = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)  # ranks may be threads: taking a number is one step
 
 
-def register_communicator(comm: Communicator) -> int:
+def register_communicator(comm: Exchanging) -> int:
     """Give a communicator its number."""
     number = next(_numbers)
     _communicators[number] = comm
     return number
 
 
-def _find(number: int) -> Communicator:
+def _find(number: int) -> Exchanging:
     # A compiler that has seen two communicators makes the number a symbol; int() ties the code to this one.
     comm = _communicators.get(int(number))
     if comm is None:
@@ -47,78 +61,98 @@ def _find(number: int) -> Communicator:
     return comm
 
 
+def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
+    """The sums over all ranks, not differentiably.
+
+    Raises:
+        TypeError: Rows of this type cannot be summed.
+    """
+    check_summable(rows)
+    if rows.dtype.is_complex:  # the sum of complex numbers is that of their parts
+        return torch.view_as_complex(comm.transport.fold(torch.view_as_real(rows), exchange))
+    return comm.transport.fold(rows, exchange)
+
+
 @torch.library.custom_op("dgcl::expand", mutates_args=(), device_types=("cpu", "cuda"))
-def expand_operator(rows: Tensor, comm: int) -> Tensor:
+def expand_operator(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows."""
-    return _find(comm)._expand_now(rows)
+    return _find(comm).transport.expand(rows, exchange)
 
 
 @torch.library.custom_op("dgcl::fold", mutates_args=(), device_types=("cpu", "cuda"))
-def fold_operator(rows: Tensor, comm: int) -> Tensor:
+def fold_operator(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks that hold them."""
-    return _find(comm)._fold_now(rows)
+    return fold_now(_find(comm), rows, exchange)
 
 
 @expand_operator.register_fake
-def _(rows: Tensor, comm: int) -> Tensor:
-    return rows.new_empty((_find(comm).num_local, *rows.shape[1:]))
+def _(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
+    return rows.new_empty((_find(comm).rows_of(exchange)[1], *rows.shape[1:]))
 
 
 @fold_operator.register_fake
-def _(rows: Tensor, comm: int) -> Tensor:
-    return rows.new_empty((_find(comm).num_owned, *rows.shape[1:]))
+def _(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
+    return rows.new_empty((_find(comm).rows_of(exchange)[0], *rows.shape[1:]))
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-    ctx.number = inputs[1]
+def _remember(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+    ctx.number, ctx.exchange = inputs[1:]
     ctx.comm = _communicators.get(inputs[1])  # alive as long as the graph that will come back through it
 
 
-expand_operator.register_autograd(lambda ctx, grad: (fold(grad, ctx.number), None), setup_context=_remember)
-fold_operator.register_autograd(lambda ctx, grad: (expand(grad, ctx.number), None), setup_context=_remember)
+expand_operator.register_autograd(
+    lambda ctx, grad: (fold(grad, ctx.number, ctx.exchange), None, None), setup_context=_remember
+)
+fold_operator.register_autograd(
+    lambda ctx, grad: (expand(grad, ctx.number, ctx.exchange), None, None), setup_context=_remember
+)
 
 
 class _Expand(torch.autograd.Function):
     """The operator without the dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, number: int) -> Tensor:
-        ctx.comm, ctx.number = _find(number), number
+    def forward(ctx: Any, rows: Tensor, number: int, exchange: int) -> Tensor:
+        ctx.comm, ctx.number, ctx.exchange = _find(number), number, exchange
         with torch._C._AutoDispatchBelowAutograd():
-            return ctx.comm._expand_now(rows)
+            out: Tensor = ctx.comm.transport.expand(rows, exchange)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return fold(grad, ctx.number), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return fold(grad, ctx.number, ctx.exchange), None, None
 
 
 class _Fold(torch.autograd.Function):
     """The operator without the dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, number: int) -> Tensor:
-        ctx.comm, ctx.number = _find(number), number
+    def forward(ctx: Any, rows: Tensor, number: int, exchange: int) -> Tensor:
+        ctx.comm, ctx.number, ctx.exchange = _find(number), number, exchange
         with torch._C._AutoDispatchBelowAutograd():
-            return ctx.comm._fold_now(rows)
+            return fold_now(ctx.comm, rows, exchange)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return expand(grad, ctx.number), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return expand(grad, ctx.number, ctx.exchange), None, None
 
 
-def expand(rows: Tensor, comm: int) -> Tensor:
+def expand(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows, differentiably."""
     if not _unwatched(rows):
-        return expand_operator(rows, comm)
-    return _Expand.apply(rows, comm) if _differentiated(rows) else _find(comm)._expand_now(rows)
+        return expand_operator(rows, comm, exchange)
+    if _differentiated(rows):
+        return _Expand.apply(rows, comm, exchange)
+    return _find(comm).transport.expand(rows, exchange)
 
 
-def fold(rows: Tensor, comm: int) -> Tensor:
-    """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks that hold them,
-    differentiably."""
+def fold(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
+    """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
-        return fold_operator(rows, comm)
-    return _Fold.apply(rows, comm) if _differentiated(rows) else _find(comm)._fold_now(rows)
+        return fold_operator(rows, comm, exchange)
+    return (
+        _Fold.apply(rows, comm, exchange) if _differentiated(rows) else fold_now(_find(comm), rows, exchange)
+    )
 
 
 def _unwatched(rows: Tensor) -> bool:

@@ -1,7 +1,8 @@
-"""What people do without a plan, behind the same interface and in the same numbering of rows."""
+"""What people do without a plan, as transports in the same numbering of rows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,15 +10,33 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.bench.exchange import PlannedExchange, Scratch, poison_pool, result_rows
 from dgcl.bench.problems import from_needs
+from dgcl.bench.transports import Baseline, Scratch
+from dgcl.program.layout import Layout
 from dgcl.ranks.context import context
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.ranks.control import Control
 
 
-class GlooExchange:
+@dataclass(frozen=True, eq=False)
+class _Needs:
+    """Who reads what in one exchange, for a halo in the order of its owners.
+
+    Attributes:
+        layout: Of the exchange.
+        index: Places among the owned rows, by reader.
+        sends, receives: ``(P,)`` rows to and from each rank.
+    """
+
+    layout: Layout
+    index: Tensor
+    sends: list[int]
+    receives: list[int]
+
+
+class GlooTransport(Baseline):
     """``torch.distributed.all_to_all_single`` of packed rows: what one would write today, in plain torch.
 
     Rows are packed with ``index_select`` and sent with uneven splits; they arrive in the order of the halo, because
@@ -25,7 +44,7 @@ class GlooExchange:
     ``index_add_``.
 
     Raises:
-        ValueError: The ranks are no process group, or the halo is not numbered by owner.
+        ValueError: The ranks are no process group, or a halo is not numbered by owner.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -35,113 +54,116 @@ class GlooExchange:
             raise ValueError(
                 "method 'gloo' needs ranks that are the processes of one torch.distributed group, not threads"
             )
-        self._comm, self._scratch = comm, Scratch()
-        wanted, owners = _who_wants_what(comm)
-        if (np.diff(owners) < 0).any():
-            raise ValueError("method 'gloo' needs a halo in the order of its owners: use a direct plan")
-        self._index = torch.from_numpy(np.concatenate(wanted))
-        self._send_splits = [len(rows) for rows in wanted]
-        self._receive_splits = np.bincount(owners, minlength=comm.world_size).tolist()
+        super().__init__(comm)
+        self._scratch = Scratch()
+        self._needs = [_find_needs(comm, layout) for layout in comm.layouts.values()]
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pack, send, receive, concatenate."""
-        packed = rows.index_select(0, self._index)
-        halo = rows.new_empty(self._comm.num_halo, *rows.shape[1:])
-        self._send(packed, halo)
+        needs = self._needs[exchange]
+        packed = rows.index_select(0, needs.index)
+        halo = rows.new_empty(needs.layout.num_halo, *rows.shape[1:])
+        self._send(packed, halo, needs)
         return torch.cat([rows, halo])
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners and add."""
-        num_owned = self._comm.num_owned
-        arrived = rows.new_empty(len(self._index), *rows.shape[1:])
-        self._send_back(rows[num_owned:].contiguous(), arrived)
-        return rows[:num_owned].clone().index_add_(0, self._index, arrived)
+        needs = self._needs[exchange]
+        num_owned = needs.layout.num_owned
+        arrived = rows.new_empty(len(needs.index), *rows.shape[1:])
+        self._send_back(rows[num_owned:].contiguous(), arrived, needs)
+        return rows[:num_owned].clone().index_add_(0, needs.index, arrived)
 
-    def _send(self, packed: Tensor, halo: Tensor) -> None:
+    def _send(self, packed: Tensor, halo: Tensor, needs: _Needs) -> None:
         import torch.distributed as dist
 
-        dist.all_to_all_single(halo, packed, self._receive_splits, self._send_splits)
+        dist.all_to_all_single(halo, packed, needs.receives, needs.sends)
 
-    def _send_back(self, halo: Tensor, arrived: Tensor) -> None:
+    def _send_back(self, halo: Tensor, arrived: Tensor, needs: _Needs) -> None:
         import torch.distributed as dist
 
-        dist.all_to_all_single(arrived, halo, self._send_splits, self._receive_splits)
+        dist.all_to_all_single(arrived, halo, needs.sends, needs.receives)
 
     def poison(self) -> None:
-        """The pool and the buffers."""
+        """Overwrite free blocks of the pool, and the buffers."""
         self._scratch.poison()
-        poison_pool(self._comm)
-
-    def close(self) -> None:
-        """Nothing of its own."""
+        super().poison()
 
 
-class GlooKeptExchange(GlooExchange):
-    """:class:`GlooExchange` as good as it can be made with what this library has and a user has not: no call pays for
-    new memory, because buffers are kept and results come out of the communicator's pool, and rows arrive in place."""
+class GlooKeptTransport(GlooTransport):
+    """:class:`GlooTransport` as good as it can be made with what this library has and a user has not.
 
-    def expand(self, rows: Tensor) -> Tensor:
+    No call pays for new memory, because buffers are kept and results come out of the communicator's pool, and rows
+    arrive in place.
+    """
+
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pack, send, receive in place."""
-        num_owned = self._comm.num_owned
-        packed = self._scratch.rows(len(self._index), rows)
-        torch.index_select(rows, 0, self._index, out=packed)
-        result = result_rows(self._comm, self._comm.num_local, rows)
+        needs = self._needs[exchange]
+        num_owned = needs.layout.num_owned
+        packed = self._scratch.rows(len(needs.index), rows)
+        torch.index_select(rows, 0, needs.index, out=packed)
+        result = self.result_rows(needs.layout.num_local, rows)
         result[:num_owned].copy_(rows)
-        self._send(packed, result[num_owned:])
+        self._send(packed, result[num_owned:], needs)
         return result
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners and add."""
-        num_owned = self._comm.num_owned
-        arrived = self._scratch.rows(len(self._index), rows)
-        self._send_back(rows[num_owned:].contiguous(), arrived)
-        result = result_rows(self._comm, num_owned, rows)
+        needs = self._needs[exchange]
+        num_owned = needs.layout.num_owned
+        arrived = self._scratch.rows(len(needs.index), rows)
+        self._send_back(rows[num_owned:].contiguous(), arrived, needs)
+        result = self.result_rows(num_owned, rows)
         result.copy_(rows[:num_owned])
-        return result.index_add_(0, self._index, arrived)
+        return result.index_add_(0, needs.index, arrived)
 
 
-class GlooHaloExchange(GlooKeptExchange):
-    """:class:`GlooKeptExchange` without owned rows: what :class:`~dgcl.bench.exchange.HaloExchange` is held
-    against."""
+class GlooHaloCalls(GlooKeptTransport):
+    """:class:`GlooKeptTransport` without owned rows, to compare :class:`~dgcl.bench.transports.HaloCalls` with."""
 
     halo_only = True
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pack, send, receive halo rows."""
-        packed = self._scratch.rows(len(self._index), rows)
-        torch.index_select(rows, 0, self._index, out=packed)
-        result = result_rows(self._comm, self._comm.num_halo, rows)
-        self._send(packed, result)
+        needs = self._needs[exchange]
+        packed = self._scratch.rows(len(needs.index), rows)
+        torch.index_select(rows, 0, needs.index, out=packed)
+        result = self.result_rows(needs.layout.num_halo, rows)
+        self._send(packed, result, needs)
         return result
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners, who add them to their own in place."""
-        num_owned = self._comm.num_owned
-        arrived = self._scratch.rows(len(self._index), rows)
-        self._send_back(rows[num_owned:], arrived)
-        return rows[:num_owned].index_add_(0, self._index, arrived)
+        needs = self._needs[exchange]
+        num_owned = needs.layout.num_owned
+        arrived = self._scratch.rows(len(needs.index), rows)
+        self._send_back(rows[num_owned:], arrived, needs)
+        return rows[:num_owned].index_add_(0, needs.index, arrived)
 
 
-class GlooHaloPlainExchange(GlooExchange):
-    """:class:`GlooExchange` without owned rows: new memory for packed and received rows in each call."""
+class GlooHaloPlainCalls(GlooTransport):
+    """:class:`GlooTransport` without owned rows: new memory for packed and received rows in each call."""
 
     halo_only = True
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pack, send, receive halo rows."""
-        halo = rows.new_empty(self._comm.num_halo, *rows.shape[1:])
-        self._send(rows.index_select(0, self._index), halo)
+        needs = self._needs[exchange]
+        halo = rows.new_empty(needs.layout.num_halo, *rows.shape[1:])
+        self._send(rows.index_select(0, needs.index), halo, needs)
         return halo
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners, who add them to their own in place."""
-        num_owned = self._comm.num_owned
-        arrived = rows.new_empty(len(self._index), *rows.shape[1:])
-        self._send_back(rows[num_owned:], arrived)
-        return rows[:num_owned].index_add_(0, self._index, arrived)
+        needs = self._needs[exchange]
+        num_owned = needs.layout.num_owned
+        arrived = rows.new_empty(len(needs.index), *rows.shape[1:])
+        self._send_back(rows[num_owned:], arrived, needs)
+        return rows[:num_owned].index_add_(0, needs.index, arrived)
 
 
-class SwapExchange:
+class SwapTransport(Baseline):
     """The paper's Swap: after each layer all rows go to host memory and come back from there.
 
     A rank writes all its rows to the host's store and loads them again; rows that others need are passed on
@@ -150,29 +172,27 @@ class SwapExchange:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self._planned, self._store = comm, PlannedExchange(comm), Scratch()
+        super().__init__(comm)
+        self._store = Scratch()
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Out to the store; in again, own rows first, then along the chains."""
         store = self._store.rows(len(rows), rows)
-        return self._planned.expand(store.copy_(rows))
+        return self.planned.expand(store.copy_(rows), exchange)
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Back along the chains, then out to the store and in again."""
-        result = self._planned.fold(rows)
+        result = self.planned.fold(rows, exchange)
         store = self._store.rows(len(result), result)
         return result.copy_(store.copy_(result))
 
     def poison(self) -> None:
-        """The pool and the store."""
+        """Overwrite free blocks of the pool, and the store."""
         self._store.poison()
-        self._planned.poison()
-
-    def close(self) -> None:
-        """Nothing of its own."""
+        super().poison()
 
 
-class PaddedExchange:
+class PaddedTransport(Baseline):
     """An allgather of parts padded to the largest one: what a program does that knows no sparsity.
 
     Every rank gets every row (moved by a plan of our own, so that the difference is in what is sent and not
@@ -180,82 +200,106 @@ class PaddedExchange:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self._scratch = comm, Scratch()
-        counts = np.array(comm.control.exchange(comm.num_owned))
-        self._padded = int(counts.max())
-        self._everyone = self._build_allgather()
-        ids, owners = comm.control.exchange(comm.owned_ids.numpy()), _halo_owners(comm)
-        halo, place = comm.halo_ids.numpy(), np.empty(comm.num_halo, np.int64)
-        for rank, owned in enumerate(ids):
-            mine = owners == rank
-            # In the padded world rank r owns ids r * padded and up, and its rows arrive in that order.
-            first = self._padded * (rank + (rank < comm.rank))
-            place[mine] = first + np.searchsorted(owned, halo[mine])
-        self._place = torch.from_numpy(place)
+        super().__init__(comm)
+        self._scratch = Scratch()
+        self._layouts = list(comm.layouts.values())
+        counts = comm.control.exchange([layout.num_owned for layout in self._layouts])
+        self._padded = [max(column) for column in zip(*counts, strict=True)]
+        self._everyone = [_build_allgather(comm, padded) for padded in self._padded]
+        self._places = [
+            _places_of_halo(comm, layout, padded)
+            for layout, padded in zip(self._layouts, self._padded, strict=True)
+        ]
 
-    def _build_allgather(self) -> Communicator:
-        comm, world_size = self._comm, self._comm.world_size
-        problem = None
-        if comm.rank == 0:
-            part = np.repeat(np.arange(world_size), self._padded)
-            everything = np.arange(len(part))
-            problem = from_needs("padded", part, world_size, [(r, everything) for r in range(world_size)])
-        everyone = dgcl.build_comm_info(
-            problem and problem.graph,
-            f"uniform{world_size}",
-            part=problem and problem.part,
-            method="direct",
-            timeout=comm.timeout,
-        )
-        context.communicator = comm
-        return everyone
-
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pad, gather everything, pick."""
-        comm, num_owned = self._comm, self._comm.num_owned
-        padded = self._scratch.rows(self._padded, rows)
+        layout = self._layouts[exchange]
+        num_owned = layout.num_owned
+        padded = self._scratch.rows(self._padded[exchange], rows)
         padded[:num_owned].copy_(rows)
         padded[num_owned:].zero_()
-        everything = self._everyone._expand_planned(padded)
-        result = result_rows(comm, comm.num_local, rows)
+        everything = self._everyone[exchange].transport.expand(padded)
+        result = self.result_rows(layout.num_local, rows)
         result[:num_owned].copy_(rows)
-        torch.index_select(everything, 0, self._place, out=result[num_owned:])
+        torch.index_select(everything, 0, self._places[exchange], out=result[num_owned:])
         return result
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Spread into zeros, reduce and scatter everything."""
-        num_owned = self._comm.num_owned
-        everything = self._scratch.rows(self._everyone.num_local, rows).zero_()
+        num_owned, everyone = self._layouts[exchange].num_owned, self._everyone[exchange]
+        everything = self._scratch.rows(everyone.num_local, rows).zero_()
         everything[:num_owned].copy_(rows[:num_owned])
-        everything.index_copy_(0, self._place, rows[num_owned:])
-        return self._everyone._fold_planned(everything)[:num_owned]
+        everything.index_copy_(0, self._places[exchange], rows[num_owned:])
+        return everyone.transport.fold(everything)[:num_owned]
 
     def poison(self) -> None:
-        """Both pools and the buffers."""
+        """Overwrite free blocks of all pools, and the buffers."""
         self._scratch.poison()
-        poison_pool(self._everyone)
-        poison_pool(self._comm)
+        for everyone in self._everyone:
+            Baseline(everyone).poison()
+        super().poison()
 
     def close(self) -> None:
-        """The communicator behind it."""
-        self._everyone.close()
+        """Also the communicators that gather everything."""
+        for everyone in self._everyone:
+            everyone.close()
+        super().close()
 
 
-def _halo_owners(comm: Communicator) -> np.ndarray:
+def _build_allgather(comm: Communicator, padded: int) -> Communicator:
+    """A communicator whose ranks own ``padded`` rows each and read all of them. Collective."""
+    problem = None
+    if comm.rank == 0:
+        part = np.repeat(np.arange(comm.world_size), padded)
+        everything = np.arange(len(part))
+        needs = [(rank, everything) for rank in range(comm.world_size)]
+        problem = from_needs("padded", part, comm.world_size, needs)
+    everyone = dgcl.build_comm_info(
+        problem and problem.graph,
+        f"uniform{comm.world_size}",
+        part=problem and problem.part,
+        method="direct",
+        timeout=comm.timeout,
+    )
+    context.communicator = comm
+    return everyone
+
+
+def _places_of_halo(comm: Communicator, layout: Layout, padded: int) -> Tensor:
+    """Where each halo row lies among the padded rows of all ranks, as they arrive. Collective."""
+    ids, owners = comm.control.exchange(layout.owned_ids), _halo_owners(comm.control, layout)
+    halo, places = layout.halo_ids, np.empty(layout.num_halo, np.int64)
+    for rank, owned in enumerate(ids):
+        mine = owners == rank
+        # Rank r owns ids r * padded and up, and its rows arrive in that order, behind this rank's own.
+        first = padded * (rank + (rank < comm.rank))
+        places[mine] = first + np.searchsorted(owned, halo[mine])
+    return torch.from_numpy(places)
+
+
+def _halo_owners(control: Control, layout: Layout) -> np.ndarray:
     """The owner of each halo row. Collective."""
-    halo = comm.halo_ids.numpy()
+    halo = layout.halo_ids
     owners = np.full(len(halo), -1)
-    for rank, owned in enumerate(comm.control.exchange(comm.owned_ids.numpy())):
+    for rank, owned in enumerate(control.exchange(layout.owned_ids)):
         owners[np.isin(halo, owned, assume_unique=True)] = rank
     return owners
 
 
-def _who_wants_what(comm: Communicator) -> tuple[list[np.ndarray], np.ndarray]:
-    """For each rank the places among this rank's owned rows that it reads, in the order of its halo; and the
-    owners of this rank's halo rows. Collective."""
-    owned = comm.owned_ids.numpy()
+def _find_needs(comm: Communicator, layout: Layout) -> _Needs:
+    """Which owned rows each rank reads, in the order of its halo. Collective.
+
+    Raises:
+        ValueError: The halo is not in the order of its owners.
+    """
+    owned = layout.owned_ids
     wanted = []
-    for halo in comm.control.exchange(comm.halo_ids.numpy()):
+    for halo in comm.control.exchange(layout.halo_ids):
         mine = halo[np.isin(halo, owned, assume_unique=True)]
         wanted.append(np.searchsorted(owned, mine))
-    return wanted, _halo_owners(comm)
+    owners = _halo_owners(comm.control, layout)
+    if (np.diff(owners) < 0).any():
+        raise ValueError("method 'gloo' needs a halo in the order of its owners: use a direct plan")
+    index = torch.from_numpy(np.concatenate(wanted))
+    receives = np.bincount(owners, minlength=comm.world_size).tolist()
+    return _Needs(layout, index, [len(rows) for rows in wanted], receives)

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.bench.exchange import Exchange, Scratch
 from dgcl.bench.flags import Flags
 from dgcl.bench.patterns import POISON
+from dgcl.bench.transports import Baseline, Scratch, calls_of
 from dgcl.transport.shared_memory.engine import announce, read_word
 from dgcl.transport.shared_memory.pool import BufferPool
 
@@ -35,11 +35,12 @@ FOLDS = {
 }
 
 
-class DirectFold:
-    """An exchange that expands as another one does, and folds by adding into the owners' memory."""
+class DirectFold(Baseline):
+    """A transport that expands "halo" as another one does, and folds by adding into the owners' memory."""
 
-    def __init__(self, comm: Communicator, expander: Exchange, how: str) -> None:
-        self._comm, self._expander, self._atomic = comm, expander, how == "atomic"
+    def __init__(self, comm: Communicator, how: str) -> None:
+        super().__init__(comm)
+        self._comm, self._expander, self._atomic = comm, calls_of(comm), how == "atomic"
         self._flags = Flags(comm.control, comm.timeout)
         self._pool, self._scratch = BufferPool(self._flags.file), Scratch()
         self._places, self._rows = self._find_places()
@@ -59,13 +60,15 @@ class DirectFold:
             rows.append(comm.num_owned + mine)
         return places, rows
 
-    def expand(self, rows: Tensor) -> Tensor:
-        """As the other exchange does."""
-        return self._expander.expand(rows)
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """As the other transport does."""
+        return self._expander.expand(rows, exchange)
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Add this rank's halo rows to their owners' rows, and wait for the others to do so here."""
         from dgcl.bench.fold_kernels import add_rows
+
+        assert exchange == 0, "the owners' places are those of the first exchange"
 
         if rows.dtype not in (torch.float32, torch.float64):
             raise TypeError(

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dgcl.bench import patterns
 from dgcl.bench.copies import Copies
-from dgcl.bench.exchange import Exchange, ExecutorExchange
 from dgcl.bench.flags import Flags
+from dgcl.bench.transports import Measured, RuntimeCalls
 from dgcl.bench.turns import EXPAND, FOLD, Lap
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class ExchangeLane:
     """Calls of an exchange, with rows that tell the vertex, the column and the iteration."""
 
-    def __init__(self, comm: Communicator, exchange: Exchange | ExecutorExchange, meeting: Flags) -> None:
+    def __init__(self, comm: Communicator, exchange: Measured, meeting: Flags) -> None:
         self._comm, self._exchange, self._meeting = comm, exchange, meeting
         self._owned = comm.owned_ids.numpy()
         self._local = np.concatenate([self._owned, comm.halo_ids.numpy()])
@@ -66,7 +66,7 @@ class ExchangeLane:
         self._meeting.barrier()
         wrong = 0
         for k, result in enumerate(results):
-            found = exchange.finish(result) if isinstance(exchange, ExecutorExchange) else result
+            found = exchange.finish(result) if isinstance(exchange, RuntimeCalls) else result
             if verb == EXPAND:
                 wrong += patterns.wrong_expand(found, self._returned, first + k)
             else:
@@ -79,9 +79,8 @@ def _holders(comm: Communicator) -> np.ndarray:
     owned = comm.owned_ids.numpy()
     order = np.argsort(owned)
     holders = np.full(len(owned), np.uint64(1) << np.uint64(comm.rank))
-    machine = [device.machine for device in comm.plan.topology.devices]
     for rank, halo in enumerate(comm.control.exchange(comm.halo_ids.numpy())):
-        if "replication" in comm.plan.meta and machine[rank] != machine[comm.rank]:
+        if not comm.layout.holds[rank]:
             continue
         mine = halo[np.isin(halo, owned, assume_unique=True)]
         holders[order[np.searchsorted(owned, mine, sorter=order)]] |= np.uint64(1) << np.uint64(rank)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dgcl.bench.baselines import GlooHaloExchange, GlooHaloPlainExchange, GlooKeptExchange
-from dgcl.bench.exchange import Exchange, ExecutorExchange, HaloExchange, OperatorExchange
+from dgcl.bench.baselines import GlooHaloCalls, GlooHaloPlainCalls, GlooKeptTransport
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import CopyLane, ExchangeLane, ReplicationLane
-from dgcl.bench.methods import build_comm_info, exchange_of
+from dgcl.bench.methods import build_comm_info
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
 from dgcl.bench.trace import chrome_trace, record_exchange
+from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, RuntimeCalls, calls_of
 from dgcl.bench.turns import Contender, World, measure_case
 from dgcl.planner.methods import METHODS as PLANNERS
 from dgcl.ranks.context import context
@@ -32,14 +32,14 @@ LAP_BYTES = 64 << 20  # of results that are alive at once, on each rank
 
 #: Ways to call "auto", or gloo, that are measured beside the methods that build_comm_info knows: without tensors;
 #: as models call it; and halo rows alone.
-CALLS: Mapping[str, tuple[str, Callable[[Communicator], Exchange | ExecutorExchange]]] = MappingProxyType(
+CALLS: Mapping[str, tuple[str, Callable[[Communicator], Measured]]] = MappingProxyType(
     {
-        "executor": ("auto", ExecutorExchange),
-        "operator": ("auto", OperatorExchange),
-        "halo": ("auto", HaloExchange),
-        "gloo-halo": ("direct", GlooHaloExchange),
-        "gloo-halo-plain": ("direct", GlooHaloPlainExchange),
-        "gloo-kept": ("direct", GlooKeptExchange),
+        "executor": ("auto", RuntimeCalls),
+        "operator": ("auto", OperatorCalls),
+        "halo": ("auto", HaloCalls),
+        "gloo-halo": ("direct", GlooHaloCalls),
+        "gloo-halo-plain": ("direct", GlooHaloPlainCalls),
+        "gloo-kept": ("direct", GlooKeptTransport),
     }
 )
 
@@ -131,9 +131,9 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         if method == "replication":
             continue
         mover, fold = split_method(method, settings.fold)
-        mover, call = CALLS.get(mover, (mover, exchange_of))
+        mover, call = CALLS.get(mover, (mover, calls_of))
         comm = build(mover, fold)
-        replicated = "replication" in comm.plan.meta
+        replicated = comm.layout.is_replicated
         plain = plain if replicated else plain or comm
         is_plan = (mover in PLANNERS or mover == METHOD) and not method.startswith("gloo")
         planned = comm.plan if is_plan else None
@@ -151,8 +151,7 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
     halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
     for contender in contenders:
         contender.rows = halo_rows if contender.halo_only else local_rows
-        if contender.plan is not None and "replication" in contender.plan.meta:
-            assert contender.comm is not None
+        if contender.plan is not None and contender.comm is not None and contender.comm.layout.is_replicated:
             contender.rows = sum(control.exchange(contender.comm.num_local))
     lanes = {n: CopyLane(plain, n / control.world_size, meeting) for n in {c.rows for c in contenders}}
     copies = {n: Contender("copy", lane) for n, lane in sorted(lanes.items())}

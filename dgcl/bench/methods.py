@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import dgcl
-from dgcl.bench.baselines import GlooExchange, PaddedExchange, SwapExchange
-from dgcl.bench.exchange import Exchange, PlannedExchange
+from dgcl.bench.baselines import GlooTransport, PaddedTransport, SwapTransport
 from dgcl.bench.folds import FOLDS, DirectFold
 from dgcl.bench.problems import Problem
 from dgcl.bench.replication import connect_replicated
+from dgcl.bench.transports import Baseline as BaselineTransport
 from dgcl.build import Share, connect, prepare
 from dgcl.graph import as_graph
 from dgcl.partition import check_part, partition_graph
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Method:
     """A way to exchange rows that is no plan.
 
     Attributes:
         plan: The planner whose numbering of the halo it uses.
-        make: Turns a communicator with that plan into the exchange; None for replication, which has none.
+        make: Makes the transport of a communicator with that plan; None for replication, which has none.
         summary: What it is, in one line.
     """
 
     plan: str
-    make: Callable[[Communicator], Exchange] | None
+    make: Callable[[Communicator], BaselineTransport] | None
     summary: str
 
 
-BASELINES: Mapping[str, Baseline] = MappingProxyType(
+BASELINES: Mapping[str, Method] = MappingProxyType(
     {
-        "gloo": Baseline("direct", GlooExchange, "torch.distributed all_to_all_single of packed rows"),
-        "swap": Baseline("chain", SwapExchange, "all rows through host memory, then from reader to reader"),
-        "padded": Baseline("direct", PaddedExchange, "an allgather of parts padded to the largest"),
-        "replication": Baseline("direct", None, "copies of all that K layers read; nothing is exchanged"),
+        "gloo": Method("direct", GlooTransport, "torch.distributed all_to_all_single of packed rows"),
+        "swap": Method("chain", SwapTransport, "all rows through host memory, then from reader to reader"),
+        "padded": Method("direct", PaddedTransport, "an allgather of parts padded to the largest"),
+        "replication": Method("direct", None, "copies of all that K layers read; nothing is exchanged"),
     }
 )
 
@@ -112,7 +112,6 @@ def build_comm_info(
             replicas=dgcl.ReplicaOptions(hops=layers if method == METHOD else None),
             timeout=timeout,
         )
-        exchange: Exchange = PlannedExchange(comm)
     else:
         control = context.require_control()
 
@@ -123,16 +122,10 @@ def build_comm_info(
             return connect_replicated(split, layers, timeout)
         options = PlanOptions(row_bytes=row_bytes)
         comm = connect(lambda: _share_out(split(), baseline.plan, options), dgcl.Communicator, timeout)
-        exchange = baseline.make(comm)
-        comm.use_exchange(exchange)
+        comm.use_transport(baseline.make(comm))
     if fold != "sum":
-        comm.use_exchange(DirectFold(comm, exchange, fold))
+        comm.use_transport(DirectFold(comm, fold))
     return comm
-
-
-def exchange_of(comm: Communicator) -> Exchange:
-    """What moves the rows of a communicator."""
-    return PlannedExchange(comm) if comm._exchange is None else comm._exchange
 
 
 def _split(

@@ -13,6 +13,7 @@ from dgcl.bench.problems import Problem
 from dgcl.build import connect
 from dgcl.communicator import Communicator
 from dgcl.prepare.shares import Share, prepare
+from dgcl.program.exchange import HALO
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.topology import Device, Topology
@@ -21,7 +22,7 @@ from dgcl.topology import Device, Topology
 class ReplicatedCommunicator(Communicator):
     """A communicator whose layers exchange nothing: there is no halo, and :meth:`expand` has nothing to do."""
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: str = HALO) -> Tensor:
         """The rows, which are all here already; not a copy.
 
         Raises:

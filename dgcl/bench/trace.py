@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dgcl.bench.flags import Flags
+from dgcl.bench.transports import planned_transport
 from dgcl.transport.shared_memory.engine import FOLD
 from dgcl.transport.shared_memory.tasks import CallRecord
 
@@ -43,16 +44,17 @@ def record_exchange(comm: Communicator, width: int, dtype: torch.dtype, meeting:
     Collective."""
     records: list[CallRecord] = []
     rows = torch.zeros(comm.num_owned, width, dtype=dtype)
+    transport = planned_transport(comm)
     gradient = torch.zeros(comm.num_local, width, dtype=dtype)
     for lap in range(_WARMUP + 1):
         if lap == _WARMUP:
-            comm._runtime.record_calls(records.append)
+            transport.record_calls(records.append)
         meeting.barrier()
-        comm._expand_planned(rows)
+        transport.expand(rows)
         meeting.barrier()
-        comm._fold_planned(gradient)
-    comm._runtime.record_calls(None)
-    program = comm._program
+        transport.fold(gradient)
+    transport.record_calls(None)
+    program = comm.exchanges["halo"].program
     return RankTrace(comm.rank, width * dtype.itemsize, (program.expand, program.fold), records)
 
 

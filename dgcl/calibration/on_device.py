@@ -16,6 +16,7 @@ import torch
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device.clock import Clock
 from dgcl.program import Program
+from dgcl.program.exchange import HALO
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import find_topology, places_of_ranks
 from dgcl.topology import Topology, resolve_topology
@@ -46,7 +47,7 @@ def time_on_device(
         device: The rank's.
         timeout: Seconds without progress after which a call has failed.
     """
-    exchange = DeviceExchange(program, control, timeout, device)
+    exchange = DeviceExchange({HALO: program}, control, timeout, device)
     clock = Clock(device.tensors.device, exchange.synchronize)
     rows = torch.ones(program.num_owned, row_bytes, dtype=torch.uint8, device=device.tensors.device)
     copied = torch.empty_like(rows)

@@ -23,6 +23,7 @@ import torch
 from dgcl.bench.flags import Flags
 from dgcl.calibration.effort import Effort
 from dgcl.program import Program
+from dgcl.program.exchange import HALO
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory import Runtime
 from dgcl.transport.shared_memory.dtypes import row_type
@@ -110,7 +111,7 @@ def _time_exchange(
         from dgcl.calibration.on_device import time_on_device
 
         return time_on_device(program, control, flags, row_bytes, effort, device, _TIMEOUT)
-    runtime = Runtime(program, control, _TIMEOUT)
+    runtime = Runtime({HALO: program}, control, _TIMEOUT)
     try:
         return _time(runtime, program, control, flags, row_bytes, effort)
     finally:

@@ -25,7 +25,6 @@ from torch import Tensor
 import dgcl
 
 if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
     from dgcl.relation.local_graph import LocalGraph
 
 try:
@@ -90,7 +89,7 @@ class PyGLocalGraph:
         improved: bool = False,
         add_self_loops: bool = True,
         dtype: torch.dtype | None = None,
-        comm: Communicator | None = None,
+        comm: Any = None,
     ) -> tuple[Tensor, Tensor]:
         """Edges and weights of GCN, as ``torch_geometric``'s ``gcn_norm`` gives them for the whole graph.
 
@@ -129,9 +128,7 @@ class PyGLocalGraph:
         return edge_index, scale[sources] * edge_weight * scale[heads]
 
 
-def gcn_conv(
-    conv: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor, *, comm: Communicator | None = None
-) -> Tensor:
+def gcn_conv(conv: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor, *, comm: Any = None) -> Tensor:
     """Run a PyG ``GCNConv`` on owned rows, transform before exchange (DGCL, section 6.3).
 
     GCN multiplies by its weight matrix first, so each row can be multiplied where it lives, and only the

@@ -12,17 +12,32 @@ edges in one order.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.autograd.pending import PendingRows, StartedFold, fold_halo
+from dgcl.autograd.operators import Exchanging
+from dgcl.autograd.pending import PendingFold, PendingRows
 from dgcl.frameworks.csr_ops import sparse_product, sum_dtype
+from dgcl.relation.local_graph import LocalGraph
 
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
+
+class SplitCommunicator(Exchanging, Protocol):
+    """What a split graph needs of a communicator.
+
+    Attributes:
+        local: This rank's edges.
+        device: Where rows are.
+    """
+
+    local: LocalGraph
+    device: torch.device
+
+    @property
+    def num_owned(self) -> int:
+        """Rows that this rank computes."""
 
 
 class SplitGraph:
@@ -30,7 +45,7 @@ class SplitGraph:
     constant ones, differentiable once; 16-bit floats are summed in float32. On GPUs the exchange and the sums are in
     one stream, one after the other."""
 
-    def __init__(self, comm: Communicator, edge_weight: Tensor | None = None) -> None:
+    def __init__(self, comm: SplitCommunicator, edge_weight: Tensor | None = None) -> None:
         local = comm.local
         if edge_weight is not None and edge_weight.shape != (local.num_edges,):
             raise ValueError(
@@ -168,7 +183,5 @@ class _OverlappedSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         graph: SplitGraph = ctx.graph
         halo_grad = graph.product_back(graph._halo, grad)
-        if graph.comm._exchange is not None:
-            return fold_halo(graph.comm, halo_grad, graph.product_back(graph._owned, grad)), None
-        started = StartedFold(graph.comm, halo_grad)
-        return started.finish(graph.product_back(graph._owned, grad)), None
+        started = PendingFold(graph.comm, halo_grad)
+        return started.wait(graph.product_back(graph._owned, grad)), None

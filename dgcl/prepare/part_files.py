@@ -1,12 +1,14 @@
 """Parts prepared offline: what each rank needs in a file of its own, so that no rank ever holds all.
 
 ``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens
-the plan and its own file (:func:`dgcl.load_comm_info`). A part file is::
+the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in
+``DIR/plan-1.npz``, ... A part file is::
 
     8 bytes     MAGIC
     8 bytes     length of the header, little-endian
-    header      JSON: schema, set (the same in all files written together), plan (the fingerprint of plan.npz),
-                rank, world_size, sizes, numbers, and for each array its name, dtype, shape, and place in the file
+    header      JSON: schema, set (the same in all files written together), exchanges (of each its name and the
+                fingerprint of its plan), rank, world_size, sizes, numbers, and for each array its name, dtype, shape,
+                and place in the file
     arrays      as they are, each from a multiple of 64 bytes on
     32 bytes    BLAKE2b of all before
 
@@ -39,12 +41,15 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.prepare.shares import Share
 from dgcl.program.checks import check_program
+from dgcl.program.exchange import Exchange
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.local_graph import LocalGraph
 
 MAGIC: Final = b"DGCLPART"
-SCHEMA: Final = "dgcl-part/2"
+SCHEMA: Final = "dgcl-part/3"
 PLAN: Final = "plan.npz"
+_OTHER_PLANS: Final = "plan-*.npz"
+_ANEW: Final = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
 _PART: Final = "rank-*.part"
 _UNFINISHED: Final = ".new-"
 _ALIGNMENT: Final = 64
@@ -60,7 +65,12 @@ def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
 
 def is_of_parts(name: str) -> bool:
     """Whether a file or folder of this name belongs to parts, finished or not."""
-    return name == PLAN or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
+    return name == PLAN or fnmatch(name, _OTHER_PLANS) or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
+
+
+def plan_name(number: int) -> str:
+    """The file of the plan of the exchange with this number."""
+    return PLAN if number == 0 else f"plan-{number}.npz"
 
 
 def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None:
@@ -75,20 +85,25 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
     place.mkdir(exist_ok=True)
     for left in place.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left)
-    token, plan = secrets.token_hex(8), shares[0].plan
+    token = secrets.token_hex(8)
+    plans = [exchange.plan for exchange in shares[0].exchanges]
     new = place / f"{_UNFINISHED}{token}"
     new.mkdir()
     try:
-        sign = _sign(plan)
+        signs = [_sign(plan) for plan in plans]
         for share in shares:
-            _write(part_path(new, share.program.rank), _pieces(share, token, sign))
-        plan.save(new / PLAN)
+            _write(part_path(new, share.program.rank), _pieces(share, token, signs))
+        for number, plan in enumerate(plans):
+            plan.save(new / plan_name(number))
         names = sorted(entry.name for entry in new.iterdir())
         for name in names:
             os.replace(new / name, place / name)
     finally:
         shutil.rmtree(new)
-    for other in place.glob(_PART):  # of more ranks than there are now
+    for other in [
+        *place.glob(_PART),
+        *place.glob(_OTHER_PLANS),
+    ]:  # of more ranks or exchanges than there are now
         if other.name not in names:
             other.unlink()
 
@@ -148,17 +163,16 @@ def _sign(plan: Plan) -> str:
     return fingerprint(plan_arrays(plan.relation, plan.trees), plan.meta)
 
 
-def _pieces(share: Share, token: str, sign: str) -> list[bytes | np.ndarray]:
+def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.ndarray]:
     """What is written, in order, but the hash."""
-    program, local = share.program, share.local
     arrays: dict[str, np.ndarray] = {}
     numbers: dict[str, int | None] = {}
-    for prefix, record in (
-        ("program", program),
-        ("expand", program.expand),
-        ("fold", program.fold),
-        ("local", local),
-    ):
+    records: list[tuple[str, Any]] = [("local", share.local)]
+    for number, exchange in enumerate(share.exchanges):
+        program = exchange.program
+        parts = (("program", program), ("expand", program.expand), ("fold", program.fold))
+        records += [(f"{number}.{name}", record) for name, record in parts]
+    for prefix, record in records:
         for field in fields(record):
             value = getattr(record, field.name)
             if isinstance(value, np.ndarray):
@@ -172,9 +186,9 @@ def _pieces(share: Share, token: str, sign: str) -> list[bytes | np.ndarray]:
     header: dict[str, Any] = {
         "schema": SCHEMA,
         "set": token,
-        "plan": sign,
-        "rank": program.rank,
-        "world_size": program.world_size,
+        "exchanges": [[each.name, sign] for each, sign in zip(share.exchanges, signs, strict=True)],
+        "rank": share.program.rank,
+        "world_size": share.program.world_size,
         "sizes": list(share.sizes),
         "choice": share.choice,
         "numbers": numbers,
@@ -208,14 +222,14 @@ def _checked_header(memory: np.ndarray) -> dict[str, Any]:
     for begin in range(0, end, _CHUNK):
         digest.update(memory[begin : min(begin + _CHUNK, end)].data)
     if digest.digest() != memory[end:].tobytes():
-        raise ValueError("it is damaged (its hash is wrong); prepare the parts anew")
+        raise ValueError(f"it is damaged (its hash is wrong); {_ANEW}")
     length = int.from_bytes(memory[len(MAGIC) : len(MAGIC) + 8].tobytes(), "little")
     if not 0 < length <= min(_LONGEST_HEADER, end):
         raise ValueError(f"its header cannot be {length} bytes long")
     start = len(MAGIC) + 8
     header = json.loads(memory[start : start + length].tobytes())
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise ValueError(f"it is not of schema {SCHEMA}; prepare the parts anew")
+        raise ValueError(f"it is not of schema {SCHEMA}, that of this version of dgcl; {_ANEW}")
     header["arrays"] = {
         name: (dtype, shape, start + length + begin)
         for name, (dtype, shape, begin) in header["arrays"].items()
@@ -235,25 +249,33 @@ def _array(memory: np.ndarray, dtype: str, shape: Sequence[int], begin: int) -> 
 
 
 def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> Share:
-    numbers = header["numbers"]
+    given = {**arrays, **header["numbers"]}
 
     def values(prefix: str, record: type) -> dict[str, Any]:
-        names = [field.name for field in fields(record) if f"{prefix}.{field.name}" in {**arrays, **numbers}]
-        return {name: {**arrays, **numbers}[f"{prefix}.{name}"] for name in names}
+        names = [field.name for field in fields(record) if f"{prefix}.{field.name}" in given]
+        return {name: given[f"{prefix}.{name}"] for name in names}
 
-    expand, fold = (Schedule(**values(verb, Schedule)) for verb in ("expand", "fold"))
-    program = Program(**values("program", Program), expand=expand, fold=fold)
+    exchanges = []
+    for number, (name, sign) in enumerate(header["exchanges"]):
+        expand, fold = (Schedule(**values(f"{number}.{verb}", Schedule)) for verb in ("expand", "fold"))
+        program = Program(**values(f"{number}.program", Program), expand=expand, fold=fold)
+        check_program(program)
+        exchanges.append(Exchange(str(name), _plan(folder / plan_name(number), sign, program), program))
     local = LocalGraph(**values("local", LocalGraph))
-    check_program(program)
     rows = local.indices
     if len(rows) and (rows.min() < 0 or rows.max() >= local.num_local or local.indptr[-1] != len(rows)):
         raise ValueError("its edges name rows that are not there")
-    plan = Plan.load(folder / PLAN)
-    if plan.relation.world_size != program.world_size:
-        raise ValueError(f"{PLAN} is for {plan.relation.world_size} ranks, and this for {program.world_size}")
-    if _sign(plan) != header["plan"]:
-        raise ValueError(
-            f"{PLAN} beside it is another plan than the one that it was made for; prepare the parts anew"
-        )
     num_nodes, num_edges = header["sizes"]
-    return Share(program, local, plan, (int(num_nodes), int(num_edges)), str(header.get("choice", "")))
+    return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), str(header.get("choice", "")))
+
+
+def _plan(path: Path, sign: str, program: Program) -> Plan:
+    """The plan in a file, if it is the one that the program was made from."""
+    plan = Plan.load(path)
+    if plan.relation.world_size != program.world_size:
+        raise ValueError(
+            f"{path.name} is for {plan.relation.world_size} ranks, and this for {program.world_size}"
+        )
+    if _sign(plan) != sign:
+        raise ValueError(f"{path.name} beside it is another plan than the one that it was made for; {_ANEW}")
+    return plan

@@ -24,6 +24,7 @@ from dgcl.planner.plan import Plan
 from dgcl.prepare.cache import cache_key
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.program import Program, compile_programs
+from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.strategy import Arrangement, Problem, Strategy
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.machines import host_of_ranks
@@ -39,18 +40,26 @@ class Share:
     """What one rank needs to take part.
 
     Attributes:
-        program: What it does in every call.
+        exchanges: The exchanges of the communicator; the first one is "halo".
         local: Its edges and degrees.
-        plan: The whole plan.
         sizes: (vertices, edges) of the whole graph.
         choice: Why this plan, where there was a choice; for people.
     """
 
-    program: Program
+    exchanges: tuple[Exchange, ...]
     local: LocalGraph
-    plan: Plan
     sizes: tuple[int, int]
     choice: str = ""
+
+    @property
+    def program(self) -> Program:
+        """What the rank does in every call of "halo"."""
+        return self.exchanges[0].program
+
+    @property
+    def plan(self) -> Plan:
+        """The whole plan of "halo"."""
+        return self.exchanges[0].plan
 
 
 def prepare(
@@ -143,7 +152,7 @@ def _share_out(graph: Graph, made: Arrangement, programs: list[Program]) -> list
     pairs = zip(programs, locals_, strict=True)
     if made.named is not None:
         pairs = (made.named(program, local) for program, local in pairs)  # type: ignore[assignment]
-    return [Share(program, local, made.plan, sizes, made.why) for program, local in pairs]
+    return [Share((Exchange(HALO, made.plan, program),), local, sizes, made.why) for program, local in pairs]
 
 
 def _placed(problem: Problem) -> Problem:

@@ -1,50 +1,59 @@
-"""What a communicator says of itself: to people, and to profilers."""
+"""Describes what a communicator does, to people and to profilers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from dgcl.planner.plan import Plan
-from dgcl.program.model import Program
-from dgcl.relation.local_graph import LocalGraph
+from dgcl.program.exchange import HALO, Exchange
+from dgcl.program.layout import Layout
+from dgcl.program.model import Program, Schedule
 
 
 def describe_channels(
-    program: Program, reasons: Sequence[str], plan: Plan, local: LocalGraph, choice: str
+    exchanges: Mapping[str, Exchange],
+    layouts: Mapping[str, Layout],
+    reasons: Sequence[str],
+    rank: int,
+    choice: str,
 ) -> str:
-    """What a rank replicates and why (``choice``), and how rows travel between it and each other rank, and why
-    (``reasons``); one line for each."""
-    lines = [f"rank {program.rank} of {program.world_size}", *_describe_replicas(program, plan, local)]
+    """How rows travel between a rank and each other rank, and why; one line for each.
+
+    Args:
+        exchanges, layouts: Of the communicator, by name.
+        reasons: For each rank how rows travel to and from it.
+        rank: This rank.
+        choice: Why the plan is as it is, where there was a choice.
+    """
+    lines = [f"rank {rank} of {len(reasons)}"]
+    lines += [f"  {layout.summary}" for layout in layouts.values() if layout.summary]
     if choice:
         lines.append(f"  {choice}")
-    schedule = program.expand
-    machine = [device.machine for device in plan.topology.devices]
     for peer, reason in enumerate(reasons):
-        if peer == program.rank:
+        if peer == rank:
             continue
-        if "replication" in plan.meta and machine[peer] != machine[program.rank]:
-            reason = "nothing travels: it is on another machine"
-        sent = int(schedule.send_count[schedule.send_peer == peer].sum())
-        received = int(schedule.recv_count[schedule.recv_peer == peer].sum())
-        lines.append(f"  rank {peer}: {reason}; sends {sent} rows, receives {received}")
+        rows = [
+            _rows_exchanged(name, exchange.program.expand, peer)
+            for name, exchange in exchanges.items()
+            if layouts[name].holds[peer]
+        ]
+        if not rows:
+            reason, rows = "nothing travels: it is on another machine", ["sends 0 rows, receives 0"]
+        lines.append(f"  rank {peer}: {'; '.join([reason, *rows])}")
     return "\n".join(lines)
 
 
-def _describe_replicas(program: Program, plan: Plan, local: LocalGraph) -> list[str]:
-    facts = plan.meta.get("replication")
-    if facts is None:
-        return []
-    return [
-        f"  replicated across machines, for {facts['hops']} exchange(s): no row travels between machines; this rank"
-        f" keeps {local.num_core} rows of its own and {local.num_replicas} replicas; all machines together hold"
-        f" {facts['copies']:.2f} copies of a vertex and {facts['edges']:.2f} of an edge"
-    ]
+def _rows_exchanged(name: str, schedule: Schedule, peer: int) -> str:
+    """Rows of an expand to and from a peer, in words."""
+    sent = int(schedule.send_count[schedule.send_peer == peer].sum())
+    received = int(schedule.recv_count[schedule.recv_peer == peer].sum())
+    where = "" if name == HALO else f"exchange {name!r}: "
+    return f"{where}sends {sent} rows, receives {received}"
 
 
 def profiled(program: Program, verb: str, rows: Tensor) -> AbstractContextManager[object]:

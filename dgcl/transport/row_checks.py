@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.transport.shared_memory.dtypes import row_type
+
 
 def check_rows(
     rows: Any, expected: int, words: str, rank: int, device: torch.device, *, any_device: bool = False
@@ -38,3 +40,13 @@ def check_rows(
             f"rows must be on {where}, where this communicator's ranks exchange rows (got {rows.device}); move "
             "them, or give build_comm_info another device"
         )
+
+
+def check_summable(rows: Tensor) -> None:
+    """Raise unless rows of this type can be added up.
+
+    Raises:
+        TypeError: Otherwise.
+    """
+    if row_type(rows.dtype.to_real(), 1).sum_code < 0:
+        raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")

@@ -30,13 +30,13 @@ from performance_terms import COMPARED, FRACTIONS, GRAPHS, OTHERS, SIZES, VERBS,
 
 import dgcl
 import dgcl.nn
-from dgcl.bench.baselines import GlooHaloExchange
-from dgcl.bench.exchange import Exchange, HaloExchange
+from dgcl.bench.baselines import GlooHaloCalls
 from dgcl.bench.flags import Flags
 from dgcl.bench.measure import measure
 from dgcl.bench.problems import Problem, from_pattern, load_problem, save_problem, take_fraction
 from dgcl.bench.records import Case, Line, Settings
 from dgcl.bench.report import total_wrong
+from dgcl.bench.transports import HaloCalls, Measured
 from dgcl.cli.info import describe_machine
 from dgcl.graph import as_graph
 from dgcl.graph.files import read_graph
@@ -127,7 +127,7 @@ def train(path: Path, topology: Topology, constant: bool) -> list[dict[str, Any]
         "rank": control.rank,
         "tables": predicted.tables,
         "peak": resident("VmHWM") - before,
-        "pool": comm._runtime.pool.bytes_allocated,
+        "pool": comm.transport.runtime.pool.bytes_allocated,
         "predicted pool": predicted.pool,
     }
     comm.close()
@@ -153,7 +153,7 @@ def grow(epochs: int) -> list[dict[str, int]]:
             h = torch.relu(graph.sum(layer(dgcl.graph_allgather(h))))
         h.mean().backward()
         if epoch in (2, epochs // 2, epochs):
-            held[epoch] = (comm._runtime.pool.bytes_allocated, resident("VmRSS"))
+            held[epoch] = (comm.transport.runtime.pool.bytes_allocated, resident("VmRSS"))
     comm.close()
     (early, _), (_, warm), (late, last) = held.values()
     return control.exchange({"epochs": epochs, "pool": late - early, "resident": last - warm})
@@ -167,7 +167,7 @@ def back_to_back(path: Path, topology: Topology, calls: int = 20, laps: int = 7)
     comm = dgcl.build_comm_info(
         problem and problem.graph, topology, part=problem and problem.part, method="direct"
     )
-    exchanges: dict[str, Exchange] = {"halo": HaloExchange(comm), "gloo-halo": GlooHaloExchange(comm)}
+    exchanges: dict[str, Measured] = {"halo": HaloCalls(comm), "gloo-halo": GlooHaloCalls(comm)}
     rows, gradients = torch.ones(comm.num_owned, WIDTH), torch.ones(comm.num_local, WIDTH)
     meeting = Flags(control, 300.0)
     seconds: dict[str, list[float]] = {f"{name} {verb}": [] for name in exchanges for verb in VERBS}

@@ -10,11 +10,11 @@ import torch
 from performance_terms import GRAPHS, VERBS, WIDTH, pick, table
 
 import dgcl
-from dgcl.bench.exchange import Exchange, HaloExchange, PlannedExchange
 from dgcl.bench.flags import Flags
 from dgcl.bench.lanes import ExchangeLane
 from dgcl.bench.problems import load_problem
 from dgcl.bench.records import Line
+from dgcl.bench.transports import Baseline, HaloCalls, Measured
 from dgcl.ranks.context import context
 from dgcl.topology import Topology
 from dgcl.transport.shared_memory.tasks import CallRecord
@@ -64,7 +64,7 @@ def profile(path: Path, topology: Topology, laps: int) -> dict[str, dict[str, fl
     problem = load_problem(path) if control.rank == 0 else None
     comm = dgcl.build_comm_info(problem and problem.graph, topology, part=problem and problem.part)
     meeting = Flags(control, 300.0)
-    exchanges: dict[str, Exchange] = {"halo": HaloExchange(comm), "auto": PlannedExchange(comm)}
+    exchanges: dict[str, Measured] = {"halo": HaloCalls(comm), "auto": Baseline(comm)}
     records: list[CallRecord] = []
     found: dict[str, list[list[float]]] = {}
     for name, exchange in exchanges.items():
@@ -73,7 +73,7 @@ def profile(path: Path, topology: Topology, laps: int) -> dict[str, dict[str, fl
         for lap in range(laps + 2):
             for number, verb in enumerate(VERBS):
                 records.clear()
-                comm._runtime.record_calls(records.append)
+                comm.transport.runtime.record_calls(records.append)
                 times = lane.run(number, lap, 1)
                 (record,) = records
                 assert times.wrong == 0
@@ -88,7 +88,7 @@ def profile(path: Path, topology: Topology, laps: int) -> dict[str, dict[str, fl
                 ]
                 if lap >= 2:
                     found.setdefault(f"{name} {verb}", []).append(means)
-    comm._runtime.record_calls(None)
+    comm.transport.runtime.record_calls(None)
     meeting.close()
     comm.close()
     return {

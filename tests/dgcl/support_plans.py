@@ -11,7 +11,9 @@ import numpy as np
 
 from dgcl.graph import Graph, as_graph
 from dgcl.planner import Plan, Relation, Trees
+from dgcl.prepare.shares import Share
 from dgcl.program import Program, compile_programs
+from dgcl.program.exchange import Exchange
 from dgcl.program.verify import verify_programs
 from dgcl.relation import Demand, ItemClasses, build_classes, halo_demand
 from dgcl.relation.local_graph import build_local_graphs
@@ -175,13 +177,14 @@ class World:
                 rows[trees.edge_src[edge], trees.edge_dst[edge]] += trees.tree_count[tree]
         return rows
 
-    def shares(self) -> list[tuple[Any, ...]]:
-        """Per rank what a Communicator takes first: program, plan, local graph, (vertices, edges)."""
+    def shares(self, *others: tuple[str, World]) -> list[Share]:
+        """What each rank needs of this world's exchange, and of those of ``others``, by their names."""
         rows = [(program.owned_ids, program.halo_ids) for program in self.programs]
         sizes = (self.graph.num_nodes, self.graph.num_edges)
+        named = (("halo", self), *others)
         return [
-            (program, self.plan, local, sizes)
-            for program, local in zip(self.programs, build_local_graphs(self.graph, rows), strict=True)
+            Share(tuple(Exchange(name, each.plan, each.programs[rank]) for name, each in named), local, sizes)
+            for rank, local in enumerate(build_local_graphs(self.graph, rows))
         ]
 
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.build import connect_shares
 from dgcl.communicator import Communicator
+from dgcl.prepare.shares import Share
 from dgcl.ranks.context import context
 from tests.dgcl.support_plans import World
 
 
-def join(shares: list[tuple[Any, ...]], timeout: float = 20.0) -> Communicator:
+def join(
+    shares: list[Share], timeout: float = 20.0, channel: str = "auto", device: Any = None
+) -> Communicator:
     """This rank's communicator for its share of a world; collective."""
-    control = context.require_control()
-    program, plan, local, sizes = shares[control.rank]
-    comm = Communicator(program, plan, local, sizes, control, timeout)
-    context.communicator = comm
-    context.opened.add(comm)
-    return comm
+    rank = context.require_control().rank
+    return connect_shares(shares[rank], Communicator, timeout, channel, device)
 
 
 def on_threads(world: World, function: Callable[[Communicator], Any], timeout: float = 20.0) -> list[Any]:

@@ -295,7 +295,7 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
             build(part=PARTS)
         return raised.value
 
-    monkeypatch.setattr("dgcl.communicator.connect_device", refuse)
+    monkeypatch.setattr("dgcl.transport.connect.connect_device", refuse)
     errors = dgcl.launch(attempt, 3)
     assert len(errors) == len(runtimes) == 3
     assert all(runtime.closed for runtime in runtimes)

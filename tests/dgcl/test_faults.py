@@ -89,7 +89,7 @@ def stop_and_go(channel: Connection, shares: list[Any], timeout: float) -> None:
     except CommError as error:
         channel.send(describe(error))
         late = str(error)
-    blocks = comm._runtime.pool
+    blocks = comm.transport.runtime.pool
     others = [torch.full((comm.num_local,), 7) for _ in range(5)]
     channel.recv()  # the stopped rank has been continued, and has found out
     assert all(torch.equal(result, local_ids(comm) * step) for step, result in enumerate(kept))
@@ -361,7 +361,7 @@ def test_a_rank_that_did_its_part_and_left_is_not_missed() -> None:
             comm.close()
             left.set()
             return
-        peers = comm._runtime._peers
+        peers = comm.transport.runtime._peers
 
         def look() -> None:
             looks.set()
@@ -452,7 +452,7 @@ def test_progress_puts_the_deadline_off() -> None:
 def test_memory_that_is_not_there_stops_the_others_at_once() -> None:
     def run(comm: Communicator) -> None:
         if comm.rank == 1:
-            comm._runtime.pool._file.grow = no_memory  # type: ignore[method-assign]
+            comm.transport.runtime.pool._file.grow = no_memory  # type: ignore[method-assign]
         comm.expand(torch.zeros(comm.num_owned, 1 << 20))
 
     def no_memory(num_bytes: int) -> Any:

@@ -24,6 +24,7 @@ from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
 from dgcl.bench.turns import Contender, Lane, World, measure_case
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
+from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.cuda.through_host import HostExchange
 
 if TYPE_CHECKING:
@@ -170,10 +171,10 @@ def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tupl
     """
     needs, rows = Needs(comm), Rows(comm)
     if method == "gather":
-        assert comm._on_device is not None
-        if isinstance(comm._on_device, HostExchange) or comm._runtime.any_remote:
+        transport = device_transport(comm)
+        if not transport.shares_memory:
             raise ValueError("ranks share no memory")
-        gathering = GatherLane(comm, comm._on_device.device, needs, rows, clock, meeting)
+        gathering = GatherLane(comm, transport.device, needs, rows, clock, meeting)
         gathering.prepare(1, torch.float32, 1)
         return gathering, "the ranks' meeting between packing and copying is not timed"
     if method == "gloo":
@@ -186,10 +187,15 @@ def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tupl
     return ExchangeLane(comm, nccl_exchange(comm, needs), rows, clock, meeting), ""
 
 
+def device_transport(comm: Communicator) -> DeviceExchange | HostExchange:
+    """The transport of a communicator whose rows are on a device."""
+    assert isinstance(comm.transport, (DeviceExchange, HostExchange)), type(comm.transport)
+    return comm.transport
+
+
 def _ranks_on_device(comm: Communicator) -> tuple[int, bool]:
     """How many ranks share this rank's device, and whether this is the first of them."""
-    assert comm._on_device is not None
-    devices = comm._on_device.devices
+    devices = device_transport(comm).devices
     mine = [rank for rank, each in enumerate(devices) if each == devices[comm.rank]]
     return len(mine), mine[0] == comm.rank
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.program.exchange import HALO
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -23,14 +25,15 @@ class Needs:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        schedule, world_size = comm._program.expand, comm.world_size
-        if comm.plan.num_stages > 1 or comm._program.num_relay:
+        program, world_size = comm.exchanges[HALO].program, comm.world_size
+        schedule = program.expand
+        if comm.plan.num_stages > 1 or program.num_relay:
             raise ValueError("peers are measured in the numbering of a direct plan")
         self.sends, self.receives = [0] * world_size, [0] * world_size
         pieces = [np.zeros(0, np.int64) for _ in range(world_size)]
         for i, peer in enumerate(schedule.send_peer.tolist()):
             first, count = int(schedule.send_from[i, 0]), int(schedule.send_count[i, 0])
-            pieces[peer] = comm._program.send_rows[first : first + count].astype(np.int64)
+            pieces[peer] = program.send_rows[first : first + count].astype(np.int64)
             self.sends[peer] = count
         for i, peer in enumerate(schedule.recv_peer.tolist()):
             self.receives[peer] = int(schedule.recv_count[i, 0])

@@ -32,6 +32,7 @@ module                                          what
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def connect_device(
-    program: Program,
+    programs: Mapping[str, Program],
     control: Control,
     timeout: float,
     device: Device | None,
@@ -59,7 +60,7 @@ def connect_device(
     (:mod:`dgcl.transport.cuda.network`); where that is not there, all rows go through the hosts, by their ``runtime``.
 
     Args:
-        program, control, timeout, device, runtime: Of this rank.
+        programs, control, timeout, device, runtime: Of this rank.
         channel: As in :func:`dgcl.build_comm_info`.
     """
     if device is None:
@@ -69,15 +70,15 @@ def connect_device(
     from dgcl.transport.cuda.exchange import DeviceExchange
 
     if not runtime.any_remote:
-        return DeviceExchange(program, control, timeout, device)
+        return DeviceExchange(programs, control, timeout, device, runtime=runtime)
     from dgcl.transport.cuda.network import join_network
     from dgcl.transport.cuda.through_host import HostExchange
 
-    network, why = join_network(program, control, device, runtime, timeout, channel)
+    network, why = join_network(tuple(programs.values()), control, device, runtime, timeout, channel)
     if network is None:
-        return HostExchange(program, control, device, runtime, why)
+        return HostExchange(programs, control, device, runtime, why)
     try:
-        return DeviceExchange(program, control, timeout, device, network)
+        return DeviceExchange(programs, control, timeout, device, network, runtime)
     except BaseException:
         network.abort()  # nobody else closes its channel
         raise

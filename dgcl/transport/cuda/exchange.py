@@ -24,6 +24,9 @@ import logging
 import math
 import os
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,17 +36,21 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.transport.base import WholeCalls
 from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, CudaError, Device
-from dgcl.transport.cuda.network import Network
+from dgcl.transport.cuda.network import Network, peers_of
 from dgcl.transport.cuda.operations import Operations, enter_parameters
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
+from dgcl.transport.cuda.staged_rows import rows_to_peers, staged_row_counts
 from dgcl.transport.cuda.watchdog import Watchdog
+from dgcl.transport.describe import profiled
+from dgcl.transport.memory import MemoryReport, predict_memory
+from dgcl.transport.shared_memory import Runtime
 from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.dtypes import row_type
-from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.segments import SegmentFile
 from dgcl.transport.shared_memory.waits import pack_tag
@@ -55,43 +62,52 @@ _LIKELY_ROW_BYTES = 512
 _MOST_RESERVED = 256 << 20
 
 
-class DeviceExchange:
-    """One rank's side of a communicator on a device. Construction is collective.
+class DeviceExchange(WholeCalls):
+    """The transport of a rank whose rows are on a device. Construction is collective.
 
     Args:
-        program: This rank's program.
+        programs: This rank's programs by the names of their exchanges.
         control: The control plane.
         timeout: Seconds without progress on the device after which a call has failed.
         device: This rank's device.
         network: Joins it to ranks on other machines; None: all share memory.
+        runtime: The host's, which fails and is closed with this; None: there is none.
 
     Attributes:
-        bytes_sent: ``(2, P)`` int64: bytes that calls so far write to each peer, by expand and by fold.
+        bytes_sent: ``(E, 2, P)`` int64: bytes that calls so far write to each peer, by exchange and verb.
         pool: The rank's buffers.
-        staged_rows: Rows that leave by staging memory, in an expand and in a fold: to ranks out of reach.
+        device, shares_memory: This rank's; whether all ranks reach each other's memory.
+        staged_rows: Of each exchange the rows that leave by staging memory, in an expand and in a fold: to ranks out of
+            reach.
     """
 
     def __init__(
         self,
-        program: Program,
+        programs: Mapping[str, Program],
         control: Control,
         timeout: float,
         device: Device,
         network: Network | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        check_agreement(control, program)
-        self._program, self._device, self._timeout = program, device, timeout
+        check_agreement(control, programs)
+        # Done flags count the stages of the longest program (dgcl.transport.shared_memory.control_page).
+        num_stages = max(program.num_stages for program in programs.values())
+        programs = {name: replace(each, num_stages=num_stages) for name, each in programs.items()}
+        self._programs = tuple(programs.values())
+        self._rank, self.device, self._timeout, self._runtime = control.rank, device, timeout, runtime
         self._process = os.getpid()
         self._file = SegmentFile()
-        control_page = ControlPage.create(self._file, program.world_size)
-        peers = _peers(control, self._file, control_page, network)
+        self.shares_memory = network is None
+        control_page = ControlPage.create(self._file, control.world_size)
+        peers = peers_of(control, self._file, control_page, network)
         with device.current():
             self._connections = connect(device, control, network)
         self.pool = DevicePool(device, self._connections.directory.add)
         with device.current():
             self._reserve(control)
         self._watchdog = Watchdog(
-            self._connections, self.pool, program, control_page, peers, timeout, network
+            self._connections, self.pool, programs, control_page, peers, timeout, network
         )
         self._control_page, self._peers, self._network = control_page, peers, network
         addresses, endpoint = self._connections.addresses, self._connections.endpoint
@@ -100,15 +116,8 @@ class DeviceExchange:
             with device.current():
                 copies = [device.driver.create_stream() if addresses.staged else 0 for _ in range(2)]
             self._other_streams = [*copies, 0 if endpoint is None else endpoint.stream]
-        self.staged_rows = [
-            int(
-                schedule.send_count[
-                    np.isin(schedule.send_peer, list(addresses.staged | addresses.partners))
-                ].sum()
-            )
-            for schedule in (program.expand, program.fold)
-        ]
-        self._kinds: dict[tuple[int, int, str, int], Operations] = {}
+        self.staged_rows = staged_row_counts(self._programs, addresses.staged | addresses.partners)
+        self._kinds: dict[tuple[int, int, int, str, int], Operations] = {}
         with device.current():
             self._switched = device.driver.create_event()
             self._ended = device.driver.create_event()
@@ -127,37 +136,34 @@ class DeviceExchange:
             _log.info(
                 "rank %d shares a GPU with other threads of its process: start it with CUDA_MODULE_LOADING=EAGER, or "
                 "a kernel that is loaded when it is first used may wait for a wait that it would end",
-                program.rank,
+                self._rank,
             )
-        self.bytes_sent = np.zeros((2, program.world_size), np.int64)
-        self._rows_to = np.zeros((2, program.world_size), np.int64)
-        for verb, schedule in enumerate((program.expand, program.fold)):
-            np.add.at(self._rows_to[verb], schedule.send_peer, schedule.send_count.sum(1))
+        self.bytes_sent = np.zeros((len(programs), 2, control.world_size), np.int64)
+        self._rows_to = rows_to_peers(self._programs)
 
     def _reserve(self, control: Control) -> None:
         """Allocate what first calls are likely to need; peers open it now, while no kernel runs that could delay them."""
-        program = self._program
-        rows = program.num_local + program.num_relay + program.num_arrivals
+        rows = max(each.num_local + each.num_relay + each.num_arrivals for each in self._programs)
         try:
             block = self.pool.allocate(min(2 * rows * _LIKELY_ROW_BYTES, _MOST_RESERVED), 0)
             self.pool.release(block)
         except MemoryError:  # calls may need less
-            _log.debug("rank %d: no memory to reserve", program.rank)
+            _log.debug("rank %d: no memory to reserve", self._rank)
         control.barrier()
         self._connections.map_new()
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
-        with self._device.current():
-            return self._expand(rows)
+        with self.device.current(), profiled(self._programs[exchange], "expand", rows):
+            return self._expand(rows, exchange)
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
-        with self._device.current():
-            return self._fold(rows)
+        with self.device.current(), profiled(self._programs[exchange], "fold", rows):
+            return self._fold(rows, exchange)
 
-    def _expand(self, rows: Tensor) -> Tensor:
-        program = self._program
+    def _expand(self, rows: Tensor, exchange: int) -> Tensor:
+        program = self._programs[exchange]
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         stream = self._begin()
         rows = rows.contiguous()
@@ -165,22 +171,22 @@ class DeviceExchange:
         relay = self._scratch(program.num_relay * kind.row_bytes, stream)
         result = self._as_tensor(buffer, (program.num_local, *rows.shape[1:]), rows.dtype)
         # Blocks lie at multiples of 256 bytes, here and at the peers.
-        operations = self._operations(EXPAND, kind.row_bytes, rows.dtype, unit_of(kind.row_bytes))
+        operations = self._operations(exchange, EXPAND, kind.row_bytes, rows.dtype, unit_of(kind.row_bytes))
         second = relay.address if relay else buffer.address
-        staging = self._scratch(self.staged_rows[EXPAND] * kind.row_bytes, stream)
+        staging = self._scratch(self.staged_rows[exchange][EXPAND] * kind.row_bytes, stream)
         bases = buffer.address, second, staging.address if staging else 0
         parameters = enter_parameters(
-            pack_tag(EXPAND, kind), buffer.address, second, 0, bases[2], buffer, relay
+            pack_tag(EXPAND, kind, exchange), buffer.address, second, 0, bases[2], buffer, relay
         )
         copy = buffer.address, rows.data_ptr()
-        self._enqueue(EXPAND, operations, stream, parameters, copy, bases, rows, kind.row_bytes)
+        self._enqueue(exchange, EXPAND, operations, stream, parameters, copy, bases, rows, kind.row_bytes)
         for scratch in (relay, staging):
             if scratch is not None:
                 self.pool.release(scratch)
         return result
 
-    def _fold(self, rows: Tensor) -> Tensor:
-        program = self._program
+    def _fold(self, rows: Tensor, exchange: int) -> Tensor:
+        program = self._programs[exchange]
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         stream = self._begin()
         rows = rows.contiguous()
@@ -188,36 +194,42 @@ class DeviceExchange:
         buffer = self.pool.allocate(program.num_owned * kind.row_bytes, stream)
         result = self._as_tensor(buffer, (program.num_owned, *rows.shape[1:]), rows.dtype)
         unit = unit_of(kind.row_bytes, rows.data_ptr(), item_bytes=rows.dtype.itemsize)
-        operations = self._operations(FOLD, kind.row_bytes, rows.dtype, unit)
-        staging = self._scratch(self.staged_rows[FOLD] * kind.row_bytes, stream)
+        operations = self._operations(exchange, FOLD, kind.row_bytes, rows.dtype, unit)
+        staging = self._scratch(self.staged_rows[exchange][FOLD] * kind.row_bytes, stream)
         bases = arrivals.address, arrivals.address, staging.address if staging else 0
         parameters = enter_parameters(
-            pack_tag(FOLD, kind), rows.data_ptr(), arrivals.address, buffer.address, bases[2], arrivals, None
+            pack_tag(FOLD, kind, exchange),
+            rows.data_ptr(),
+            arrivals.address,
+            buffer.address,
+            bases[2],
+            arrivals,
+            None,
         )
-        self._enqueue(FOLD, operations, stream, parameters, (0, 0), bases, rows, kind.row_bytes)
+        self._enqueue(exchange, FOLD, operations, stream, parameters, (0, 0), bases, rows, kind.row_bytes)
         self.pool.release(arrivals)
         if staging is not None:
             self.pool.release(staging)
         return result
 
-    @property
-    def device(self) -> Device:
-        """This rank's."""
-        return self._device
-
-    @property
-    def reasons(self) -> list[str]:
+    def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
         if self._network is None:
             return self._connections.reasons
         return [self._network.reason(peer) or why for peer, why in enumerate(self._connections.reasons)]
+
+    def memory(
+        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
+    ) -> MemoryReport:
+        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+        return predict_memory(self._programs, widths, dtype, staged_rows=self.staged_rows, **kinds)
 
     @property
     def devices(self) -> list[str]:
         """UUID of each rank's device; equal for ranks that share one."""
         return [descriptor.uuid for descriptor in self._connections.descriptors]
 
-    def use_on(self, rows: Tensor, stream: int) -> None:
+    def record_stream(self, rows: Tensor, stream: int) -> None:
         """Say that a result is read on another stream than that of the calls, and may be freed before that is done.
 
         Args:
@@ -228,8 +240,8 @@ class DeviceExchange:
 
     def synchronize(self) -> None:
         """Wait on the host until the current stream has done everything, and raise what went wrong."""
-        with self._device.current():
-            self._device.driver.synchronize_stream(self._device.tensors.current_stream())
+        with self.device.current():
+            self.device.driver.synchronize_stream(self.device.tensors.current_stream())
         if self._watchdog.failure is None and self._watchdog.unfinished:
             self._watchdog.name_fault()
         self.check_usable()
@@ -238,10 +250,12 @@ class DeviceExchange:
         """Poison the communicator, tell the peers why, and let the device stop."""
         if not self._closed and os.getpid() == self._process:
             self._watchdog.fail(error)
+        if self._runtime is not None:
+            self._runtime.fail(error)
 
     def check_usable(self) -> None:
         """Raise unless a call can be made now."""
-        rank = self._program.rank
+        rank = self._rank
         if os.getpid() != self._process:
             raise ValueError(
                 f"rank {rank}: this process is a fork of the rank's process {self._process}, which alone may use "
@@ -258,17 +272,20 @@ class DeviceExchange:
                 "and build a new one"
             )
 
-    def poison(self) -> None:
-        """Nothing: free blocks may still be read by work that is queued."""
-
     def close(self) -> None:
         """Leave when the device has done this rank's calls. Idempotent, not collective; results stay valid."""
         if self._closed:
             return
         self._closed = True
-        if os.getpid() != self._process:
-            return
-        with self._device.current():
+        try:
+            if os.getpid() == self._process:
+                self._leave()
+        finally:
+            if self._runtime is not None:
+                self._runtime.close()
+
+    def _leave(self) -> None:
+        with self.device.current():
             self._wait_for_calls()
             if self._network is not None and self._watchdog.failure is None:
                 self._network.leave(self._connections.page.finished())
@@ -284,17 +301,17 @@ class DeviceExchange:
         if self._call == 0:
             return
         end = time.monotonic() + self._timeout + 5.0
-        while not self._device.driver.has_happened(self._ended) and time.monotonic() < end:
+        while not self.device.driver.has_happened(self._ended) and time.monotonic() < end:
             time.sleep(_CLOSE_POLL)
 
     def _begin(self) -> int:
         """Check that a call may be made, and put its stream behind that of the last call; returns the handle."""
         self.check_usable()
-        driver, pool = self._device.driver, self.pool
-        stream = self._device.tensors.current_stream()
+        driver, pool = self.device.driver, self.pool
+        stream = self.device.tensors.current_stream()
         if self._shared and stream in DEFAULT_STREAMS:
             raise ValueError(
-                f"rank {self._program.rank} and rank {self._shared[0]} are threads of one process, share a GPU, "
+                f"rank {self._rank} and rank {self._shared[0]} are threads of one process, share a GPU, "
                 "and would share its default stream, where each waits for the other for ever; let every such "
                 "rank run under torch.cuda.stream(torch.cuda.Stream())"
             )
@@ -302,7 +319,7 @@ class DeviceExchange:
         if pool.capturing:
             if self._connections.addresses.staged:
                 raise RuntimeError(
-                    f"rank {self._program.rank} exchanges rows with some ranks through the host's memory; such a "
+                    f"rank {self._rank} exchanges rows with some ranks through the host's memory; such a "
                     "call cannot be captured into a CUDA graph"
                 )
             self._stream_waits = False
@@ -316,8 +333,10 @@ class DeviceExchange:
     def _scratch(self, num_bytes: int, stream: int) -> Block | None:
         return self.pool.allocate(num_bytes, stream) if num_bytes else None
 
-    def _operations(self, verb: int, row_bytes: int, dtype: torch.dtype, unit: int) -> Operations:
-        key = (verb, row_bytes, str(dtype) if verb == FOLD else "", unit)
+    def _operations(
+        self, exchange: int, verb: int, row_bytes: int, dtype: torch.dtype, unit: int
+    ) -> Operations:
+        key = (exchange, verb, row_bytes, str(dtype) if verb == FOLD else "", unit)
         if key not in self._kinds:
             if self.pool.capturing:
                 raise RuntimeError(
@@ -327,8 +346,8 @@ class DeviceExchange:
             kind = row_type(dtype, row_bytes // dtype.itemsize)
             connections = self._connections
             self._kinds[key] = Operations(
-                self._device,
-                self._program,
+                self.device,
+                self._programs[exchange],
                 verb,
                 connections.addresses,
                 connections.tables,
@@ -341,6 +360,7 @@ class DeviceExchange:
 
     def _enqueue(
         self,
+        exchange: int,
         verb: int,
         operations: Operations,
         stream: int,
@@ -350,8 +370,8 @@ class DeviceExchange:
         rows: Tensor,
         row_bytes: int,
     ) -> None:
-        driver, tables = self._device.driver, self._connections.tables
-        self._device.tensors.keep(rows, stream)
+        driver, tables = self.device.driver, self._connections.tables
+        self.device.tensors.keep(rows, stream)
         if not self.pool.capturing:
             self._call += 1
             if not driver.has_happened(tables.event):
@@ -362,28 +382,18 @@ class DeviceExchange:
             if not self.pool.capturing:
                 driver.record_event(self._ended, stream)
         except CudaError as error:
-            self.fail(CommError(f"rank {self._program.rank}: a call could not be enqueued: {error}"))
+            self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {error}"))
             raise
         except CommError as error:
-            self.fail(CommError(f"rank {self._program.rank}: a call could not be enqueued: {error}"))
+            self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {error}"))
             self.check_usable()
         if not self.pool.capturing:
-            self.bytes_sent[verb] += self._rows_to[verb] * row_bytes
+            self.bytes_sent[exchange, verb] += self._rows_to[exchange, verb] * row_bytes
 
     def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor over a block, which goes back to the pool when the tensor's storage dies."""
         num_bytes = math.prod(shape) * dtype.itemsize
         memory = self.pool.tensor_over(block, max(num_bytes, 1))
         if num_bytes == 0:
-            return torch.empty(shape, dtype=dtype, device=self._device.tensors.device)
+            return torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
         return memory.view(dtype).view(shape)
-
-
-def _peers(control: Control, file: SegmentFile, control_page: ControlPage, network: Network | None) -> Peers:
-    """The other ranks: those of this machine by their memory, the others by the control pages that stand in for them."""
-    if network is None:
-        return Peers(control, file, control_page, "memory")
-    peers = Peers(control, file, control_page, network.channel)
-    for peer in network.remote:
-        peers.control_pages[peer] = network.stand_in(peer)
-    return peers

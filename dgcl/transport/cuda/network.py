@@ -8,6 +8,7 @@ why, who has left, whose connection broke.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,6 +20,8 @@ from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.message_channel import MessageChannel
 from dgcl.transport.cuda.nccl import open_nccl
 from dgcl.transport.shared_memory.control_page import CLOSED, ControlPage
+from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.segments import SegmentFile
 
 if TYPE_CHECKING:
     from dgcl.transport.shared_memory import Runtime
@@ -32,7 +35,7 @@ class Network:
     """What joins a rank to those that it shares no memory with.
 
     Args:
-        program: This rank's.
+        programs: This rank's, of all exchanges.
         runtime: The host's, whose channel carries news.
         wire: For rows; None where no rank has any to send to another machine.
         channel: What the user has asked for.
@@ -42,10 +45,12 @@ class Network:
         partners: Those of them with which it exchanges rows.
     """
 
-    def __init__(self, program: Program, runtime: Runtime, wire: MessageChannel | None, channel: str) -> None:
+    def __init__(
+        self, programs: Sequence[Program], runtime: Runtime, wire: MessageChannel | None, channel: str
+    ) -> None:
         self._runtime, self.messages, self.channel = runtime, wire, channel
         self.remote = frozenset(runtime.peers.remote.tolist())
-        self.partners = partners_of(program, self.remote)
+        self.partners = partners_of(programs, self.remote)
 
     def stand_in(self, peer: int) -> ControlPage:
         """The control page on which the host writes what a remote rank tells."""
@@ -94,10 +99,11 @@ class Network:
         return None if why is None else f"has died or its connection broke ({why})"
 
 
-def partners_of(program: Program, remote: frozenset[int]) -> frozenset[int]:
+def partners_of(programs: Sequence[Program], remote: frozenset[int]) -> frozenset[int]:
     """The ranks of ``remote`` with which a rank exchanges rows."""
     ends = [
         each
+        for program in programs
         for schedule in (program.expand, program.fold)
         for each in (schedule.send_peer, schedule.recv_peer)
     ]
@@ -105,20 +111,25 @@ def partners_of(program: Program, remote: frozenset[int]) -> frozenset[int]:
 
 
 def join_network(
-    program: Program, control: Control, device: Device, runtime: Runtime, timeout: float, channel: str
+    programs: Sequence[Program],
+    control: Control,
+    device: Device,
+    runtime: Runtime,
+    timeout: float,
+    channel: str,
 ) -> tuple[Network | None, str]:
     """How rows of devices reach other machines: a network, or None and why they must go through the hosts. Collective.
 
     Args:
-        program, control, device, runtime, timeout: Of the rank.
+        programs, control, device, runtime, timeout: Of the rank.
         channel: As in :func:`dgcl.build_comm_info`; "nccl" or "gloo" ask for one way.
 
     Raises:
         CommError: NCCL was asked for and cannot be had; on every rank.
     """
-    partners = partners_of(program, frozenset(runtime.peers.remote.tolist()))
+    partners = partners_of(programs, frozenset(runtime.peers.remote.tolist()))
     if not any(control.exchange(bool(partners))):
-        return Network(program, runtime, None, channel), ""
+        return Network(programs, runtime, None, channel), ""
     if channel == "gloo":
         return None, "asked for"
     wire, why = open_nccl(control, device, partners, timeout, channel == "nccl")
@@ -126,4 +137,16 @@ def join_network(
         raise CommError(
             f'channel="nccl" cannot be had: {why}; use channel="auto", by which rows go through the hosts'
         )
-    return (None, why) if wire is None else (Network(program, runtime, wire, channel), "")
+    return (None, why) if wire is None else (Network(programs, runtime, wire, channel), "")
+
+
+def peers_of(
+    control: Control, file: SegmentFile, control_page: ControlPage, network: Network | None
+) -> Peers:
+    """The other ranks: those of this machine by their memory, the others by the control pages that stand in for them."""
+    if network is None:
+        return Peers(control, file, control_page, "memory")
+    peers = Peers(control, file, control_page, network.channel)
+    for peer in network.remote:
+        peers.control_pages[peer] = network.stand_in(peer)
+    return peers

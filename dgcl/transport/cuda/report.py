@@ -5,13 +5,14 @@ The messages are those of :mod:`dgcl.transport.shared_memory.executor`, from a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dgcl.errors import DisagreementError
 from dgcl.kernels.cuda_tables import CALL
-from dgcl.program.model import Program
+from dgcl.program.model import Program, Schedule
 from dgcl.transport.cuda.control_block import Snapshot
-from dgcl.transport.shared_memory.waits import VERBS, count_rows, unpack_tag
+from dgcl.transport.shared_memory.tasks import call_label
+from dgcl.transport.shared_memory.waits import count_rows, exchange_of_tag, unpack_tag, verb_of_tag
 
 _MOST_WAITS = 5  # in a message
 
@@ -19,25 +20,26 @@ _MOST_WAITS = 5  # in a message
 Wait = tuple[int, int, str]
 
 
-def verb_of(tag: int) -> int:
-    """EXPAND or FOLD."""
-    return (tag >> 56) & 1
+def schedule_of(programs: Sequence[Program], tag: int) -> Schedule:
+    """What a rank sends and receives in a call with this tag."""
+    program = programs[exchange_of_tag(tag)]
+    return (program.expand, program.fold)[verb_of_tag(tag)]
 
 
-def place(program: Program, call: int, tag: int) -> str:
-    """Where a rank is, as messages begin."""
-    return f"rank {program.rank}, {VERBS[verb_of(tag)]} (call {call})"
+def place(rank: int, names: Sequence[str], call: int, tag: int) -> str:
+    """Where a rank is, as messages begin; ``names`` are those of the exchanges."""
+    return f"rank {rank}, {call_label(exchange_of_tag(tag), verb_of_tag(tag), names)} (call {call})"
 
 
-def awaited(program: Program, look: Snapshot, tag: int) -> list[Wait]:
+def awaited(programs: Sequence[Program], look: Snapshot, tag: int) -> list[Wait]:
     """What this rank's current call still needs of its peers; the earliest stage first."""
     call = look.state(CALL)
-    schedule = (program.expand, program.fold)[verb_of(tag)]
+    schedule, num_stages = schedule_of(programs, tag), programs[0].num_stages
     waits: list[Wait] = []
     for peer, stage, count in zip(
         schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
     ):
-        if look.done(peer) < call * program.num_stages + stage + 1:
+        if look.done(peer) < call * num_stages + stage + 1:
             waits.append((stage, peer, f"stage {stage}: {count_rows(count)} missing from rank {peer}"))
     for peer, stage, count in zip(
         schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
@@ -63,7 +65,7 @@ def suspects(waits: list[Wait], look: Snapshot) -> str:
 
 
 def differing(
-    program: Program, look: Snapshot, tag: int, peers: Iterable[int], staged: frozenset[int]
+    rank: int, names: Sequence[str], look: Snapshot, tag: int, peers: Iterable[int], staged: frozenset[int]
 ) -> DisagreementError | None:
     """Which of some peers, whom this rank's call needs, makes another call; None: nobody.
 
@@ -73,14 +75,14 @@ def differing(
     for peer in peers:
         theirs, their_tag = look.ready(peer)
         if (theirs > call and peer not in staged) or (theirs == call and their_tag != tag):
-            what = f"rank {peer} is in call {theirs}: {unpack_tag(their_tag)}"
-            return disagreement(program, call, tag, what)
+            what = f"rank {peer} is in call {theirs}: {unpack_tag(their_tag, names)}"
+            return disagreement(rank, names, call, tag, what)
     return None
 
 
-def disagreement(program: Program, call: int, tag: int, others: str) -> DisagreementError:
+def disagreement(rank: int, names: Sequence[str], call: int, tag: int, others: str) -> DisagreementError:
     """The error; ``others`` says who does what instead."""
     return DisagreementError(
-        f"ranks make different calls: rank {program.rank} is in call {call}: {unpack_tag(tag)}; {others}. "
+        f"ranks make different calls: rank {rank} is in call {call}: {unpack_tag(tag, names)}; {others}. "
         "Every rank must make the same calls with the same row shape and dtype, in the same order"
     )

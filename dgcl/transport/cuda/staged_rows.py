@@ -8,7 +8,7 @@ there, and both are given the addresses of a call's buffers when it is enqueued.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,3 +89,23 @@ class StagedRows:
         """Set a flag behind all that the stream did before."""
         table = self._kind.upload(records(FLAG, [flag]))
         self._launch("signal", 1, self._kind.addresses.state, table, 1, stream=stream)
+
+
+def staged_row_counts(programs: Sequence[Program], peers: frozenset[int]) -> list[list[int]]:
+    """Of each exchange the rows that leave for some peers in an expand and in a fold."""
+    return [
+        [
+            int(schedule.send_count[np.isin(schedule.send_peer, list(peers))].sum())
+            for schedule in (program.expand, program.fold)
+        ]
+        for program in programs
+    ]
+
+
+def rows_to_peers(programs: Sequence[Program]) -> np.ndarray:
+    """``(E, 2, P)`` int64: rows that a call of each exchange and verb sends to each peer."""
+    rows = np.zeros((len(programs), 2, programs[0].world_size), np.int64)
+    for exchange, program in enumerate(programs):
+        for verb, schedule in enumerate((program.expand, program.fold)):
+            np.add.at(rows[exchange, verb], schedule.send_peer, schedule.send_count.sum(1))
+    return rows

@@ -16,6 +16,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,9 @@ from torch import Tensor
 from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.transport.base import WholeCalls
 from dgcl.transport.cuda.gpu import CudaError, Device
+from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory import Runtime
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.pool import Block
@@ -33,31 +37,36 @@ from dgcl.transport.shared_memory.segments import Segment
 _log = logging.getLogger("dgcl")
 
 
-class HostExchange:
-    """One rank's side of a communicator whose devices exchange through their hosts.
+class HostExchange(WholeCalls):
+    """The transport of a rank whose rows are on a device and travel through the hosts.
 
     Args:
-        program: This rank's program.
+        programs: This rank's programs by the names of their exchanges.
         control: The control plane; construction is collective.
         device: This rank's device.
-        runtime: The runtime of the host, which the communicator closes.
+        runtime: The runtime of the host, which is closed with this.
         why: Why rows do not pass the hosts by.
 
     Attributes:
         device: This rank's.
         devices: Which device each rank is on: equal for ranks that share one.
-        bytes_sent: ``(2, P)`` int64: bytes written to each peer, by expand and by fold.
-        staged_rows: Of none: rows that leave the host need no memory beside.
-        reasons: For each rank how rows travel to and from it, and why.
+        bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer, by exchange and verb.
+        shares_memory: Whether all ranks reach each other's memory: not on this way.
     """
 
     def __init__(
-        self, program: Program, control: Control, device: Device, runtime: Runtime, why: str = ""
+        self,
+        programs: Mapping[str, Program],
+        control: Control,
+        device: Device,
+        runtime: Runtime,
+        why: str = "",
     ) -> None:
-        self._program, self.device, self._runtime = program, device, runtime
+        self._programs, self.device, self._runtime = tuple(programs.values()), device, runtime
+        self._rank = control.rank
         self.devices: list[str] = control.exchange(device.uuid)
         self.bytes_sent: np.ndarray = runtime.bytes_sent
-        self.staged_rows = (0, 0)
+        self.shares_memory = False
         self._locked: dict[int, Segment] = {}
         self._may_lock = True
         self._rising: deque[tuple[int, Block]] = (
@@ -65,43 +74,53 @@ class HostExchange:
         )  # blocks that copies to the device read, and their events
         self._events: list[int] = []
         self._closed = False
-        if program.rank == 0:
+        if self._rank == 0:
             _log.info(
                 "ranks share no memory, or are not to use it: rows of devices go through the hosts' memory, and "
                 "between hosts through the network%s",
                 f" ({why})" if why else "",
             )
         through = f"through the hosts{f' ({why})' if why else ''}"
-        self.reasons = [
-            reason if peer == program.rank else f"{reason}; {through}"
+        self._reasons = [
+            reason if peer == self._rank else f"{reason}; {through}"
             for peer, reason in enumerate(runtime.reasons)
         ]
 
-    def expand(self, rows: Tensor) -> Tensor:
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
-        program, runtime = self._program, self._runtime
+        program, runtime = self._programs[exchange], self._runtime
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         with self.device.current():
             stream = self._begin()
-            block = runtime.expand_buffer(kind)
+            block = runtime.expand_buffer(kind, exchange)
             self._bring_down(rows.contiguous(), block, stream)
-            runtime.expand(block, kind)
+            runtime.expand(block, kind, exchange=exchange)
             return self._bring_up(block, (program.num_local, *rows.shape[1:]), rows.dtype, stream)
 
-    def fold(self, rows: Tensor) -> Tensor:
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
-        program, runtime = self._program, self._runtime
+        program, runtime = self._programs[exchange], self._runtime
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         with self.device.current():
             stream = self._begin()
             below = runtime.allocate(program.num_local * kind.row_bytes)
             self._bring_down(rows.contiguous(), below, stream)
-            block = runtime.fold(below.address, kind)
+            block = runtime.fold(below.address, kind, exchange)
             runtime.pool.release(below)
             return self._bring_up(block, (program.num_owned, *rows.shape[1:]), rows.dtype, stream)
 
-    def use_on(self, rows: Tensor, stream: int) -> None:
-        """Nothing to do: results are torch's own memory, which ``record_stream`` of the tensor looks after."""
+    def describe(self) -> list[str]:
+        """For each rank how rows travel to and from it, and why."""
+        return self._reasons
+
+    def memory(
+        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
+    ) -> MemoryReport:
+        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+        return predict_memory(self._programs, widths, dtype, **kinds)
+
+    def record_stream(self, rows: Tensor, stream: int) -> None:
+        """Nothing: results are torch's own memory, which ``record_stream`` of the tensor looks after."""
 
     def synchronize(self) -> None:
         """Wait on the host until the current stream has done everything, and raise what went wrong."""
@@ -117,14 +136,17 @@ class HostExchange:
         """Raise unless a call can be made now."""
         self._runtime.check_usable()
 
-    def poison(self) -> None:
-        """Nothing: free blocks may still be on their way to the device."""
-
     def close(self) -> None:
         """Give up what it holds, when the device has read it. Idempotent, not collective; results stay valid."""
         if self._closed:
             return
         self._closed = True
+        try:
+            self._give_back()
+        finally:
+            self._runtime.close()
+
+    def _give_back(self) -> None:
         with self.device.current():
             try:
                 if self._rising:
@@ -134,7 +156,7 @@ class HostExchange:
                 for segment in self._locked.values():
                     self.device.driver.unregister_host(segment.address)
             except CudaError as error:
-                _log.debug("rank %d: memory is not given back: %s", self._program.rank, error)
+                _log.debug("rank %d: memory is not given back: %s", self._rank, error)
         self._rising.clear()
 
     def _begin(self) -> int:
@@ -144,7 +166,7 @@ class HostExchange:
         stream = self.device.tensors.current_stream()
         if stream and driver.is_capturing(stream):
             raise RuntimeError(
-                f"rank {self._program.rank} exchanges rows through its host; such a call cannot be captured into a "
+                f"rank {self._rank} exchanges rows through its host; such a call cannot be captured into a "
                 "CUDA graph"
             )
         while self._rising and driver.has_happened(self._rising[0][0]):
@@ -164,7 +186,7 @@ class HostExchange:
             driver.copy_to_host(block.address, rows.data_ptr(), rows.nbytes, stream)
             driver.synchronize_stream(stream)
         except CudaError as error:
-            self.fail(CommError(f"rank {self._program.rank}: rows do not come down from the device: {error}"))
+            self.fail(CommError(f"rank {self._rank}: rows do not come down from the device: {error}"))
             raise
 
     def _bring_up(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> Tensor:
@@ -189,4 +211,4 @@ class HostExchange:
             self._locked[segment.address] = segment
         except CudaError as error:
             self._may_lock = False
-            _log.info("rank %d: the driver cannot lock memory of the host: %s", self._program.rank, error)
+            _log.info("rank %d: the driver cannot lock memory of the host: %s", self._rank, error)

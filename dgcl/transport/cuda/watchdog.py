@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
@@ -35,7 +35,7 @@ from dgcl.transport.cuda.control_block import Snapshot
 from dgcl.transport.cuda.gpu import CudaError
 from dgcl.transport.cuda.network import Network
 from dgcl.transport.cuda.pool import DevicePool
-from dgcl.transport.cuda.report import awaited, differing, disagreement, place, suspects, verb_of
+from dgcl.transport.cuda.report import awaited, differing, disagreement, place, schedule_of, suspects
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.peers import Peers
 
@@ -53,7 +53,7 @@ class Watchdog:
     """Looks after one rank. It holds nothing that holds the communicator.
 
     Args:
-        connections, pool, program, control_page, peers: Of the rank.
+        connections, pool, programs, control_page, peers: Of the rank.
         timeout: Seconds without any progress after which a call has failed.
         network: What joins it to other machines; None: nothing.
 
@@ -65,14 +65,16 @@ class Watchdog:
         self,
         connections: Connections,
         pool: DevicePool,
-        program: Program,
+        programs: Mapping[str, Program],
         control_page: ControlPage,
         peers: Peers,
         timeout: float,
         network: Network | None = None,
     ) -> None:
         self._network = network
-        self._connections, self._pool, self._program = connections, pool, program
+        self._connections, self._pool = connections, pool
+        self._names, self._programs = tuple(programs), tuple(programs.values())
+        self._rank = self._programs[0].rank
         self._control_page, self._peers, self._timeout = control_page, peers, timeout
         self.failure: CommError | None = None
         self._failed = threading.Event()
@@ -82,10 +84,10 @@ class Watchdog:
         self._since = self._looked = self._ticked = time.monotonic()
         self._cut_short = False
         self._thread = threading.Thread(
-            target=self._run, name=f"dgcl watchdog of rank {program.rank}", daemon=True
+            target=self._run, name=f"dgcl watchdog of rank {self._rank}", daemon=True
         )
         self._thread.start()
-        guard = threading.Thread(target=self._guard, name=f"dgcl guard of rank {program.rank}", daemon=True)
+        guard = threading.Thread(target=self._guard, name=f"dgcl guard of rank {self._rank}", daemon=True)
         guard.start()
 
     def fail(self, error: CommError) -> None:
@@ -116,7 +118,7 @@ class Watchdog:
             try:
                 self._tick()
             except CudaError as error:
-                self.fail(CommError(f"rank {self._program.rank}: the device failed: {error}"))
+                self.fail(CommError(f"rank {self._rank}: the device failed: {error}"))
                 break
         self._leaving.wait()
         self._give_back()
@@ -129,7 +131,7 @@ class Watchdog:
                 self._cut_short = True
                 _log.warning(
                     "rank %d: the driver has kept its watchdog waiting for %.0f s; stopping the device",
-                    self._program.rank,
+                    self._rank,
                     patience,
                 )
                 if self._network is not None:
@@ -142,7 +144,7 @@ class Watchdog:
             call, tag = self._connections.page.begun()
             self.fail(
                 CommTimeoutError(
-                    f"{place(self._program, call, tag)}: the driver did not answer for {self._timeout:g} s, and "
+                    f"{place(self._rank, self._names, call, tag)}: the driver did not answer for {self._timeout:g} s, and "
                     "the device was stopped; ranks that are threads need CUDA_MODULE_LOADING=EAGER"
                 )
             )
@@ -173,7 +175,7 @@ class Watchdog:
         if report is not None:
             peer, error = report
             # The first reason is passed on, not a chain of them.
-            mine = type(error)(f"rank {self._program.rank} stops because rank {peer} reports: {error}")
+            mine = type(error)(f"rank {self._rank} stops because rank {peer} reports: {error}")
             self._fail(mine, posted=error)
         return report is not None
 
@@ -194,41 +196,43 @@ class Watchdog:
         call, tag = self._connections.page.begun()
         if look is None or look.state(CALL) != call:  # the next call has begun since
             if late:
-                where = place(self._program, call, tag)
+                where = place(self._rank, self._names, call, tag)
                 self.fail(CommTimeoutError(f"{where}: the device has not got on for {self._timeout:g} s"))
             return
         if look.state(FAULT) == DISAGREES:
-            schedule = (self._program.expand, self._program.fold)[verb_of(tag)]
+            schedule = schedule_of(self._programs, tag)
             others = [*schedule.send_peer.tolist(), *self._connections.addresses.partners]
-            found = differing(self._program, look, tag, others, frozenset())
+            found = differing(self._rank, self._names, look, tag, others, frozenset())
             # A line may have been written over since a kernel read it.
-            self.fail(found or disagreement(self._program, call, tag, "a peer announced another one"))
+            self.fail(
+                found or disagreement(self._rank, self._names, call, tag, "a peer announced another one")
+            )
             return
         lanes = self._connections.lanes
         staged = lanes.staged if lanes is not None else frozenset()
-        waits = awaited(self._program, look, tag)
+        waits = awaited(self._programs, look, tag)
         needed_peers = dict.fromkeys(peer for _, peer, _ in waits)
-        differs = differing(self._program, look, tag, needed_peers, staged)
+        differs = differing(self._rank, self._names, look, tag, needed_peers, staged)
         gone = {peer: why for peer in needed_peers if (why := self._gone(peer, call)) is not None}
         if differs is not None or gone:
             # A peer may have done its part just before it went on: only what is still missing now is lost.
             again = self._snapshot()
             if again is None or again.state(CALL) != call:
                 return
-            waits = awaited(self._program, again, tag)
+            waits = awaited(self._programs, again, tag)
             differs = differing(
-                self._program, again, tag, dict.fromkeys(peer for _, peer, _ in waits), staged
+                self._rank, self._names, again, tag, dict.fromkeys(peer for _, peer, _ in waits), staged
             )
             if differs is not None:
                 self.fail(differs)
                 return
             for _, peer, needed in waits:
                 if peer in gone:
-                    where = place(self._program, call, tag)
+                    where = place(self._rank, self._names, call, tag)
                     self.fail(PeerLostError(f"{where}: rank {peer} {gone[peer]}, and {needed}"))
                     return
         if late and waits:
-            where = place(self._program, call, tag)
+            where = place(self._rank, self._names, call, tag)
             self.fail(
                 CommTimeoutError(
                     f"{where}: waited {self._timeout:g} s in vain: {suspects(waits, look)}. If ranks may be that "
@@ -237,7 +241,7 @@ class Watchdog:
             )
         elif not waits and time.monotonic() - self._since >= _LAST_RESORT * self._timeout:
             # All has come, and still it does not end: what it sends is not taken. Who should has failed by now.
-            where = place(self._program, call, tag)
+            where = place(self._rank, self._names, call, tag)
             seconds = _LAST_RESORT * self._timeout
             self.fail(CommTimeoutError(f"{where}: the device has not got on for {seconds:g} s"))
 
@@ -264,7 +268,7 @@ class Watchdog:
             try:
                 self._connections.page.stop(self._connections.control_block)
             except CudaError as error:
-                _log.warning("rank %d cannot stop its device: %s", self._program.rank, error)
+                _log.warning("rank %d cannot stop its device: %s", self._rank, error)
 
     def _give_back(self) -> None:
         """Free this rank's memory once nobody can write to it or read it any more."""
@@ -283,5 +287,5 @@ class Watchdog:
             self._pool.file.free()
             self._connections.close()
         except CudaError as error:
-            _log.debug("rank %d: memory is not given back: %s", self._program.rank, error)
+            _log.debug("rank %d: memory is not given back: %s", self._rank, error)
         self._after()

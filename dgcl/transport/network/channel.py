@@ -50,9 +50,9 @@ class NetworkChannel:
         group: A Gloo group of the same ranks, used for nothing else; given up by :meth:`close`.
         rank: This rank.
         stand_ins: The partners' control pages in this rank's memory.
-        num_stages: Stages of the plan.
+        num_stages: The largest number of stages of any program.
         timeout: Seconds after which the executor gives up a call in which nothing happens.
-        bytes_sent: ``(2, P)`` int64, by verb and peer; added to.
+        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
 
     Attributes:
         lost: Why a partner's connection is gone, by partner.

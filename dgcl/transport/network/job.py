@@ -125,7 +125,7 @@ def post_receives(
         call: The call.
         partners: The ranks that the network brings rows from.
         places: (segment, offset) of the buffer and of the relay rows, as the ready line tells them.
-        num_stages: Stages of the plan.
+        num_stages: The largest number of stages of any program.
         post: ``(place, peer)`` -> a receive.
     """
     task, row_bytes = call.task, call.row_type.row_bytes

@@ -42,8 +42,8 @@ class Sender:
     Args:
         wire: Where to.
         rank: This rank.
-        num_stages: Stages of the plan.
-        bytes_sent: ``(2, P)`` int64, by verb and peer; added to.
+        num_stages: The largest number of stages of any program.
+        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
     """
 
     def __init__(self, wire: Wire, rank: int, num_stages: int, bytes_sent: np.ndarray) -> None:
@@ -124,7 +124,7 @@ class Sender:
                     return
                 num_bytes = (end - begin) * row_bytes
                 work = self._wire.send(slot[:num_bytes], peer, ROWS)
-                self._bytes_sent[task.verb, peer] += num_bytes
+                self._bytes_sent[task.exchange, task.verb, peer] += num_bytes
                 self._posted.append(_Posted(work, slot, index, number == len(pieces) - 1))
                 yield None
 

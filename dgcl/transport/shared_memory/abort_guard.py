@@ -1,21 +1,29 @@
-"""From the moment at which peers are told of a call they count on this rank, whatever happens to it."""
+"""Tells the peers at once when a call that they count on fails on this rank."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from dgcl.transport.shared_memory.executor import Runtime
+
+class Caller(Protocol):
+    """Makes calls: what a guard needs of the runtime."""
+
+    @property
+    def next_call(self) -> int:
+        """The number of the call that will be begun next."""
+
+    def give_up(self, error: BaseException, number: int) -> None:
+        """Tell the peers that this rank goes on without call ``number``, or without its result."""
 
 
 class AbortGuard:
-    """Around a call, or a part of one: whatever is raised inside, the peers hear of it at once.
+    """Around a call, or a part of one: an error raised inside fails the communicator and is told to the peers.
 
-    Entered before anybody is told, because Ctrl-C may come between any two steps of Python, also between the return
-    of a function and whatever its caller does next. Left behind with an error, the communicator has failed, even if
-    this rank's part of the call was done: who catches the error has no result, and would begin the next call where
-    peers go on with another. The way back from here to the caller is not covered: nothing may fail there.
+    It is entered before any peer is told of the call, because Ctrl-C may come between any two steps of Python, also
+    between the return of a function and the next step of its caller. An error fails the communicator even if this
+    rank's part of the call was done: the program has no result, and would begin its next call where the peers go on
+    with another. Code between the end of the guarded block and the caller must not fail.
 
     Args:
         runtime: Of this rank.
@@ -24,7 +32,7 @@ class AbortGuard:
 
     __slots__ = ("_number", "_runtime")
 
-    def __init__(self, runtime: Runtime, number: int | None = None) -> None:
+    def __init__(self, runtime: Caller, number: int | None = None) -> None:
         self._runtime = runtime
         self._number = runtime.next_call if number is None else number
 

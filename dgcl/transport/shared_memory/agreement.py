@@ -1,42 +1,66 @@
-"""Whether the ranks' programs belong together, checked once, when a communicator is made.
+"""Checks once, when a communicator is made, that the programs of all ranks belong together.
 
-Rank 0 makes all programs, so they do unless somebody mixes the shares of two plans, by a stale cache, say.
-Then ranks would write where their peers expect something else, and nothing later would notice.
+Rank 0 makes all programs, so they do unless the shares of two plans are mixed, by a stale cache, say. Then ranks
+would write where their peers expect something else, and nothing later would notice.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from dgcl.errors import DisagreementError
+from dgcl.program.exchange import HALO
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
 
 
-def check_agreement(control: Control, program: Program) -> None:
-    """Compare, for each pair of ranks, what one will send with what the other expects. Collective.
+def check_agreement(control: Control, programs: Mapping[str, Program]) -> None:
+    """Compare, for each exchange and pair of ranks, what one will send with what the other expects. Collective.
+
+    Args:
+        control: The control plane.
+        programs: This rank's programs by the names of their exchanges.
 
     Raises:
-        DisagreementError: On every rank, naming a pair that differs.
+        DisagreementError: On every rank, naming an exchange and a pair that differ.
+        ValueError: There are none, or too many of them.
     """
-    cards = control.exchange((program.num_stages, _digests(program)))
-    stages = np.array([num_stages for num_stages, _ in cards])
+    if not 0 < len(programs) <= MOST_EXCHANGES:
+        raise ValueError(f"exchanges: expected 1 to {MOST_EXCHANGES} (got {len(programs)})")
+    found = control.exchange([(name, p.num_stages, _digests(p)) for name, p in programs.items()])
+    names = [[name for name, _, _ in theirs] for theirs in found]
+    if any(theirs != names[0] for theirs in names):
+        odd = next(rank for rank, theirs in enumerate(names) if theirs != names[0])
+        raise DisagreementError(
+            f"ranks have different exchanges: rank 0 has {', '.join(names[0])}, rank {odd} has"
+            f" {', '.join(names[odd])}"
+        )
+    for number, name in enumerate(names[0]):
+        _compare([theirs[number][1:] for theirs in found], name)
+
+
+def _compare(found: Sequence[tuple[int, np.ndarray]], name: str) -> None:
+    """Raise unless all ranks' (stages, digests) of one exchange belong together."""
+    where = "" if name == HALO else f" for exchange {name!r}"
+    stages = np.array([num_stages for num_stages, _ in found])
     if (stages != stages[0]).any():
         odd = int(np.flatnonzero(stages != stages[0])[0])
         raise DisagreementError(
-            f"ranks run different plans: rank 0's has {stages[0]} stages, rank {odd}'s has {stages[odd]}"
+            f"ranks run different plans{where}: rank 0's has {stages[0]} stages, rank {odd}'s has {stages[odd]}"
         )
-    if any(digests.shape != cards[0][1].shape for _, digests in cards):
-        raise DisagreementError("ranks run different plans: they are for different numbers of ranks")
-    sent, expected = np.stack([digests for _, digests in cards]).transpose(1, 0, 2)
+    if any(digests.shape != found[0][1].shape for _, digests in found):
+        raise DisagreementError(f"ranks run different plans{where}: they are for different numbers of ranks")
+    sent, expected = np.stack([digests for _, digests in found]).transpose(1, 0, 2)
     differ = np.argwhere(sent != expected.T)
     if len(differ):
         sender, receiver = differ[0]
         raise DisagreementError(
-            f"ranks run different plans: what rank {sender} sends is not what rank {receiver} expects; build"
-            " all communicators from one call of build_comm_info"
+            f"ranks run different plans{where}: what rank {sender} sends is not what rank {receiver} expects;"
+            " build all communicators from one call of build_comm_info"
         )
 
 

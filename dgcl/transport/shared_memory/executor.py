@@ -1,160 +1,47 @@
-"""Executes a rank's program: expand and fold on addresses, with deadlines, and with peers that may fail.
+"""Executes a rank's programs: expand and fold on addresses.
 
-One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until
-all is sent and all has arrived. Nobody waits for a peer to *finish*: a call is over for a rank when its own
-part is, and its buffers are safe from then on, because everything that was to be written into them has been.
-
-Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction
-and rows. While it waits the engine comes back to Python every 20 milliseconds or so, where Ctrl-C is heard, peers'
-control pages are read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
-reason; the others raise it, too. After that the communicator is poisoned, and its buffers are never reused,
-because a stopped process may wake up and write.
-
-Who waits in one call also carries on what it has started on other communicators: a peer may have to have those rows
-before it comes to this call. So exchanges may be waited for in any order, and started in any.
+One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until all is
+sent and all has arrived (:mod:`dgcl.transport.shared_memory.calls`). Nobody waits for a peer to *finish*: a call is
+over for a rank when its own part is, and its buffers are safe from then on, because everything that was to be written
+into them has been.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import numpy as np
-
-from dgcl.errors import CommError
 from dgcl.kernels.copies import write_bytes
 from dgcl.kernels.rows import sum_rows
-from dgcl.program.model import Program
-from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.abort_guard import AbortGuard
-from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.call_lock import Turn
-from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.engine import (
-    DISAGREES,
-    DONE,
-    EXPAND,
-    FOLD,
-    UNMAPPED,
-    WAITING,
-    announce,
-    call_attention,
-)
-from dgcl.transport.shared_memory.failure_detector import FailureDetector, OtherCommunicator
-from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.pool import Block, BufferPool
-from dgcl.transport.shared_memory.progress import Stepper
-from dgcl.transport.shared_memory.remote import open_network
+from dgcl.transport.shared_memory.calls import CallRunner
+from dgcl.transport.shared_memory.engine import EXPAND, FOLD
+from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.row_types import RowType
-from dgcl.transport.shared_memory.segments import Segment, SegmentFile
-from dgcl.transport.shared_memory.tasks import Call, CallRecord, Task
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE, among_others, choose_patience
-from dgcl.transport.shared_memory.waits import VERBS, pack_tag, progress
 
-if TYPE_CHECKING:
-    from dgcl.transport.network.channel import NetworkChannel
-
-#: Bytes of own rows whose copy takes longer than a second way into the engine.
+#: Bytes of own rows whose copy takes longer than a second call of the engine.
 _LONG_COPY: Final = 256 << 10
 
 
-class Runtime:
-    """One rank's side of a communicator. Construction is collective; calls are not collective beyond their
-    data.
+class Runtime(CallRunner):
+    """Executes the programs of one rank; arguments and attributes are those of the runner of calls."""
 
-    Args:
-        program: This rank's program.
-        control: The control plane.
-        timeout: Seconds that a wait may take.
-        channel: How rows travel (:data:`dgcl.transport.shared_memory.peers.CHANNELS`).
-
-    Attributes:
-        pool: The rank's buffers.
-        bytes_sent: ``(2, P)`` int64: bytes written to each peer so far, by expand and by fold.
-        tasks: What expand and fold do.
-        patience: How the engine waits before it lets Python look around (:func:`dgcl.transport.shared_memory.engine.advance`).
-        under_way: A call that was started and is not done yet.
-        failure_detector: Sees why a call does not get on.
-        others: Finds the runtimes of other communicators that the asking thread built.
-    """
-
-    def __init__(self, program: Program, control: Control, timeout: float, channel: str = "auto") -> None:
-        self._program, self._timeout = program, timeout
-        self.rank, self._turn = program.rank, Turn(program.rank, timeout)
-        self._process = os.getpid()
-        try:
-            check_agreement(control, program)
-            self._file = SegmentFile()
-            self._control_page = ControlPage.create(self._file, program.world_size)
-            self.pool = BufferPool(self._file)
-            self._peers = Peers(control, self._file, self._control_page, channel)
-        except (CommError, ValueError):  # all ranks raise it
-            raise
-        except BaseException as error:  # the others would wait for this one at their next meeting
-            control.leave(f"was stopped by {type(error).__name__}: {error}")
-            raise
-        self.tasks = tuple(Task(verb, program, self._peers, self._control_page) for verb in (EXPAND, FOLD))
-        self.patience = choose_patience(self._peers)
-        self._call = 0
-        self._failure: CommError | None = None
-        self._closed = False
-        self._recorder: Callable[[CallRecord], None] | None = None
-        self.under_way: Call | None = None
-        self.bytes_sent = np.zeros((2, program.world_size), np.int64)
-        self._network = open_network(control, self._peers, program, timeout, self.bytes_sent)
-        self._stepper = Stepper(program, self._peers, self._control_page, self.bytes_sent)
-        self.failure_detector = FailureDetector(program, self._peers, timeout, self._network)
-        self.others: Callable[[], Iterable[Runtime]] = tuple
-
-    def seen_by_others(self) -> OtherCommunicator | None:
-        """What the rank's other communicators may know of this one; None where it makes no more calls."""
-        if self._closed or self._failure is not None:
-            return None
-        remote = self._peers.remote.tolist()
-        return OtherCommunicator(self.failure_detector.name, self._call, self._peers.control_pages, remote)
-
-    @property
-    def next_call(self) -> int:
-        """The number of the call that will be begun next."""
-        return self._call + 1
-
-    @property
-    def closed(self) -> bool:
-        """Whether this rank has left."""
-        return self._closed
-
-    @property
-    def peers(self) -> Peers:
-        """What this rank knows of the others."""
-        return self._peers
-
-    @property
-    def network(self) -> NetworkChannel | None:
-        """The channel to ranks that share no memory with this one."""
-        return self._network
-
-    @property
-    def any_remote(self) -> bool:
-        """Whether any two ranks of the job exchange through the network."""
-        return self._peers.any_remote
-
-    @property
-    def reasons(self) -> list[str]:
-        """For each rank the channel, and why."""
-        return self._peers.reasons
-
-    def expand_buffer(self, row_type: RowType) -> Block:
-        """A block for the result of an expand; fill the first ``num_owned`` rows, then call
-        :meth:`expand`."""
+    def expand_buffer(self, row_type: RowType, exchange: int = 0) -> Block:
+        """A block for the result of :meth:`expand`, which must hold the owned rows or be told where they are."""
         self.check_usable()
-        return self.allocate(self._program.num_local * row_type.row_bytes)
+        return self.allocate(self.programs[exchange].num_local * row_type.row_bytes)
 
-    def expand(self, rows: Block, row_type: RowType, own: int = 0) -> None:
-        """Fill the halo rows of a block whose first rows are the owned ones, or will be: those at address
-        ``own`` are copied there once the peers know where to write."""
-        program, task = self._program, self.tasks[EXPAND]
+    def expand(self, rows: Block, row_type: RowType, own: int = 0, exchange: int = 0) -> None:
+        """Fill the halo rows of a block whose first ``num_owned`` rows are the owned ones.
+
+        Args:
+            rows: The block, of ``num_local`` rows.
+            row_type: What a row is.
+            own: Address of owned rows that are still to be copied into the block; 0: they are there. They are
+                copied once the peers know where to write.
+            exchange: Number of the exchange.
+        """
+        program, task = self.programs[exchange], self.tasks[2 * exchange + EXPAND]
         relay = self.allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
         passing = relay or rows  # without relay rows nobody asks where they would go
         places = [(block.segment, block.offset) for block in (rows, passing)]
@@ -169,34 +56,35 @@ class Runtime:
                 write_bytes(rows.address, own, own_bytes)
                 own_bytes = 0
             call = self.start(task, row_type, places, buffers)
-            done = sends_own and self.drive(call, wait=False)
+            done = sends_own and self.run(call, wait=False)
             began = time.perf_counter_ns()
             write_bytes(rows.address, own, own_bytes)
             task.copied = time.perf_counter_ns() - began
             if not done:
-                self.drive(call)
+                self.run(call)
             if relay is not None:
                 self.pool.release(relay)
             self.record(call)
 
-    def fold(self, rows: int, row_type: RowType) -> Block:
-        """Sum up what all ranks hold for this rank's vertices.
+    def fold(self, rows: int, row_type: RowType, exchange: int = 0) -> Block:
+        """Sum up what all ranks hold for this rank's owned rows.
 
         Args:
             rows: Address of this rank's ``num_local`` rows, which are only read.
             row_type: What a row is; it must be summable.
+            exchange: Number of the exchange.
 
         Returns:
             A block with ``num_owned`` rows.
         """
         self.check_usable()
-        program, task = self._program, self.tasks[FOLD]
+        program, task = self.programs[exchange], self.tasks[2 * exchange + FOLD]
         arrivals = self.allocate(program.num_arrivals * row_type.row_bytes)
         result = self.allocate(program.num_owned * row_type.row_bytes)
         buffers = (rows, program.num_local, arrivals.address)
         with AbortGuard(self):
             call = self.start(task, row_type, [(arrivals.segment, arrivals.offset)] * 2, buffers)
-            self.drive(call)
+            self.run(call)
             sum_rows(
                 row_type.sum_code,
                 result.address,
@@ -212,189 +100,3 @@ class Runtime:
             self.pool.release(arrivals)
             self.record(call)
         return result
-
-    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
-        """Give ``recorder`` the times of every call from now on; None: stop."""
-        self._recorder = recorder
-        for task in self.tasks:
-            task.time_transfers(recorder is not None)
-
-    def record(self, call: Call) -> None:
-        """Give the times of a call that is over to who wants them."""
-        if self._recorder is not None:
-            self._recorder(call.task.record(call.number))
-
-    def fail(self, error: CommError) -> None:
-        """Poison the communicator and tell the peers why."""
-        if self._failure is None:
-            self._failure = error
-        # Each time: Ctrl-C may have come between the two before. The first reason that is posted stands.
-        if not self._closed and os.getpid() == self._process:
-            self._post_failure(self._failure)
-
-    def close(self) -> None:
-        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.
-
-        In a fork of the rank's process, a data loader's worker for instance, it leaves the rank where it is.
-        """
-        if not self._closed:
-            self._closed = True
-            if os.getpid() == self._process:
-                self._control_page.post_closed()
-                call_attention(self.tasks[EXPAND].bells)
-                if self._network is not None:
-                    self._network.close()
-            self._peers.close()
-            self._file.close()
-
-    def allocate(self, num_bytes: int) -> Block:
-        """A block, or an error that the peers hear of: they would wait for this rank in vain."""
-        try:
-            return self.pool.allocate(num_bytes)
-        except MemoryError as error:
-            self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
-            raise
-        except BaseException as error:  # Ctrl-C: the others make the call for which this was to be
-            self.give_up(error, self.next_call)
-            raise
-
-    def check_present(self) -> None:
-        """Raise where this rank is none, or none any more: in a fork of its process, and once it has left."""
-        if os.getpid() != self._process:
-            raise ValueError(
-                f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
-                " may use the communicator"
-            )
-        if self._closed:
-            raise ValueError(
-                f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info"
-            )
-
-    def check_usable(self) -> None:
-        """Raise unless a call can be made now."""
-        self.check_present()
-        if self._failure is not None:
-            raise type(self._failure)(
-                f"rank {self.rank}: this communicator is unusable since an earlier call failed "
-                f"({self._failure}); close it and build a new one"
-            )
-        if self.under_way is not None:
-            raise ValueError(
-                f"rank {self.rank}: {VERBS[self.under_way.task.verb]} {self.under_way.number} was started and"
-                " is not finished; call wait() on its result first"
-            )
-        self._turn.take()
-
-    def start(
-        self,
-        task: Task,
-        row_type: RowType,
-        places: Sequence[tuple[Segment, int]],
-        buffers: tuple[int, int, int],
-    ) -> Call:
-        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
-
-        Within a :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`: from here on peers count on this rank."""
-        call = Call(task, self.next_call, pack_tag(task.verb, row_type), row_type, buffers)
-        words = [call.tag]
-        for segment, offset in places:
-            words += [segment.base, segment.size, offset]
-        line = np.array(words, np.int64)
-        task.sent[:] = task.remote
-        task.received[:] = 0
-        task.copied = 0
-        self.under_way = call
-        self._call = call.number
-        announce(task.own_ready, task.own_senders, self._control_page.call_address, call.number, line)
-        if self._network is not None:
-            call.job = self._network.start(call, places)
-        return call
-
-    def give_up(self, error: BaseException, number: int) -> None:
-        """Tell the peers that this rank goes on without call ``number``, or without its result."""
-        call = self.under_way
-        if isinstance(error, CommError):
-            self.fail(error)
-        else:
-            if call is not None:
-                where = f"{VERBS[call.task.verb]} {call.number} at {progress(call)}"
-            else:
-                where = f"before call {number}" if self._call < number else f"call {number} at its end"
-            self.fail(CommError(f"rank {self.rank} left {where}: {error!r}"))
-
-    def drive(self, call: Call, wait: bool = True) -> bool:
-        """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
-        that was all."""
-        self.check_present()
-        self._turn.take()
-        task = call.task
-        patience = self.patience if wait else AT_ONCE
-        try:
-            while True:
-                status = self._stepper.carry_on(call, patience)
-                if status == DONE and call.job is not None and not call.job.is_sent(wait):
-                    status = WAITING
-                if status == DONE:
-                    task.span = (call.begin, time.perf_counter_ns())
-                    self.under_way = None
-                    return True
-                if status == UNMAPPED:
-                    self._map_target(task)
-                elif status == DISAGREES:
-                    raise self.failure_detector.told_otherwise(call)
-                else:
-                    assert status == WAITING
-                    if not wait:
-                        return False
-                    now, so_far = time.monotonic(), call.count_done()
-                    if so_far > call.progress:
-                        call.progress, call.deadline = so_far, now + self._timeout
-                    self._look_around(call, now >= call.deadline)
-                    for other in self.others():
-                        if other.lend_hand():
-                            patience = among_others(self.patience)
-        finally:
-            self._turn.give_back()
-
-    def lend_hand(self) -> bool:
-        """Do what can be done at once for a call that was started, on behalf of a thread that waits elsewhere, and say
-        whether there is one. What is wrong is left to who waits for it."""
-        if self._started() is None:
-            return False
-        try:
-            if self._turn.lend_hand():
-                while (call := self._started()) and self._stepper.carry_on(call, AT_ONCE) == UNMAPPED:
-                    self._map_target(call.task)
-        except CommError:
-            pass
-        finally:
-            self._turn.withdraw_hand()
-        return True
-
-    def _started(self) -> Call | None:
-        """The call that was started and that others may carry on."""
-        call = None if self._closed or self._failure is not None else self.under_way
-        return call if call is not None and call.given is not None else None
-
-    def _map_target(self, task: Task) -> None:
-        """Map what the engine has asked for: where the rows of its next send go."""
-        peer = int(task.schedule.send_peer[task.where[0]])
-        relay_rows = task.verb == EXPAND and task.where[1] == 1
-        self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
-
-    def _post_failure(self, error: CommError) -> None:
-        self._control_page.post_failure(error)
-        call_attention(self.tasks[EXPAND].bells)
-        if self._network is not None:
-            self._network.post_failure(error)
-
-    def _look_around(self, under_way: Call, late: bool) -> None:
-        """Raise if the call cannot or must not go on."""
-        report = self._peers.reported_failure()
-        if report is not None:
-            peer, error = report
-            mine = f" ({self.failure_detector.place(under_way)} was at {progress(under_way)})"
-            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
-            self._post_failure(error)  # pass on the first reason, not a chain of them
-            raise self._failure
-        self.failure_detector.look(under_way, late)

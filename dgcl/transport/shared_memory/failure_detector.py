@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
-from dgcl.program.model import Program
 from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, ControlPage
 from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.remote import RemoteChannel
 from dgcl.transport.shared_memory.tasks import Call
-from dgcl.transport.shared_memory.waits import VERBS, arrived_meanwhile, awaited, suspects, unpack_tag
-
-if TYPE_CHECKING:
-    from dgcl.transport.network.channel import NetworkChannel
+from dgcl.transport.shared_memory.waits import arrived_meanwhile, awaited, suspects, unpack_tag
 
 
 class OtherCommunicator(NamedTuple):
@@ -26,19 +23,24 @@ class OtherCommunicator(NamedTuple):
         call: The call that this rank has made last, or is in.
         control_pages: Of all its ranks.
         remote: Ranks whose control page is a stand-in, which may be behind.
+        names: Of its exchanges.
     """
 
     name: str
     call: int
     control_pages: list[ControlPage]
     remote: list[int]
+    names: tuple[str, ...] = ()
 
 
 class FailureDetector:
-    """Looks at peers on behalf of a rank that waits for them.
+    """Finds out, for a rank that waits, whether the ranks that it waits for can still come.
 
     Args:
-        program, peers, timeout, network: Of the communicator.
+        rank: This rank.
+        exchanges: Names of the communicator's exchanges.
+        num_stages: The largest number of stages of any program.
+        peers, timeout, network: Of the communicator.
 
     Attributes:
         other_communicators: Finds this rank's other communicators, if the asking thread built them.
@@ -47,15 +49,21 @@ class FailureDetector:
     """
 
     def __init__(
-        self, program: Program, peers: Peers, timeout: float, network: NetworkChannel | None
+        self,
+        rank: int,
+        exchanges: Sequence[str],
+        num_stages: int,
+        peers: Peers,
+        timeout: float,
+        network: RemoteChannel | None,
     ) -> None:
-        self._rank, self._program, self._peers = program.rank, program, peers
-        self._timeout, self._network = timeout, network
+        self._rank, self._exchanges, self._num_stages = rank, exchanges, num_stages
+        self._peers, self._timeout, self._network = peers, timeout, network
         self.other_communicators: Callable[[], Iterable[OtherCommunicator]] = tuple
         self.name = "this communicator"
         self.alone: Callable[[], bool] = lambda: threading.active_count() == 1
 
-    def look(self, under_way: Call, late: bool) -> None:
+    def check(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
         waits = awaited(under_way)
         # Found before a crossing is looked for: who leaves over one has shown it by then.
@@ -66,14 +74,14 @@ class FailureDetector:
             if crossed:
                 raise DisagreementError(
                     "ranks make the calls of different communicators in different orders:"
-                    f" {self.place(under_way)} is in {VERBS[under_way.task.verb]} of {self.name}; {crossed}. Every"
+                    f" {self.place(under_way)} is in {under_way.task.label} of {self.name}; {crossed}. Every"
                     " rank must make the same calls in the same order, over all communicators"
                 )
         if trouble is not None:
             raise trouble
         waits = awaited(under_way) if late else []
         if waits:
-            stopped = [peer for peer in range(self._program.world_size) if self._peers.is_stopped(peer)]
+            stopped = [peer for peer in range(self._peers.world_size) if self._peers.is_stopped(peer)]
             culprits = suspects(waits, under_way.number, self._peers.control_pages, stopped)
             elsewhere = self._elsewhere(under_way, crossed=False)
             culprits += elsewhere and f"; {elsewhere}"
@@ -90,7 +98,7 @@ class FailureDetector:
             why = self._peers.gone(peer) or self._cut_off(peer)
             # It may have done its part just before it went on: only what is still missing now is lost.
             if (differs or why is not None) and not arrived_meanwhile(
-                under_way, peer, self._peers.control_pages, self._program.num_stages
+                under_way, peer, self._peers.control_pages, self._num_stages
             ):
                 if differs:
                     return self.disagreement(under_way, peer, call, theirs)
@@ -99,21 +107,21 @@ class FailureDetector:
 
     def place(self, call: Call) -> str:
         """Who speaks, and in which call."""
-        return f"rank {self._rank}, {VERBS[call.task.verb]} (call {call.number})"
+        return f"rank {self._rank}, {call.task.label} (call {call.number})"
 
     def disagreement(self, mine: Call, peer: int, call: int, theirs: int) -> DisagreementError:
         """The error for a peer that makes another call."""
         if call == mine.number and theirs == mine.tag:
             what = "a buffer outside its own memory"
         else:
-            what = f"call {call}: {unpack_tag(theirs)}"
+            what = f"call {call}: {unpack_tag(theirs, self._exchanges)}"
         return DisagreementError(
-            f"ranks make different calls: rank {self._rank} is in call {mine.number}: {unpack_tag(mine.tag)}; "
+            f"ranks make different calls: rank {self._rank} is in call {mine.number}: {unpack_tag(mine.tag, self._exchanges)}; "
             f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )
 
-    def told_otherwise(self, call: Call) -> DisagreementError:
+    def refused_by_peer(self, call: Call) -> DisagreementError:
         """The error for what the engine found on the ready line of the peer it was about to send to."""
         peer = int(call.task.schedule.send_peer[call.task.where[0]])
         line = int(call.task.lines[0][peer])
@@ -145,7 +153,7 @@ class FailureDetector:
                 begun = self._peers.control_pages[peer].current_call()[0] >= mine.number
                 if call > other.call and (not crossed or (waits and not begun)):
                     return (
-                        f"rank {peer} has begun call {call} of {other.name}, {unpack_tag(tag)}, where rank"
+                        f"rank {peer} has begun call {call} of {other.name}, {unpack_tag(tag, other.names)}, where rank"
                         f" {self._rank} has begun {other.call or 'none'}"
                     )
         return ""

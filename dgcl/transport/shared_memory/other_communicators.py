@@ -1,7 +1,7 @@
-"""Communicators of one rank beside each other: what each needs to know of the others.
+"""Tells the communicators of one rank of each other.
 
 Two ranks that make the calls of two communicators in different orders wait for each other, each in another one. Each
-communicator alone sees only a rank that does not come; together they see that it is elsewhere
+communicator alone sees only a rank that does not come; together they see that it is in another call
 (:class:`dgcl.transport.shared_memory.failure_detector.FailureDetector`).
 """
 
@@ -10,42 +10,55 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
-from dgcl.ranks.context import context
 from dgcl.ranks.control import Control, ThreadControl
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-    from dgcl.transport.shared_memory import Runtime
-    from dgcl.transport.shared_memory.failure_detector import OtherCommunicator
+from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.failure_detector import OtherCommunicator
 
 
-def introduce(comm: Communicator) -> None:
-    """Give a communicator its name in messages, and show it those that this rank has besides."""
-    context.built += 1
-    failure_detector = comm._runtime.failure_detector
-    failure_detector.name = f"communicator {context.built} (by the order in which they were built)"
-    comm._runtime.others = functools.partial(_others, weakref.ref(comm))
-    failure_detector.other_communicators = functools.partial(_siblings, weakref.ref(comm))
-    failure_detector.alone = functools.partial(_only_ranks_run, comm.control)
+class _Built(threading.local):
+    """What the calling thread has built.
+
+    Attributes:
+        runtimes: Those that still live.
+        number: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+        self.number = 0
 
 
-def _others(reference: weakref.ref[Communicator]) -> list[Runtime]:
-    """Of the other communicators that this thread has built."""
-    comm = reference()
-    return [other._runtime for other in context.opened if comm is not None and other is not comm]
+_built = _Built()
 
 
-def _siblings(reference: weakref.ref[Communicator]) -> list[OtherCommunicator]:
+def register(runtime: Runtime) -> None:
+    """Give a communicator its name in messages, and show it the others of this thread."""
+    _built.number += 1
+    _built.runtimes.add(runtime)
+    detector, reference = runtime.failure_detector, weakref.ref(runtime)
+    detector.name = f"communicator {_built.number} (by the order in which they were built)"
+    runtime.others = functools.partial(_others, reference)
+    detector.other_communicators = functools.partial(_others_of_same_ranks, reference)
+    detector.alone = functools.partial(_only_ranks_run, runtime.control)
+
+
+def _others(reference: weakref.ref[Runtime]) -> list[Runtime]:
+    """Of the other communicators that the calling thread has built."""
+    runtime = reference()
+    return [other for other in _built.runtimes if runtime is not None and other is not runtime]
+
+
+def _others_of_same_ranks(reference: weakref.ref[Runtime]) -> list[OtherCommunicator]:
     """Those of the same ranks that can still make calls.
 
-    One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones."""
-    comm = reference()
+    One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones.
+    """
+    runtime = reference()
     found = [
-        other._runtime.seen_by_others()
-        for other in context.opened
-        if comm is not None and other is not comm and other.control is comm.control
+        other.seen_by_others()
+        for other in _others(reference)
+        if runtime is not None and other.control is runtime.control
     ]
     return [other for other in found if other is not None]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dgcl.transport.shared_memory.tasks import Task
-from dgcl.transport.shared_memory.waits import VERBS
 
 
 def send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
     """The ``send``-th of a rank's sends."""
     schedule = task.schedule
     peer, stage, rows = schedule.send_peer[send], schedule.send_stage[send], schedule.send_count[send].sum()
-    verb = VERBS[task.verb]
-    return f"dgcl.{verb} rank {rank}: stage {stage} to rank {peer}, {rows} rows, {rows * row_bytes} bytes"
+    return (
+        f"dgcl.{task.label} rank {rank}: stage {stage} to rank {peer}, {rows} rows, {rows * row_bytes} bytes"
+    )
 
 
 def wait_label(rank: int, task: Task) -> str:
@@ -25,4 +25,4 @@ def wait_label(rank: int, task: Task) -> str:
         what = "rows of " + ", ".join(f"stage {stage} from rank {peer}" for stage, peer in pairs)
     else:
         what = "ranks to be ready"
-    return f"dgcl.{VERBS[task.verb]} rank {rank}: waits for {what}"
+    return f"dgcl.{task.label} rank {rank}: waits for {what}"

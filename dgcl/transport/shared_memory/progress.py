@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from dgcl.program.model import Program
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import ALL, FOUND, LOOK, SENT, advance
 from dgcl.transport.shared_memory.peers import Peers
@@ -19,14 +18,16 @@ class Stepper:
     """What the engine needs besides the call.
 
     Args:
-        program, peers, control_page: Of the communicator.
-        bytes_sent: ``(2, P)`` int64, added to.
+        rank: This rank.
+        num_stages: The largest number of stages of any program of the communicator.
+        peers, control_page: Of the communicator.
+        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
     """
 
     def __init__(
-        self, program: Program, peers: Peers, control_page: ControlPage, bytes_sent: np.ndarray
+        self, rank: int, num_stages: int, peers: Peers, control_page: ControlPage, bytes_sent: np.ndarray
     ) -> None:
-        self._rank, self._num_stages, self._peers = program.rank, program.num_stages, peers
+        self._rank, self._num_stages, self._peers = rank, num_stages, peers
         self._bell, self._bytes_sent = control_page.wake_address, bytes_sent
 
     def carry_on(self, call: Call, patience: Patience) -> int:
@@ -55,7 +56,7 @@ class Stepper:
             self._bell,
             task.sent,
             task.received,
-            self._bytes_sent[task.verb],
+            self._bytes_sent[task.exchange, task.verb],
             task.where,
             task.times,
             patience,

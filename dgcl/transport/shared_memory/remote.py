@@ -1,36 +1,45 @@
-"""Opens the network channel where a job needs one, and only then."""
+"""What the runtime asks of a channel to ranks that share no memory with this one.
+
+The network channel (:mod:`dgcl.transport.network`) is such a channel; :mod:`dgcl.transport.connect` hands it in, so
+that nothing here imports it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
+from dgcl.errors import CommError
 from dgcl.program.model import Program
-from dgcl.ranks.control import Control, GroupControl
+from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.segments import Segment
+from dgcl.transport.shared_memory.tasks import Call, RemotePart
 
-if TYPE_CHECKING:
-    from dgcl.transport.network.channel import NetworkChannel
 
+class RemoteChannel(Protocol):
+    """Plays the part of ranks out of reach, on control pages in this rank's memory that stand in for theirs.
 
-def open_network(
-    control: Control, peers: Peers, program: Program, timeout: float, bytes_sent: np.ndarray
-) -> NetworkChannel | None:
-    """This rank's network channel; None where it exchanges no rows with a rank out of reach.
-
-    Collective over the ranks of a job in which any two ranks share no memory: all of them make the group.
+    Attributes:
+        lost: Why the connection to a rank is gone, by rank.
+        calls_done: Calls that this rank's device has done beside the channel; peers hear of it when it leaves.
     """
-    if not peers.any_remote:
-        return None
-    from dgcl.transport.network.channel import NetworkChannel
 
-    assert isinstance(control, GroupControl)
-    group = control.new_group()
-    partners = {
-        int(peer)
-        for schedule in (program.expand, program.fold)
-        for peer in np.concatenate((schedule.send_peer, schedule.recv_peer))
-    }
-    stand_ins = {peer: peers.control_pages[peer] for peer in peers.remote.tolist() if peer in partners}
-    return NetworkChannel(group, peers.rank, stand_ins, program.num_stages, timeout, bytes_sent)
+    lost: dict[int, str]
+    calls_done: int
+
+    def start(self, call: Call, places: Sequence[tuple[Segment, int]]) -> RemotePart:
+        """Begin a call; ``places`` are (segment, offset) of its buffer and of its relay rows."""
+
+    def post_failure(self, error: CommError) -> None:
+        """Stop reading rows, and tell the peers why this rank gave up."""
+
+    def close(self) -> None:
+        """Tell the peers and break the connections. Idempotent."""
+
+
+#: (control, peers, programs, K, timeout, bytes_sent) -> the channel. Collective over all ranks of a job in which any
+#: two ranks share no memory.
+OpenNetwork = Callable[[Control, Peers, Sequence[Program], int, float, np.ndarray], RemoteChannel]

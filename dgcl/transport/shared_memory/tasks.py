@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -19,9 +21,35 @@ from dgcl.transport.shared_memory.row_types import RowType
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dgcl.transport.network.job import Job
-
 _SMALL: Final = 64 << 10
+
+
+VERBS: Final = ("expand", "fold")
+
+
+def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
+    """What messages call a verb of an exchange; the first one, which most programs have alone, goes without saying."""
+    if exchange == 0:
+        return VERBS[verb]
+    name = names[exchange] if exchange < len(names) else str(exchange)
+    return f"{VERBS[verb]} of exchange {name!r}"
+
+
+class RemotePart(Protocol):
+    """The part of one call that another channel does, for ranks that share no memory with this one.
+
+    Attributes:
+        sent: ``(S,)`` uint8, by send of the schedule: those that are on the wire.
+        slices: Messages of rows that are through, either way; they show that a slow network moves.
+        sender_done: Set when all is sent, or will never be.
+    """
+
+    sent: np.ndarray
+    slices: int
+    sender_done: threading.Event
+
+    def is_sent(self, wait: bool) -> bool:
+        """Whether all is on the wire; with ``wait`` look a little longer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +59,7 @@ class CallRecord:
     Attributes:
         verb: EXPAND or FOLD.
         call: Its number.
+        exchange: Number of the exchange.
         begin, end: Of the call, from the ready line to the last row, and of a fold's last sum.
         sends: ``(S, 2)``: begin and end of each of the schedule's sends.
         receives: ``(R,)``: when each of its receives was seen to be complete.
@@ -46,6 +75,7 @@ class CallRecord:
     receives: np.ndarray
     arrived: int
     copied: int = 0
+    exchange: int = 0
 
 
 class Task:
@@ -55,9 +85,12 @@ class Task:
     are done, and the network channel does them.
     """
 
-    def __init__(self, verb: int, program: Program, peers: Peers, control_page: ControlPage) -> None:
+    def __init__(
+        self, exchange: int, verb: int, label: str, program: Program, peers: Peers, control_page: ControlPage
+    ) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
-        self.verb, self.schedule = verb, schedule
+        self.exchange, self.verb, self.schedule = exchange, verb, schedule
+        self.label = label
         first = np.searchsorted(program.arrival_rows, schedule.send_from if verb == FOLD else 0)
         self.sends = (
             schedule.send_peer,
@@ -108,7 +141,7 @@ class Task:
         sends, receives = self.times[: len(self.sent)].copy(), self.times[len(self.sent) :, 0].copy()
         begin, arrived = self.span
         end = time.perf_counter_ns()
-        return CallRecord(self.verb, call, begin, end, sends, receives, arrived, self.copied)
+        return CallRecord(self.verb, call, begin, end, sends, receives, arrived, self.copied, self.exchange)
 
 
 @dataclass(eq=False)
@@ -134,7 +167,7 @@ class Call:
     begin: int = field(default_factory=time.perf_counter_ns)
     progress: int = -1
     deadline: float = 0.0
-    job: Job | None = None
+    job: RemotePart | None = None
     given: Tensor | None = None
 
     def unsent(self) -> np.ndarray:

@@ -10,12 +10,12 @@ import numpy as np
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.row_types import RowType
-from dgcl.transport.shared_memory.tasks import Call
-
-VERBS: Final = ("expand", "fold")
+from dgcl.transport.shared_memory.tasks import Call, call_label
 
 _MOST_WAITS: Final = 5  # in a message
 _ROW_BYTES_BITS: Final = 48
+#: Exchanges of one communicator: their number has six bits of a tag.
+MOST_EXCHANGES: Final = 63
 
 
 def awaited(call: Call) -> list[tuple[int, str]]:
@@ -80,19 +80,31 @@ def arrived_meanwhile(call: Call, peer: int, control_pages: Sequence[ControlPage
     return went_on or not (stopped and (unsent & task.remote).any())
 
 
-def pack_tag(verb: int, row_type: RowType) -> int:
-    """Verb, element type and row size in one word."""
+def pack_tag(verb: int, row_type: RowType, exchange: int = 0) -> int:
+    """Exchange, verb, element type and row size in one word: what all ranks of a call must agree on."""
     assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
-    return (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
+    assert exchange < MOST_EXCHANGES
+    return (exchange << 57) | (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
 
 
-def unpack_tag(tag: int) -> str:
-    """What a tag says, in words."""
+def verb_of_tag(tag: int) -> int:
+    """EXPAND or FOLD."""
+    return (tag >> 56) & 1
+
+
+def exchange_of_tag(tag: int) -> int:
+    """The number of the exchange."""
+    return tag >> 57
+
+
+def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:
+    """What a tag says, in words; ``names`` are those of the exchanges."""
     from dgcl.transport.shared_memory.dtypes import dtype_bytes, dtype_name
 
     row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
     width = row_bytes // dtype_bytes(code)
-    return f"{VERBS[(tag >> 56) & 1]} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width})"
+    what = call_label(exchange_of_tag(tag), verb_of_tag(tag), names)
+    return f"{what} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width})"
 
 
 def count_rows(count: int | np.integer) -> str:

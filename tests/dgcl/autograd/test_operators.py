@@ -26,7 +26,10 @@ worlds = pytest.mark.parametrize("world", [LINE, RANDOM, ONE], ids=["line", "ran
 
 def calls(comm: Communicator) -> dict[str, int]:
     """How often rows of one float64 have travelled either way, by the bytes that left this rank."""
-    expand, fold = comm._program.expand.rows_sent, comm._program.fold.rows_sent
+    expand, fold = (
+        comm.exchanges["halo"].program.expand.rows_sent,
+        comm.exchanges["halo"].program.fold.rows_sent,
+    )
     sent = comm.bytes_sent
     assert expand
     assert fold

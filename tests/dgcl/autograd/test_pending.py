@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.autograd.pending import StartedFold
 from dgcl.topology import Connection, Device, Topology
+from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.support_ranks import local_ids, random_bits, same_bits
 
@@ -40,7 +40,7 @@ def expands(case: str, world_size: int) -> list[bool]:
         [(torch.float32, (5,)), (torch.int8, (3,)), (torch.float64, (2, 2)), (torch.float32, (0,))] * 2
     ):
         whole = random_bits((comm.num_nodes, *shape), dtype, seed)
-        comm._runtime.pool.fill_free(255)
+        comm.transport.runtime.pool.fill_free(255)
         pending = dgcl.graph_allgather_async(whole[comm.owned_ids])
         right.append(same_bits(pending.wait(), whole[comm.halo_ids]))
         right.append(pending.wait() is pending.wait())
@@ -67,7 +67,7 @@ def folds(case: str, world_size: int, dtype: torch.dtype) -> bool:
         for ids, theirs in comm.control.exchange((comm.halo_ids, halo)):
             total.index_add_(0, ids, theirs)
         expected = own + total[comm.owned_ids]
-        comm._runtime.pool.fill_free(255)
+        comm.transport.runtime.pool.fill_free(255)
         into = own.clone()
         right &= comm.fold_halo(halo, into) is into and same_bits(into, expected)
     return right
@@ -118,7 +118,7 @@ def test_inference_mode() -> None:
 def abandons_a_fold() -> None:
     comm = build("directed", 3)
     if comm.rank == 0:
-        StartedFold(comm, torch.ones(comm.num_halo, 4))
+        StartedFold(comm.transport.runtime, torch.ones(comm.num_halo, 4))
     comm.fold(torch.ones(comm.num_local, 4))
 
 
@@ -328,10 +328,10 @@ def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int) -> 
             assert in_a_fork(pending.wait) == 2
             comm.control.barrier()
             assert same_bits(pending.wait(), rows[comm.halo_ids])
-            fold = StartedFold(comm, torch.ones(comm.num_halo))
-            assert in_a_fork(lambda: fold.finish(into)) == 2
+            fold = StartedFold(comm.transport.runtime, torch.ones(comm.num_halo))
+            assert in_a_fork(lambda: fold.wait(into)) == 2
             comm.control.barrier()
-            fold.finish(into)
+            fold.wait(into)
         else:  # begins when the fork is over
             comm.control.barrier()
             comm.expand(rows[comm.owned_ids])

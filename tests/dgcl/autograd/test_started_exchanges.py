@@ -80,7 +80,9 @@ def test_a_call_that_was_only_started_is_no_proof_of_another_order() -> None:
 
     def run() -> bool:
         one, two = both(60.0)
-        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
+        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
+            True
+        )
         if one.rank == 0:
             count_looks(one, 4, looked)
             return expand(one) and expand(two)
@@ -107,7 +109,9 @@ def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_l
 
     def run() -> bool:
         one, two = both(60.0)
-        one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
+        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
+            True
+        )
         if one.rank == 0:
             return expand(one) and expand(two)
         finish_two = start(two)
@@ -127,7 +131,9 @@ def test_a_peer_with_other_threads_is_not_accused() -> None:
     def run() -> bool:
         one, two = both(60.0)
         if one.rank == 0:
-            one._runtime.failure_detector.alone = two._runtime.failure_detector.alone = lambda: True
+            one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = (
+                lambda: True
+            )
             count_looks(one, 4, looked)
             return expand(one) and expand(two)
         results: list[bool] = []
@@ -145,7 +151,7 @@ def test_calls_in_different_orders_are_found_while_others_are_under_way() -> Non
     def run() -> str:
         spare, (one, two) = join(PAIR.shares(), 600.0), both(600.0)
         for comm in (spare, one, two):
-            comm._runtime.failure_detector.alone = lambda: True
+            comm.transport.runtime.failure_detector.alone = lambda: True
         finish = start(spare)
         first, second = (one, two) if one.rank == 0 else (two, one)
         with pytest.raises(DisagreementError) as caught:
@@ -204,13 +210,13 @@ def test_rows_of_a_dropped_exchange_stay_while_it_may_be_carried_on() -> None:
             return True, True, str(caught.value)
         rows = comm.owned_ids
         pending = comm.expand_async(rows)
-        call = comm._runtime.under_way
+        call = comm.transport.runtime.under_way
         assert call is not None
         assert call.given is not None
         kept = call.given.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
         del rows, pending
         gc.collect()
-        lent = comm._runtime.lend_hand()
+        lent = comm.transport.runtime.assist()
         comm.control.exchange(None)
         return kept, not lent, "dropped"
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.bench.exchange import Exchange
-from dgcl.bench.methods import build_comm_info, exchange_of
+from dgcl.bench.methods import build_comm_info
+from dgcl.bench.transports import Measured, calls_of
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
 from tests.dgcl.awkward import CASES
@@ -33,14 +33,14 @@ def build(case: str, method: str, fold: str = "sum", **options: Any) -> Communic
     )
 
 
-def expands(comm: Communicator, exchange: Exchange, width: int, dtype: torch.dtype, seed: int) -> bool:
+def expands(comm: Communicator, exchange: Measured, width: int, dtype: torch.dtype, seed: int) -> bool:
     """Whether every local row is bit for bit the owner's, with free memory poisoned before."""
     whole = random_bits((comm.num_nodes, width), dtype, seed)
     exchange.poison()
     return same_bits(exchange.expand(whole[comm.owned_ids]), whole[local_ids(comm)])
 
 
-def folds(comm: Communicator, exchange: Exchange, width: int, dtype: torch.dtype, seed: int) -> bool:
+def folds(comm: Communicator, exchange: Measured, width: int, dtype: torch.dtype, seed: int) -> bool:
     """Whether every owned row is the sum of the ranks' rows; whole numbers, so that sums are exact."""
     generator = torch.Generator().manual_seed(100 * seed + comm.rank)
     rows = torch.randint(0, 30, (comm.num_local, width), generator=generator).to(dtype)
@@ -52,7 +52,7 @@ def folds(comm: Communicator, exchange: Exchange, width: int, dtype: torch.dtype
 def both_ways(case: str, method: str, fold: str = "sum") -> list[str]:
     """What went wrong in three rounds of calls with several widths and types."""
     comm = build(case, method, fold)
-    exchange = exchange_of(comm)
+    exchange = calls_of(comm)
     wrong = []
     dtypes = [torch.float32, torch.float64] + ([torch.float16, torch.int32] if fold == "sum" else [])
     for seed in range(3):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import dgcl
 from dgcl.bench import measure
-from dgcl.bench.exchange import PlannedExchange
 from dgcl.bench.problems import Problem, from_pattern, take_fraction
 from dgcl.bench.records import Case, Settings
+from dgcl.bench.transports import Baseline
 from dgcl.replication import METHOD
 from dgcl.topology import resolve_topology
 from tests.dgcl.awkward import CASES
@@ -124,12 +124,12 @@ CORRUPTIONS = {"one bit": (_flip, 1), "two rows changed places": (_swap_last, 10
 def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     damage, wrong = CORRUPTIONS[what]
 
-    class Corrupt(PlannedExchange):
+    class Corrupt(Baseline):
         calls = 0
 
-        def _damaged(self, name: str, rows: Tensor) -> Tensor:
-            result = getattr(PlannedExchange, name)(self, rows)
-            if name == verb and self._comm.rank == 1:
+        def _damaged(self, name: str, rows: Tensor, exchange: int) -> Tensor:
+            result = getattr(Baseline, name)(self, rows, exchange)
+            if name == verb and self.comm.rank == 1:
                 self.calls += 1
                 if self.calls == 5 and damage is not None:
                     damage(result)
@@ -137,13 +137,13 @@ def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch: py
                     result[-1].view(torch.uint8).fill_(255)
             return result
 
-        def expand(self, rows: Tensor) -> Tensor:
-            return self._damaged("expand", rows)
+        def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+            return self._damaged("expand", rows, exchange)
 
-        def fold(self, rows: Tensor) -> Tensor:
-            return self._damaged("fold", rows)
+        def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
+            return self._damaged("fold", rows, exchange)
 
-    monkeypatch.setattr(measure, "exchange_of", Corrupt)
+    monkeypatch.setattr(measure, "calls_of", Corrupt)
     case = Case(functools.partial(from_pattern, "alltoall", 3, 4), (5,))
     (line,) = run(3, case, ("direct",)).lines
     found = {"expand": line.forward.wrong, "fold": line.backward.wrong}
@@ -153,16 +153,16 @@ def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch: py
 
 
 def test_an_exchange_that_gives_the_last_result_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stale(PlannedExchange):
+    class Stale(Baseline):
         last: Tensor | None = None
 
-        def expand(self, rows: Tensor) -> Tensor:
-            result = super().expand(rows)
+        def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+            result = super().expand(rows, exchange)
             stale = result if self.last is None else self.last
             self.last = result.clone()
             return stale
 
-    monkeypatch.setattr(measure, "exchange_of", Stale)
+    monkeypatch.setattr(measure, "calls_of", Stale)
     (line,) = run(2, Case(functools.partial(from_pattern, "ring", 2, 4), (5,)), ("direct",)).lines
     assert line.forward.wrong == 6 * 2 * 8 * 5  # every element of every call after the first
 

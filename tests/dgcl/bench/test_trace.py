@@ -106,7 +106,10 @@ def profiled(world_size: int) -> tuple[set[str], set[str]]:
     assert torch.equal(found, expected)
     assert torch.equal(rows.grad, gradient)
     due = set()
-    for verb, schedule in (("expand", comm._program.expand), ("fold", comm._program.fold)):
+    for verb, schedule in (
+        ("expand", comm.exchanges["halo"].program.expand),
+        ("fold", comm.exchanges["halo"].program.fold),
+    ):
         parts = (schedule.send_stage, schedule.send_peer, schedule.send_count.sum(1))
         for stage, peer, count in zip(*(part.tolist() for part in parts), strict=True):
             text = f"stage {stage} to rank {peer}, {count} rows, {count * 12} bytes"

@@ -129,13 +129,13 @@ def test_a_relation_in_fractions(run: Run, plan_file: Path) -> None:
 
 def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dgcl.bench import measure
-    from dgcl.bench.exchange import PlannedExchange
+    from dgcl.bench.transports import Baseline
 
-    class Corrupt(PlannedExchange):
-        def expand(self, rows):  # type: ignore[no-untyped-def]
-            return super().expand(rows) + 1
+    class Corrupt(Baseline):
+        def expand(self, rows, exchange=0):  # type: ignore[no-untyped-def]
+            return super().expand(rows, exchange) + 1
 
-    monkeypatch.setattr(measure, "exchange_of", Corrupt)
+    monkeypatch.setattr(measure, "calls_of", Corrupt)
     outcome = run(*QUICK, "--topology", "uniform", "-b", "256")
     assert outcome.status == 1
     assert "FAILED" in outcome.out

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.autograd import pending as halo
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
 from dgcl.transport.shared_memory import executor
+from dgcl.transport.shared_memory import started as started_module
 from dgcl.transport.shared_memory.control_page import LINE
 from dgcl.transport.shared_memory.engine import read_word, write_word
 from dgcl.transport.shared_memory.wait_policy import AT_ONCE
@@ -42,7 +42,7 @@ IN_CALLS = (
     "end: all done, not returned",
     "fold: arrived, not summed",
 )
-#: While a communicator is made: before and after each meeting of the ranks.
+#: While a communicator is made: before and after each exchange of the control plane.
 IN_SET_UP = ("set-up 0: before", "set-up 0: after", "set-up 1: before", "set-up 1: after", "set-up 2: before")
 #: In the program, between calls and between the start and the end of one.
 IN_LAYERS = ("layer: before a call", "layer: before a backward", "halo: started, not waited for")
@@ -54,7 +54,7 @@ class Steps:
     """The steps of one communicator, with ``point(name)`` between them."""
 
     def __init__(self, comm: Communicator, point: Point) -> None:
-        runtime: Any = comm._runtime
+        runtime: Any = comm.transport.runtime
         self._runtime, self._point = runtime, point
         peers = range(comm.world_size)
         words = LINE // 8
@@ -80,8 +80,8 @@ class Steps:
 
     def _wrap(self) -> None:
         runtime, point = self._runtime, self._point
-        start, drive = runtime.start, runtime.drive
-        look, gone = runtime._look_around, runtime._peers.gone
+        start, run = runtime.start, runtime.run
+        look, gone = runtime._check_failures, runtime._peers.gone
 
         def started(task: Any, *rest: Any) -> Any:
             point("call: nobody told")
@@ -95,11 +95,11 @@ class Steps:
             point("call: all told, nothing done")
             return call
 
-        runtime.patience = AT_ONCE  # the engine looks once and comes back
+        runtime.wait_policy = AT_ONCE  # the engine looks once and comes back
 
         def driven(call: Any, wait: bool = True) -> bool:
             self.pull(point)
-            done = bool(drive(call, wait))
+            done = bool(run(call, wait))
             if done:
                 point("end: all done, not returned")
             self.push(point)
@@ -118,8 +118,8 @@ class Steps:
             self.pull(lambda name: None)
             return why
 
-        runtime.start, runtime.drive = started, driven
-        runtime._look_around, runtime._peers.gone = looked, is_gone
+        runtime.start, runtime.run = started, driven
+        runtime._check_failures, runtime._peers.gone = looked, is_gone
         runtime._file.grow = self._around("grow", runtime._file.grow)
         runtime._peers.map_segment = self._around("map", runtime._peers.map_segment)
 
@@ -162,7 +162,7 @@ class Steps:
 @contextmanager
 def sums_watched(point: Point) -> Iterator[None]:
     """Call ``point`` before what has arrived in a fold is added up, on every communicator of this process."""
-    sum_rows, add_arrivals = executor.sum_rows, halo.add_arrivals
+    sum_rows, add_arrivals = executor.sum_rows, started_module.add_arrivals
 
     def before(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
@@ -171,22 +171,22 @@ def sums_watched(point: Point) -> Iterator[None]:
 
         return called
 
-    executor.sum_rows, halo.add_arrivals = before(sum_rows), before(add_arrivals)  # type: ignore[assignment]
+    executor.sum_rows, started_module.add_arrivals = before(sum_rows), before(add_arrivals)  # type: ignore[assignment]
     try:
         yield
     finally:
-        executor.sum_rows, halo.add_arrivals = sum_rows, add_arrivals
+        executor.sum_rows, started_module.add_arrivals = sum_rows, add_arrivals
 
 
 @contextmanager
 def set_up_watched(point: Point) -> Iterator[None]:
-    """Call ``point`` before and after every meeting of the ranks."""
+    """Call ``point`` before and after every exchange of the control plane."""
     control: Any = context.require_control()
-    exchange, meetings = control.exchange, 0
+    exchange, exchanges = control.exchange, 0
 
     def met(value: Any) -> list[Any]:
-        nonlocal meetings
-        number, meetings = meetings, meetings + 1
+        nonlocal exchanges
+        number, exchanges = exchanges, exchanges + 1
         point(f"set-up {number}: before")
         values: list[Any] = exchange(value)
         point(f"set-up {number}: after")

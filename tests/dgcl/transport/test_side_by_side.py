@@ -42,13 +42,13 @@ def test_a_second_thread_is_refused_and_the_first_not_disturbed() -> None:
                     said.append(str(error))
             refused.set()
 
-        look = comm._runtime._look_around
+        look = comm.transport.runtime._check_failures
 
         def looked(*rest: object) -> None:
             under_way.set()  # the first thread waits for rank 1
             look(*rest)  # type: ignore[arg-type]
 
-        comm._runtime._look_around = looked  # type: ignore[method-assign]
+        comm.transport.runtime._check_failures = looked  # type: ignore[method-assign]
         thread = threading.Thread(target=second)
         thread.start()
         assert torch.equal(comm.expand(comm.owned_ids), local_ids(comm))
@@ -132,8 +132,8 @@ def test_a_thousand_calls_of_any_width_hold_no_more_memory_than_the_first_hundre
             if dtype.is_floating_point:
                 comm.fold(rows)
             kept = [*kept[-int(generator.integers(4)) :], rows] if call % 5 else []
-            held.append(comm._runtime.pool.bytes_allocated)
-        return held[400], held[-1], comm._runtime.pool.bytes_in_use
+            held.append(comm.transport.runtime.pool.bytes_allocated)
+        return held[400], held[-1], comm.transport.runtime.pool.bytes_in_use
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("memfd:dgcl")

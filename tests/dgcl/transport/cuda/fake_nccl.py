@@ -25,8 +25,8 @@ import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.ranks.control import ThreadControl
+from dgcl.transport.connect import connect_runtime
 from dgcl.transport.cuda import connect_device
-from dgcl.transport.shared_memory import Runtime
 from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
 from tests.dgcl.support_plans import World
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
@@ -185,10 +185,10 @@ class MachineRank(Rank):
         self.program, self.rank = world.programs[control.rank], control.rank
         self.device = open_fake(fake)
         self.stream = _contexts.stream
-        self.runtime = Runtime(self.program, control, timeout, channel)
+        self.runtime = connect_runtime({"halo": self.program}, control, timeout, channel)
         try:
             self.exchange: Any = connect_device(
-                self.program, control, timeout, self.device, self.runtime, channel
+                {"halo": self.program}, control, timeout, self.device, self.runtime, channel
             )
         except BaseException:
             self.runtime.close()
@@ -244,7 +244,7 @@ def machines(numbers: Sequence[int], fakes: Sequence[FakeCuda], hub: Hub) -> Ite
             patch.object(ThreadControl, "new_group", new_group, create=True),
             patch.object(ThreadControl, "next_store", lambda self: store_of("nccl", self.rank), create=True),
             patch.object(ThreadControl, "timeout", 60.0, create=True),
-            patch("dgcl.transport.shared_memory.remote.GroupControl", ThreadControl),
+            patch("dgcl.transport.network.connect.GroupControl", ThreadControl),
             patch("dgcl.transport.shared_memory.peers.can_use_network", lambda control: True),
             patch("dgcl.transport.cuda.nccl.can_use_network", lambda control: True),
             patch.object(dist, "is_nccl_available", lambda: True),

@@ -78,7 +78,7 @@ class Rank:
         self.rank = control.rank
         self.device = open_fake(fake)
         self.stream = _contexts.stream
-        self.exchange = DeviceExchange(self.program, control, timeout, self.device)
+        self.exchange = DeviceExchange({"halo": self.program}, control, timeout, self.device)
 
     @property
     def local_ids(self) -> np.ndarray:

@@ -42,7 +42,7 @@ def exchange_by_network(edges: np.ndarray, part: np.ndarray, nccl: bool) -> dict
         folded = comm.fold(ids[:, None].to(torch.bfloat16).expand(-1, 2))
         comm.synchronize()
         return {
-            "kind": type(comm._on_device).__name__,
+            "kind": type(comm.transport).__name__,
             "expanded": expanded[:, 0].tolist() == [10.0 * number for number in ids.tolist()],
             "folded": dict(zip(comm.owned_ids.tolist(), folded[:, 0].float().tolist(), strict=True)),
             "described": comm.describe(),

@@ -18,10 +18,11 @@ from dgcl.communicator import Communicator
 from dgcl.prepare.part_files import save_shares
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import RankPlace, places_of_ranks
+from dgcl.transport.base import WholeCalls
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.cuda.exchange import DeviceExchange
 from tests.dgcl.support_plans import World, make_world, random_world
-from tests.dgcl.support_ranks import on_threads
+from tests.dgcl.support_ranks import join, on_threads
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import open_fake
 
@@ -29,27 +30,24 @@ WORLD = random_world(3, 3, "random-1")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 
-class InStep:
+class InStep(WholeCalls):
     """A device exchange whose results are there when a call returns: here torch computes on the host."""
 
     def __init__(self, exchange: DeviceExchange) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
 
-    def expand(self, rows: Tensor) -> Tensor:
-        out = self._exchange.expand(rows)
-        self._exchange.synchronize()
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        out = self.exchange.expand(rows, exchange)
+        self.exchange.synchronize()
         return out
 
-    def fold(self, rows: Tensor) -> Tensor:
-        out = self._exchange.fold(rows)
-        self._exchange.synchronize()
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        out = self.exchange.fold(rows, exchange)
+        self.exchange.synchronize()
         return out
 
-    def poison(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.exchange, name)
 
 
 def on_device(world: World, function: Any, memory: Memory | None = None) -> list[Any]:
@@ -60,12 +58,9 @@ def on_device(world: World, function: Any, memory: Memory | None = None) -> list
 
     def run() -> Any:
         control = context.require_control()
-        program, plan, local, sizes = shares[control.rank]
-        device = open_fake(fakes[control.rank])
-        comm = Communicator(program, plan, local, sizes, control, 20.0, device=device)
-        context.opened.add(comm)
-        assert comm._on_device is not None
-        comm.use_exchange(InStep(comm._on_device))
+        comm = join(shares, device=open_fake(fakes[control.rank]))
+        assert isinstance(comm.transport, DeviceExchange)
+        comm.use_transport(InStep(comm.transport))
         result = function(comm)
         fakes[control.rank].drain()
         return result
@@ -141,7 +136,7 @@ def test_parts_from_files_are_joined_on_devices(tmp_path: Path, monkeypatch: pyt
     def run() -> bool:
         opened.rank = context.require_control().rank
         comm = dgcl.load_comm_info(tmp_path / "parts", device="cuda")
-        assert isinstance(comm._on_device, DeviceExchange)
+        assert isinstance(comm.transport, DeviceExchange)
         rows = (comm.owned_ids[:, None] * 10 + torch.arange(3)).float()
         out = comm.expand(rows)
         comm.synchronize()
@@ -166,8 +161,9 @@ def test_parts_ask_for_a_device_that_is_there(tmp_path: Path) -> None:
 
 def test_a_baseline_may_take_over_and_give_back() -> None:
     def body(comm: Communicator) -> bool:
-        comm.use_exchange(None)
-        return comm._exchange is comm._on_device
+        baseline = comm.transport
+        assert isinstance(baseline, InStep)
+        return comm.use_transport(baseline.exchange) is baseline and comm.transport is baseline.exchange
 
     assert on_device(PAIR, body) == [True, True]
 
@@ -190,7 +186,7 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
         control = context.require_control()
         device = open_fake(fakes[control.rank])
         with pytest.raises(dgcl.CommError, match=r"cannot lock shared memory.*801"):
-            DeviceExchange(PAIR.programs[control.rank], control, 20.0, device)
+            DeviceExchange({"halo": PAIR.programs[control.rank]}, control, 20.0, device)
 
     dgcl.launch(run, 2)
     for fake in fakes:

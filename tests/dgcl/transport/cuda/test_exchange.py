@@ -47,7 +47,9 @@ def both_verbs(rank: Rank, width: int, dtype: torch.dtype, rounds: int = 3) -> N
 def test_rows_arrive_and_sums_are_right(trees: str, shared: bool) -> None:
     world = random_world(3, 4, trees)
     counted, _ = on_devices(
-        world, lambda rank: (both_verbs(rank, 3, torch.float32), rank.exchange.bytes_sent)[1], shared=shared
+        world,
+        lambda rank: (both_verbs(rank, 3, torch.float32), rank.exchange.bytes_sent[0])[1],
+        shared=shared,
     )
     for rank, sent in enumerate(counted):
         assert np.array_equal(sent[0], 3 * 3 * 4 * world.planned_rows[rank])
@@ -231,7 +233,7 @@ def test_a_block_that_another_stream_reads_is_not_handed_out(told: str) -> None:
             return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.float32)
 
         if told == "named":
-            rank.exchange.use_on(out, side)
+            rank.exchange.record_stream(out, side)
         if told == "dies-there":
             with on_stream(side):
                 del out

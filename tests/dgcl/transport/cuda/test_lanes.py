@@ -49,7 +49,7 @@ def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
         both_verbs(rank, 2, torch.bfloat16, 1)
         lanes = rank.exchange._connections.lanes
         assert lanes is not None
-        return sorted(lanes.staged), rank.exchange.bytes_sent[0].tolist()
+        return sorted(lanes.staged), rank.exchange.bytes_sent[0, 0].tolist()
 
     results, _ = on_devices(world, body, shared=False, prepare=losing(1))
     assert [staged for staged, _ in results] == [[1], [0, 2], [1]]

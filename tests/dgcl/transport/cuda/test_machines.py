@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
-from dgcl.program.memory_report import predict_memory
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.cuda.message_channel import Message
 from dgcl.transport.cuda.nccl import NcclChannel
 from dgcl.transport.cuda.through_host import HostExchange
+from dgcl.transport.memory import predict_memory
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
 from tests.dgcl.transport.cuda.fake_nccl import Hub, MachineRank, on_machines
@@ -50,7 +50,7 @@ def test_rows_arrive_and_sums_are_right(layout: str, trees: str) -> None:
     def body(rank: MachineRank) -> np.ndarray:
         assert isinstance(rank.exchange, DeviceExchange)
         both_verbs(rank, 3, torch.float32)
-        return rank.exchange.bytes_sent.copy()
+        return rank.exchange.bytes_sent[0].copy()
 
     counted, backends = on_machines(world, numbers, body, hub=hub)
     for rank, sent in enumerate(counted):
@@ -86,9 +86,9 @@ def test_memory_counts_rows_on_their_way_to_other_machines() -> None:
 
     def body(rank: MachineRank) -> tuple[Any, int]:
         report = predict_memory(
-            rank.program, [5, 3], torch.float64, input_grad=True, staged_rows=rank.exchange.staged_rows
+            [rank.program], [5, 3], torch.float64, input_grad=True, staged_rows=rank.exchange.staged_rows
         )
-        without = predict_memory(rank.program, [5, 3], torch.float64, input_grad=True)
+        without = predict_memory([rank.program], [5, 3], torch.float64, input_grad=True)
         assert report.pool >= without.pool
         return report.staging, without.staging
 
@@ -149,7 +149,7 @@ def test_machines_and_devices_that_do_not_reach_each_other() -> None:
 
     def body(rank: MachineRank) -> list[str]:
         both_verbs(rank, 3, torch.float32)
-        return rank.exchange.reasons
+        return rank.exchange.describe()
 
     reasons, _ = on_machines(random_world(3, 4, "random-1"), MACHINES["3+1"], body, prepare=prepare)
     assert reasons[0][1].startswith("host memory: their devices cannot reach each other (what it wrote")
@@ -163,7 +163,7 @@ def test_machines_that_exchange_nothing_need_no_network() -> None:
 
     def body(rank: MachineRank) -> tuple[str, str]:
         both_verbs(rank, 3, torch.float32)
-        return type(rank.exchange).__name__, rank.exchange.reasons[3 - rank.rank]
+        return type(rank.exchange).__name__, rank.exchange.describe()[3 - rank.rank]
 
     results, backends = on_machines(world, MACHINES["2x2"], body)
     assert [kind for kind, _ in results] == ["DeviceExchange"] * 4
@@ -341,7 +341,7 @@ def test_where_nccl_does_not_work_rows_go_through_the_hosts(
     def body(rank: MachineRank) -> str:
         assert isinstance(rank.exchange, HostExchange)
         both_verbs(rank, 3, torch.float32)
-        return rank.exchange.reasons[1 - rank.rank]
+        return rank.exchange.describe()[1 - rank.rank]
 
     channel = "gloo" if trouble == "asked" else "auto"
     results, _ = on_machines(PAIR, (0, 1), body, hub=hub, prepare=prepare, channel=channel)
@@ -388,7 +388,7 @@ def test_nccl_that_was_asked_for_is_tried_where_ranks_share_a_device() -> None:
 
     def body(rank: MachineRank) -> str:
         both_verbs(rank, 3, torch.float32)
-        return rank.exchange.reasons[1 - rank.rank]
+        return rank.exchange.describe()[1 - rank.rank]
 
     reasons, _ = on_machines(PAIR, (0, 0), body, prepare=prepare, channel="nccl")
     assert reasons == ["network: NCCL, from device to device (asked for)"] * 2

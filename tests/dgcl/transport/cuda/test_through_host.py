@@ -33,8 +33,8 @@ class HostRank(Rank):
         self.program, self.rank = world.programs[control.rank], control.rank
         self.device = open_fake(fake)
         self.stream = _contexts.stream
-        self.runtime = Runtime(self.program, control, 20.0)
-        self.exchange: Any = HostExchange(self.program, control, self.device, self.runtime)
+        self.runtime = Runtime({"halo": self.program}, control, 20.0)
+        self.exchange: Any = HostExchange({"halo": self.program}, control, self.device, self.runtime)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_rows_go_down_along_the_plan_and_up_again(fakes: list[FakeCuda], dtype: 
             rank.wait()
             assert torch.equal(expanded, rank.expanded(5, dtype, seed)), "expand"
             assert torch.equal(folded, rank.folded(5, dtype, seed)), "fold"
-        assert rank.exchange.bytes_sent[0].sum() == 4 * 5 * dtype.itemsize * rank.program.expand.rows_sent
+        assert rank.exchange.bytes_sent[0, 0].sum() == 4 * 5 * dtype.itemsize * rank.program.expand.rows_sent
 
     on_hosts(random_world(3, 3, "line"), fakes, body)
 
@@ -153,8 +153,8 @@ def test_ranks_that_share_memory_exchange_between_devices(fakes: list[FakeCuda])
         control = context.require_control()
         program = PAIR.programs[control.rank]
         device = open_fake(fakes[control.rank])
-        runtime = Runtime(program, control, 20.0)
-        exchange = connect_device(program, control, 20.0, device, runtime)
+        runtime = Runtime({"halo": program}, control, 20.0)
+        exchange = connect_device({"halo": program}, control, 20.0, device, runtime)
         assert exchange is not None
         try:
             return type(exchange).__name__

@@ -20,14 +20,13 @@ from dgcl.transport.network.messages import error_of, failed_message, ready_mess
 from dgcl.transport.network.wire import NEWS, Wire
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, random_world
-from tests.dgcl.support_ranks import folded, local_ids, random_bits, same_bits
+from tests.dgcl.support_ranks import folded, join, local_ids, random_bits, same_bits
 
 WORLD = random_world(3, 4, "line", num_edges=400)
 
 
 def joined(world: World, timeout: float = 20.0) -> Communicator:
-    control = context.require_control()
-    return Communicator(*world.shares()[control.rank], control, timeout, "network")
+    return join(world.shares(), timeout, "network")
 
 
 def move(shape: tuple[int, ...], dtype: torch.dtype) -> list[bool]:
@@ -42,7 +41,7 @@ def move(shape: tuple[int, ...], dtype: torch.dtype) -> list[bool]:
         pending = comm.expand_async(owned)
         good.append(same_bits(pending.wait(), held[comm.num_owned :]))
     row_bytes = int(np.prod(shape, dtype=int)) * dtype.itemsize
-    schedule = comm._program.expand
+    schedule = comm.exchanges["halo"].program.expand
     planned = np.bincount(schedule.send_peer, schedule.send_count.sum(axis=1), comm.world_size)
     times = 3 if len(good) > 1 else 1
     good.append(comm.bytes_sent["expand"].tolist() == (planned * row_bytes * times).astype(int).tolist())
@@ -187,7 +186,7 @@ def test_slices_cover_a_portion_once(count: int, row_bytes: int) -> None:
 def forks() -> bool:
     """Calls before and after a fork of rank 1 has run the exit handlers that it inherited."""
     comm = joined(WORLD)
-    channel, rows = comm._runtime._network, comm.owned_ids
+    channel, rows = comm.transport.runtime._network, comm.owned_ids
     assert channel is not None
     good = bool(torch.equal(comm.expand(rows), local_ids(comm)))
     if comm.rank == 1:

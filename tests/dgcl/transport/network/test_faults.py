@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from dgcl.communicator import Communicator
 from dgcl.errors import CommError
-from dgcl.ranks.context import context
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
+from tests.dgcl.support_ranks import join
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -24,20 +23,13 @@ WORLD = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)
 LINE = random_world(2, 4, "line")
 
 
-def join(shares: list[Any], timeout: float) -> Communicator:
-    control = context.require_control()
-    comm = Communicator(*shares[control.rank], control, timeout, "network")
-    context.opened.add(comm)
-    return comm
-
-
 def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dgcl ")]
 
 
 def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) -> None:
     """Calls until one fails; says when it is under way, how it ended, and that closing leaves no thread."""
-    comm = join(shares, timeout)
+    comm = join(shares, timeout, "network")
     rows, calls = torch.ones(comm.num_owned, 40), 0
     try:
         while True:
@@ -88,7 +80,7 @@ def test_a_stopped_rank_is_given_up_at_the_deadline() -> None:
 
 def differ(channel: Connection, shares: list[Any], change: str) -> None:
     """One call that all make alike, then one that rank 1 makes differently."""
-    comm = join(shares, 20.0)
+    comm = join(shares, 20.0, "network")
     comm.expand(torch.ones(comm.num_owned, 4))
     odd = comm.rank == 1
     if change == "fails":  # that also ends calls in which this rank has done its part

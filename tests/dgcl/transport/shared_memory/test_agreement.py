@@ -22,7 +22,7 @@ def heard(programs: list[Any]) -> list[str | None]:
     def run() -> str | None:
         control = context.require_control()
         try:
-            check_agreement(control, programs[control.rank])
+            check_agreement(control, {"halo": programs[control.rank]})
         except DisagreementError as error:
             return str(error)
         return None

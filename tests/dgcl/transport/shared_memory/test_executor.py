@@ -262,7 +262,7 @@ def test_results_outlive_the_communicator() -> None:
 
 def test_memory_does_not_grow_when_results_die() -> None:
     def run(comm: Communicator) -> None:
-        pool = comm._runtime.pool
+        pool = comm.transport.runtime.pool
         x = torch.zeros(comm.num_owned, 64, requires_grad=True)
         sizes = []
         for _ in range(60):
@@ -511,7 +511,7 @@ def test_a_recorder_that_raises_fails_the_communicator(verb: str) -> None:
         call(rows)
         comm.control.barrier()
         if comm.rank == 1:
-            comm._runtime.record_calls(recorder)
+            comm.transport.runtime.record_calls(recorder)
             with pytest.raises(ArithmeticError):
                 call(rows)
         else:

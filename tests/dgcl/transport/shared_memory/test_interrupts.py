@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.autograd import pending as halo
+from dgcl.autograd import pending
 from dgcl.communicator import Communicator
-from dgcl.transport.shared_memory import abort_guard, call_lock, executor, progress
+from dgcl.transport.shared_memory import abort_guard, call_lock, calls, executor, progress, started
 from dgcl.transport.shared_memory.engine import WAITING
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
@@ -21,7 +21,7 @@ from tests.dgcl.support_ranks import join
 pytestmark = pytest.mark.xdist_group("alone")
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
-_FILES = {module.__file__ for module in (executor, halo, abort_guard, progress, call_lock)}
+_FILES = {module.__file__ for module in (executor, calls, pending, started, abort_guard, progress, call_lock)}
 
 
 class _Interrupts:
@@ -45,7 +45,7 @@ class _Interrupts:
 
 def wait_in_vain(comm: Communicator, times: int) -> None:
     """Have the next ``times`` looks of the engine find nothing to do."""
-    stepper = comm._runtime._stepper
+    stepper = comm.transport.runtime._stepper
     carry_on, left = stepper.carry_on, [times]
 
     def look(*given: Any) -> int:
@@ -92,7 +92,7 @@ def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
                 pass
             finally:
                 sys.settrace(None)
-            runtime = comm._runtime
+            runtime = comm.transport.runtime
             failure = runtime._failure
             task = runtime.tasks[call in (fold, fold_halo)]
             done = bool(task.sent.all() and task.received.all()) and runtime.under_way is None
@@ -148,9 +148,9 @@ def test_who_is_interrupted_before_a_call_begins_names_that_call(calls_before: i
         def interrupted(num_bytes: int) -> Any:
             raise KeyboardInterrupt
 
-        comm._runtime.pool.allocate = interrupted  # type: ignore[method-assign]
+        comm.transport.runtime.pool.allocate = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             expand(comm)
-        return str(comm._runtime._failure)
+        return str(comm.transport.runtime._failure)
 
     assert dgcl.launch(run, 1) == [f"rank 0 left before call {calls_before + 1}: KeyboardInterrupt()"]

@@ -61,7 +61,7 @@ NO_YIELD_IS_DEAR: Patience = (1, 100_000, 10**15, 1, 1)
 
 def waits_in_vain(comm: Communicator, patience: Patience, times: int) -> list[list[int]]:
     """What becomes of ``yields`` in waits of rank 0 for a rank that has not come yet."""
-    runtime, yields = comm._runtime, comm._runtime.tasks[EXPAND].yields
+    runtime, yields = comm.transport.runtime, comm.transport.runtime.tasks[EXPAND].yields
     call, history = runtime.under_way, []
     assert call is not None
     for _ in range(times):
@@ -86,7 +86,7 @@ def on_two_ranks(body: Callable[[Communicator], Any]) -> Any:
             meet.wait()
             handle, found = dgcl.graph_allgather_async(rows, comm=comm), None
         assert handle.wait()[:, 0].tolist() == [1 - rank]
-        return found, comm._runtime.tasks[EXPAND].yields.tolist()
+        return found, comm.transport.runtime.tasks[EXPAND].yields.tolist()
 
     return dgcl.launch(run, 2)[0]
 
@@ -102,7 +102,7 @@ def test_a_dear_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_nex
 
 def test_waits_without_yields_do_not_grow_for_ever() -> None:
     def body(comm: Communicator) -> Any:
-        comm._runtime.tasks[EXPAND].yields[1] = 1000
+        comm.transport.runtime.tasks[EXPAND].yields[1] = 1000
         return waits_in_vain(comm, EVERY_YIELD_IS_DEAR, 1)
 
     assert on_two_ranks(body)[0] == [[1024, 1024]]
@@ -118,8 +118,8 @@ def test_who_has_a_core_for_itself_does_not_yield() -> None:
 
 def test_a_wait_that_ends_by_cheap_yields_halves_the_number() -> None:
     def body(comm: Communicator) -> None:
-        comm._runtime.tasks[EXPAND].yields[1] = 64
-        comm._runtime.patience = (1, 60_000_000_000, 10**15, 1, 1)  # until the other rank comes
+        comm.transport.runtime.tasks[EXPAND].yields[1] = 64
+        comm.transport.runtime.wait_policy = (1, 60_000_000_000, 10**15, 1, 1)  # until the other rank comes
 
     _, yields = on_two_ranks(body)
     assert yields[0] == 0

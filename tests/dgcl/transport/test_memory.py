@@ -8,8 +8,8 @@ import torch
 
 import dgcl
 import dgcl.nn
-from dgcl.program.memory_report import MemoryReport
 from dgcl.topology import Connection, Device, Topology
+from dgcl.transport.memory import MemoryReport
 
 PAGE = 4096
 
@@ -45,7 +45,7 @@ def _train(
     constant = [constants] if constants else []
     predicted = comm.memory(widths, dtype, input_grad=input_grad, constants=constant)
     assert len(held) == len(constant)
-    return comm._runtime.pool.bytes_allocated, predicted
+    return comm.transport.runtime.pool.bytes_allocated, predicted
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_no_growth() -> None:
 def _parts() -> tuple[MemoryReport, dict[str, int]]:
     part = np.arange(6000) % 3
     comm = dgcl.build_comm_info(_graph(), _line(3), part=part)
-    program = comm._program
+    program = comm.exchanges["halo"].program
     sizes = {
         "local": program.num_local,
         "owned": program.num_owned,

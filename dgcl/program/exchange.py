@@ -1,0 +1,32 @@
+"""An exchange: a relation, the plan that serves it, and one rank's program of that plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dgcl.planner.plan import Plan
+from dgcl.planner.relation import Relation
+from dgcl.program.model import Program
+
+#: The exchange that :func:`dgcl.graph_allgather` uses; every communicator has it.
+HALO = "halo"
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """One exchange of a communicator, as one rank sees it.
+
+    Attributes:
+        name: What calls and messages call it; :data:`HALO` for the rows that a rank's edges read.
+        plan: The whole plan, with its relation; the same on every rank.
+        program: What this rank does in every call.
+    """
+
+    name: str
+    plan: Plan
+    program: Program
+
+    @property
+    def relation(self) -> Relation:
+        """Which classes of rows every rank needs."""
+        return self.plan.relation

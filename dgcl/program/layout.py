@@ -1,0 +1,83 @@
+"""Layouts: which global rows, and which of their columns, an exchange's rows stand for on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.program.exchange import Exchange
+
+Rows = Literal["core", "owned", "halo", "local"]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What the rows of one exchange stand for on one rank.
+
+    Attributes:
+        owned_ids, halo_ids: Global ids of the owned and of the halo rows, int64.
+        num_core: The first owned rows, without replicas: every id is a core row of exactly one rank.
+        holds: ``(P,)`` bool: ranks whose rows belong to the same copy of the graph as this rank's. All of them, but
+            where vertices are replicated across machines: there each machine has a copy of its own.
+        is_replicated: Whether ranks hold replicas of others' vertices; true on every rank or on none.
+        summary: What there is to tell people about it; "" for nothing.
+    """
+
+    owned_ids: NDArray[np.int64]
+    halo_ids: NDArray[np.int64]
+    num_core: int
+    holds: NDArray[np.bool_]
+    is_replicated: bool = False
+    summary: str = ""
+
+    @property
+    def num_owned(self) -> int:
+        """Rows that go into an expand, and come out of a fold."""
+        return len(self.owned_ids)
+
+    @property
+    def num_halo(self) -> int:
+        """Rows that an expand brings from other ranks."""
+        return len(self.halo_ids)
+
+    @property
+    def num_local(self) -> int:
+        """Rows that come out of an expand, and go into a fold: owned, then halo."""
+        return len(self.owned_ids) + len(self.halo_ids)
+
+    def global_ids(self, rows: Rows) -> NDArray[np.int64]:
+        """Global ids of the core, owned, halo or local rows, in their order."""
+        match rows:
+            case "core":
+                return self.owned_ids[: self.num_core]
+            case "owned":
+                return self.owned_ids
+            case "halo":
+                return self.halo_ids
+            case "local":
+                return np.concatenate([self.owned_ids, self.halo_ids])
+        raise ValueError(f"rows must be 'core', 'owned', 'halo' or 'local' (got {rows!r})")
+
+    def columns(self, width: int) -> slice:
+        """The columns of a ``width`` wide matrix of the whole graph that this rank's rows hold: all of them."""
+        return slice(0, width)
+
+
+def layout_of(exchange: Exchange, num_replicas: int = 0) -> Layout:
+    """The layout of an exchange; ``num_replicas`` are the last owned rows, which other machines' ranks own too."""
+    program, facts = exchange.program, exchange.plan.meta.get("replication")
+    holds = np.ones(program.world_size, bool)
+    summary = ""
+    if facts is not None:
+        machines = np.array([device.machine for device in exchange.plan.topology.devices])
+        holds = machines == machines[program.rank]
+        summary = (
+            f"replicated across machines, for {facts['hops']} exchange(s): no row travels between machines; this rank"
+            f" keeps {program.num_owned - num_replicas} rows of its own and {num_replicas} replicas; all machines"
+            f" together hold {facts['copies']:.2f} copies of a vertex and {facts['edges']:.2f} of an edge"
+        )
+    num_core = program.num_owned - num_replicas
+    return Layout(program.owned_ids, program.halo_ids, num_core, holds, facts is not None, summary)

@@ -1,0 +1,129 @@
+"""The seam for moving rows: what a communicator asks of whatever carries out its exchanges.
+
+Shared memory (with the network channel), CUDA (from device to device, or through the hosts) and every baseline of
+:mod:`dgcl.bench` are transports. A communicator holds one, and nothing else that moves rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.errors import CommError
+from dgcl.transport.memory import MemoryReport
+
+
+class StartedExpand(Protocol):
+    """An expand of halo rows that is under way."""
+
+    def wait(self) -> Tensor:
+        """``(num_halo, *F)``; called once."""
+
+
+class StartedFold(Protocol):
+    """A fold of halo rows that is under way."""
+
+    def wait(self, into: Tensor) -> Tensor:
+        """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once."""
+
+
+class Transport(Protocol):
+    """Moves the rows of one rank's exchanges.
+
+    Every call is collective: all ranks make the same calls, of the same exchange, dtype and row shape, in one order.
+    ``exchange`` is an exchange's number, its place among those of the communicator. Rows are dense tensors on the
+    transport's device that were checked before (:mod:`dgcl.transport.row_checks`).
+
+    Errors: :class:`~dgcl.errors.CommError` for what peers did. After one the transport is unusable. ``ValueError``
+    where it was closed, has another call under way, or is used in a fork of its process.
+
+    Attributes:
+        bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb (expand, fold).
+    """
+
+    bytes_sent: np.ndarray
+
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
+
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them.
+
+        The rows are of a summable type that is not complex.
+        """
+
+    def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
+        """Start an expand whose halo rows alone are wanted; ``wait``: the caller waits at once."""
+
+    def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
+        """Start a fold of ``(num_halo, *F)`` rows alone; ``wait``: the caller waits at once."""
+
+    def describe(self) -> list[str]:
+        """For each rank how rows travel to and from it, and why."""
+
+    def memory(
+        self,
+        widths: Sequence[int | tuple[int, int]],
+        dtype: torch.dtype,
+        *,
+        training: bool = True,
+        input_grad: bool = False,
+        constants: Sequence[int] = (),
+    ) -> MemoryReport:
+        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what was asked of it, and raise what went wrong meanwhile."""
+
+    def record_stream(self, rows: Tensor, stream: int) -> None:
+        """Tell that a result is read, and may die, on another stream of the device than that of the calls."""
+
+    def fail(self, error: CommError) -> None:
+        """Make the transport unusable and tell the peers why."""
+
+    def close(self) -> None:
+        """Give it up. Idempotent, not collective; results of earlier calls stay valid."""
+
+
+class WholeCalls:
+    """Starting and waiting for a transport whose calls cannot be taken apart: each is carried out in one piece.
+
+    A class that inherits from it defines ``expand`` and ``fold``.
+    """
+
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """As :meth:`Transport.expand`."""
+        raise NotImplementedError
+
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """As :meth:`Transport.fold`."""
+        raise NotImplementedError
+
+    def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
+        """Expand now; waiting returns the halo rows of the result."""
+        return _Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
+
+    def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
+        """Fold when it is waited for, with zeros for the owned rows."""
+        return _FoldToCome(self, halo_rows, exchange)
+
+
+class _Expanded:
+    def __init__(self, halo_rows: Tensor) -> None:
+        self._halo_rows = halo_rows
+
+    def wait(self) -> Tensor:
+        return self._halo_rows
+
+
+class _FoldToCome:
+    def __init__(self, transport: WholeCalls, halo_rows: Tensor, exchange: int) -> None:
+        self._transport, self._halo_rows, self._exchange = transport, halo_rows, exchange
+
+    def wait(self, into: Tensor) -> Tensor:
+        rows = torch.cat([torch.zeros_like(into), self._halo_rows])
+        return into.add_(self._transport.fold(rows, self._exchange))

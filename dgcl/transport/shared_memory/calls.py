@@ -1,0 +1,353 @@
+"""Begins calls and carries them on, with deadlines, and with peers that may fail.
+
+Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction and rows.
+While it waits the engine comes back to Python every 20 milliseconds or so, where Ctrl-C is heard, the control pages of
+peers are read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
+reason; the others raise it, too. After that the communicator is unusable, and its buffers are never reused, because a
+stopped process may wake up and write.
+
+A rank that waits in one call also carries on what it has started on other communicators: a peer may need those rows
+before it comes to this call. So exchanges may be started, and waited for, in any order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from dgcl.errors import CommError
+from dgcl.program.model import Program
+from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory.agreement import check_agreement
+from dgcl.transport.shared_memory.call_lock import Turn
+from dgcl.transport.shared_memory.control_page import ControlPage
+from dgcl.transport.shared_memory.engine import (
+    DISAGREES,
+    DONE,
+    EXPAND,
+    FOLD,
+    UNMAPPED,
+    WAITING,
+    announce,
+    call_attention,
+)
+from dgcl.transport.shared_memory.failure_detector import FailureDetector, OtherCommunicator
+from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.pool import Block, BufferPool
+from dgcl.transport.shared_memory.progress import Stepper
+from dgcl.transport.shared_memory.remote import OpenNetwork, RemoteChannel
+from dgcl.transport.shared_memory.row_types import RowType
+from dgcl.transport.shared_memory.segments import Segment, SegmentFile
+from dgcl.transport.shared_memory.tasks import Call, CallRecord, Task, call_label
+from dgcl.transport.shared_memory.wait_policy import AT_ONCE, among_others, choose_patience
+from dgcl.transport.shared_memory.waits import pack_tag, progress
+
+
+class CallRunner:
+    """Begins the calls of one rank and carries them on. Construction is collective; a call waits for its data only.
+
+    All exchanges share one sequence of calls, one buffer pool and one set of flags. Done flags count
+    ``call * K + stage + 1`` with K the largest number of stages of any program
+    (:mod:`dgcl.transport.shared_memory.control_page`).
+
+    Args:
+        programs: This rank's programs by the names of their exchanges, in the same order on every rank.
+        control: The control plane.
+        timeout: Seconds that a wait may take.
+        channel: How rows travel (:data:`dgcl.transport.shared_memory.peers.CHANNELS`).
+        open_network: Opens the channel to ranks that share no memory with this one; None: there is none.
+
+    Attributes:
+        programs, names: Of the exchanges, by number.
+        pool: The rank's buffers.
+        bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb.
+        tasks: What each exchange does in an expand and in a fold, by ``2 * exchange + verb``.
+        wait_policy: How the engine waits before it returns to Python (:mod:`dgcl.transport.shared_memory.wait_policy`).
+        under_way: A call that was started and is not done yet.
+        failure_detector: Finds out why a call does not get on.
+        others: Finds the runtimes of other communicators that the calling thread built.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Program],
+        control: Control,
+        timeout: float,
+        channel: str = "auto",
+        open_network: OpenNetwork | None = None,
+    ) -> None:
+        self.names, self.programs = tuple(programs), tuple(programs.values())
+        self.control, self._timeout = control, timeout
+        self.rank, self._lock = control.rank, Turn(control.rank, timeout)
+        self._process = os.getpid()
+        try:
+            check_agreement(control, programs)
+            self._file = SegmentFile()
+            self._control_page = ControlPage.create(self._file, control.world_size)
+            self.pool = BufferPool(self._file)
+            self._peers = Peers(control, self._file, self._control_page, channel)
+        except (CommError, ValueError):  # all ranks raise it
+            raise
+        except BaseException as error:  # the others would wait for this one when they next exchange something
+            control.leave(f"was stopped by {type(error).__name__}: {error}")
+            raise
+        self.tasks = tuple(
+            Task(
+                exchange,
+                verb,
+                call_label(exchange, verb, self.names),
+                program,
+                self._peers,
+                self._control_page,
+            )
+            for exchange, program in enumerate(self.programs)
+            for verb in (EXPAND, FOLD)
+        )
+        self.wait_policy = choose_patience(self._peers)
+        self._call = 0
+        self._failure: CommError | None = None
+        self._closed = False
+        self._recorder: Callable[[CallRecord], None] | None = None
+        self.under_way: Call | None = None
+        self.bytes_sent = np.zeros((len(programs), 2, control.world_size), np.int64)
+        num_stages = max(program.num_stages for program in self.programs)
+        self._network: RemoteChannel | None = None
+        if self._peers.any_remote:
+            assert open_network is not None, "ranks that share no memory need a network channel"
+            self._network = open_network(
+                control, self._peers, self.programs, num_stages, timeout, self.bytes_sent
+            )
+        self._stepper = Stepper(self.rank, num_stages, self._peers, self._control_page, self.bytes_sent)
+        self.failure_detector = FailureDetector(
+            self.rank, self.names, num_stages, self._peers, timeout, self._network
+        )
+        self.others: Callable[[], Iterable[CallRunner]] = tuple
+
+    def seen_by_others(self) -> OtherCommunicator | None:
+        """What the rank's other communicators may know of this one; None where it makes no more calls."""
+        if self._closed or self._failure is not None:
+            return None
+        remote = self._peers.remote.tolist()
+        return OtherCommunicator(
+            self.failure_detector.name, self._call, self._peers.control_pages, remote, self.names
+        )
+
+    @property
+    def next_call(self) -> int:
+        """The number of the call that will be begun next."""
+        return self._call + 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether this rank has left."""
+        return self._closed
+
+    @property
+    def peers(self) -> Peers:
+        """What this rank knows of the others."""
+        return self._peers
+
+    @property
+    def network(self) -> RemoteChannel | None:
+        """The channel to ranks that share no memory with this one."""
+        return self._network
+
+    @property
+    def any_remote(self) -> bool:
+        """Whether any two ranks of the job exchange through the network."""
+        return self._peers.any_remote
+
+    @property
+    def reasons(self) -> list[str]:
+        """For each rank the channel, and why."""
+        return self._peers.reasons
+
+    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
+        """Give ``recorder`` the times of every call from now on; None: stop."""
+        self._recorder = recorder
+        for task in self.tasks:
+            task.time_transfers(recorder is not None)
+
+    def record(self, call: Call) -> None:
+        """Give the times of a call that is over to who wants them."""
+        if self._recorder is not None:
+            self._recorder(call.task.record(call.number))
+
+    def fail(self, error: CommError) -> None:
+        """Poison the communicator and tell the peers why."""
+        if self._failure is None:
+            self._failure = error
+        # Each time: Ctrl-C may have come between the two before. The first reason that is posted stands.
+        if not self._closed and os.getpid() == self._process:
+            self._post_failure(self._failure)
+
+    def close(self) -> None:
+        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.
+
+        In a fork of the rank's process, a data loader's worker for instance, it leaves the rank where it is.
+        """
+        if not self._closed:
+            self._closed = True
+            if os.getpid() == self._process:
+                self._control_page.post_closed()
+                call_attention(self.tasks[EXPAND].bells)
+                if self._network is not None:
+                    self._network.close()
+            self._peers.close()
+            self._file.close()
+
+    def allocate(self, num_bytes: int) -> Block:
+        """A block, or an error that the peers hear of: they would wait for this rank in vain."""
+        try:
+            return self.pool.allocate(num_bytes)
+        except MemoryError as error:
+            self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
+            raise
+        except BaseException as error:  # Ctrl-C: the others make the call for which this was to be
+            self.give_up(error, self.next_call)
+            raise
+
+    def check_present(self) -> None:
+        """Raise where this rank is none, or none any more: in a fork of its process, and once it has left."""
+        if os.getpid() != self._process:
+            raise ValueError(
+                f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
+                " may use the communicator"
+            )
+        if self._closed:
+            raise ValueError(
+                f"rank {self.rank}: this communicator is closed; build a new one with build_comm_info"
+            )
+
+    def check_usable(self) -> None:
+        """Raise unless a call can be made now."""
+        self.check_present()
+        if self._failure is not None:
+            raise type(self._failure)(
+                f"rank {self.rank}: this communicator is unusable since an earlier call failed "
+                f"({self._failure}); close it and build a new one"
+            )
+        if self.under_way is not None:
+            raise ValueError(
+                f"rank {self.rank}: {self.under_way.task.label} {self.under_way.number} was started and"
+                " is not finished; call wait() on its result first"
+            )
+        self._lock.take()
+
+    def start(
+        self,
+        task: Task,
+        row_type: RowType,
+        places: Sequence[tuple[Segment, int]],
+        buffers: tuple[int, int, int],
+    ) -> Call:
+        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
+
+        Within a :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`: from here on peers count on this rank."""
+        call = Call(task, self.next_call, pack_tag(task.verb, row_type, task.exchange), row_type, buffers)
+        words = [call.tag]
+        for segment, offset in places:
+            words += [segment.base, segment.size, offset]
+        line = np.array(words, np.int64)
+        task.sent[:] = task.remote
+        task.received[:] = 0
+        task.copied = 0
+        self.under_way = call
+        self._call = call.number
+        announce(task.own_ready, task.own_senders, self._control_page.call_address, call.number, line)
+        if self._network is not None:
+            call.job = self._network.start(call, places)
+        return call
+
+    def give_up(self, error: BaseException, number: int) -> None:
+        """Tell the peers that this rank goes on without call ``number``, or without its result."""
+        call = self.under_way
+        if isinstance(error, CommError):
+            self.fail(error)
+        else:
+            if call is not None:
+                where = f"{call.task.label} {call.number} at {progress(call)}"
+            else:
+                where = f"before call {number}" if self._call < number else f"call {number} at its end"
+            self.fail(CommError(f"rank {self.rank} left {where}: {error!r}"))
+
+    def run(self, call: Call, wait: bool = True) -> bool:
+        """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
+        that was all."""
+        self.check_present()
+        self._lock.take()
+        task = call.task
+        policy = self.wait_policy if wait else AT_ONCE
+        try:
+            while True:
+                status = self._stepper.carry_on(call, policy)
+                if status == DONE and call.job is not None and not call.job.is_sent(wait):
+                    status = WAITING
+                if status == DONE:
+                    task.span = (call.begin, time.perf_counter_ns())
+                    self.under_way = None
+                    return True
+                if status == UNMAPPED:
+                    self._map_target(task)
+                elif status == DISAGREES:
+                    raise self.failure_detector.refused_by_peer(call)
+                else:
+                    assert status == WAITING
+                    if not wait:
+                        return False
+                    now, so_far = time.monotonic(), call.count_done()
+                    if so_far > call.progress:
+                        call.progress, call.deadline = so_far, now + self._timeout
+                    self._check_failures(call, now >= call.deadline)
+                    for other in self.others():
+                        if other.assist():
+                            policy = among_others(self.wait_policy)
+        finally:
+            self._lock.give_back()
+
+    def assist(self) -> bool:
+        """Do what can be done at once for a started call, from a thread that waits in another; whether there is one.
+
+        Errors are left to the thread that will wait for the call."""
+        if self._started() is None:
+            return False
+        try:
+            if self._lock.lend_hand():
+                while (call := self._started()) and self._stepper.carry_on(call, AT_ONCE) == UNMAPPED:
+                    self._map_target(call.task)
+        except CommError:
+            pass
+        finally:
+            self._lock.withdraw_hand()
+        return True
+
+    def _started(self) -> Call | None:
+        """The call that was started and that others may carry on."""
+        call = None if self._closed or self._failure is not None else self.under_way
+        return call if call is not None and call.given is not None else None
+
+    def _map_target(self, task: Task) -> None:
+        """Map what the engine has asked for: where the rows of its next send go."""
+        peer = int(task.schedule.send_peer[task.where[0]])
+        relay_rows = task.verb == EXPAND and task.where[1] == 1
+        self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
+
+    def _post_failure(self, error: CommError) -> None:
+        self._control_page.post_failure(error)
+        call_attention(self.tasks[EXPAND].bells)
+        if self._network is not None:
+            self._network.post_failure(error)
+
+    def _check_failures(self, under_way: Call, late: bool) -> None:
+        """Raise if the call cannot or must not go on."""
+        report = self._peers.reported_failure()
+        if report is not None:
+            peer, error = report
+            mine = f" ({self.failure_detector.place(under_way)} was at {progress(under_way)})"
+            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
+            self._post_failure(error)  # pass on the first reason, not a chain of them
+            raise self._failure
+        self.failure_detector.check(under_way, late)

@@ -1,0 +1,156 @@
+"""Exchanges of halo rows alone, that are started and waited for apart.
+
+An expand returns owned and halo rows as one tensor, so it copies the owned ones. Here only halo rows are returned,
+and a fold adds to owned rows in place: nothing is touched but what travels. Between start and wait a rank can
+compute on what it has.
+
+At the start everything is sent whose receiver is ready; the rest when the result is waited for. No thread works in
+between: with a rank for each core there is none to spare.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dgcl.errors import CommError
+from dgcl.kernels.rows import add_arrivals
+from dgcl.transport.shared_memory.abort_guard import AbortGuard
+from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.engine import EXPAND, FOLD
+from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.results import as_tensor
+
+
+class StartedExpand:
+    """An expand of halo rows that is under way, or, with ``wait``, done.
+
+    The rows that were given must not change until it is over. Dropped before that, it fails the communicator,
+    because peers would wait for this rank.
+    """
+
+    def __init__(self, runtime: Runtime, rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
+        program = runtime.programs[exchange]
+        self._runtime, self._source = runtime, rows
+        self._version = None if wait else _version(rows)  # a caller that waits cannot change them meanwhile
+        self._given = _materialised(rows).contiguous()
+        runtime.check_usable()
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        # Halo rows and, behind them, relay rows: the engine counts both from the first row that is not owned.
+        block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
+        segment, offset = block.segment, block.offset
+        places = (
+            (segment, offset - program.num_owned * kind.row_bytes),
+            (segment, offset + program.num_halo * kind.row_bytes),
+        )
+        buffers = (self._given.data_ptr(), program.num_owned, block.address)
+        self._over = False
+        with AbortGuard(runtime):
+            self._call = runtime.start(runtime.tasks[2 * exchange + EXPAND], kind, places, buffers)
+            # Made now, while peers are busy, and not when all wait for the last rank.
+            self._halo = as_tensor(runtime.pool, block, (program.num_halo, *rows.shape[1:]), rows.dtype)
+            self._call.given = None if wait else self._given
+            self._done = runtime.run(self._call, wait)
+
+    def wait(self) -> Tensor:
+        """``(num_halo, *F)``.
+
+        Raises:
+            CommError: A peer is lost, late, or makes another call.
+            ValueError: The communicator was closed meanwhile, or this process is a fork of the rank's.
+            RuntimeError: The rows were changed in place meanwhile.
+        """
+        runtime = self._runtime
+        runtime.check_present()
+        if self._version is not None and _version(self._source) != self._version:
+            _fail(runtime, "rows of a started exchange were changed before they were sent")
+            raise RuntimeError(
+                "rows were changed in place between the start of their exchange and wait(); change a copy"
+            )
+        with AbortGuard(runtime, self._call.number):
+            if not self._done:
+                self._done = runtime.run(self._call)
+            self._over = True
+            runtime.record(self._call)
+        return self._halo
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting() and not self.__dict__.get("_over", True) and not self.__dict__.get("_done", False):
+            _fail(self._runtime, "rows of a started exchange were dropped and nobody waited for them")
+
+
+class StartedFold:
+    """A fold of halo rows that is under way, or, with ``wait``, has arrived.
+
+    Dropped before it is waited for, it fails the communicator, because peers would wait for this rank.
+    """
+
+    def __init__(self, runtime: Runtime, halo_rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
+        program = runtime.programs[exchange]
+        self._runtime, self._program = runtime, program
+        self._given = _materialised(halo_rows).contiguous()
+        kind = row_type(halo_rows.dtype, math.prod(halo_rows.shape[1:]))
+        assert kind.sum_code >= 0, halo_rows.dtype
+        runtime.check_usable()
+        self._arrivals = runtime.allocate(program.num_arrivals * kind.row_bytes)
+        place = (self._arrivals.segment, self._arrivals.offset)
+        # The engine counts rows from the first owned one; it reads none of those.
+        first = self._given.data_ptr() - program.num_owned * kind.row_bytes
+        buffers = (first, program.num_local, self._arrivals.address)
+        self._over = False
+        with AbortGuard(runtime):
+            self._call = runtime.start(runtime.tasks[2 * exchange + FOLD], kind, (place, place), buffers)
+            self._call.given = None if wait else self._given
+            self._done = runtime.run(self._call, wait)
+
+    def wait(self, into: Tensor) -> Tensor:
+        """Add what arrives to ``into``, ``(num_owned, *F)``, in place, in a fixed order.
+
+        Raises:
+            CommError, ValueError: As :meth:`StartedExpand.wait`.
+        """
+        runtime, program, kind = self._runtime, self._program, self._call.row_type
+        sums = into if into.is_contiguous() else into.contiguous()
+        runtime.check_present()
+        with AbortGuard(runtime, self._call.number):
+            if not self._done:
+                self._done = runtime.run(self._call)
+            add_arrivals(
+                kind.sum_code,
+                sums.data_ptr(),
+                program.num_owned,
+                program.arrival_rows,
+                program.arrival_slots,
+                self._arrivals.address,
+                kind.row_bytes,
+            )
+            self._over = True
+            runtime.pool.release(self._arrivals)
+            runtime.record(self._call)
+        if sums is not into:
+            return into.copy_(sums)
+        if not into.is_inference():
+            torch.autograd.graph.increment_version(into)  # autograd must know that it was written to
+        return into
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting() and not self.__dict__.get("_over", True):
+            _fail(self._runtime, "a started fold was dropped before it was finished")
+
+
+def _fail(runtime: Runtime, reason: str) -> None:
+    runtime.fail(CommError(f"rank {runtime.rank}: {reason}"))
+
+
+def _materialised(rows: Tensor) -> Tensor:
+    """Rows whose memory holds the values that they read as: lazy conjugation and negation are carried out."""
+    return rows.resolve_conj().resolve_neg()
+
+
+def _version(rows: Tensor) -> int | None:
+    """How often rows were changed in place; None in inference mode, which does not count."""
+    return None if rows.is_inference() else rows._version

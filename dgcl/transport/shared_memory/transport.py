@@ -1,0 +1,113 @@
+"""The transport of ranks that compute on the CPU: tensors in, tensors out, through the runtime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgcl.errors import CommError
+from dgcl.transport.describe import profiled
+from dgcl.transport.memory import MemoryReport, predict_memory
+from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.results import as_tensor
+from dgcl.transport.shared_memory.started import StartedExpand, StartedFold
+from dgcl.transport.shared_memory.tasks import CallRecord
+
+
+class SharedMemoryTransport:
+    """Rows in the host's memory: shared between processes of a host, sent by the network channel between hosts.
+
+    Attributes:
+        runtime: Executes the programs.
+        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.bytes_sent = runtime.bytes_sent
+
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
+        if torch.autograd._profiler_enabled():
+            with profiled(self.runtime.programs[exchange], "expand", rows):
+                return self._expand(rows, exchange)
+        return self._expand(rows, exchange)
+
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
+        if torch.autograd._profiler_enabled():
+            with profiled(self.runtime.programs[exchange], "fold", rows):
+                return self._fold(rows, exchange)
+        return self._fold(rows, exchange)
+
+    def _expand(self, rows: Tensor, exchange: int) -> Tensor:
+        runtime = self.runtime
+        program = runtime.programs[exchange]
+        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
+        block = runtime.expand_buffer(kind, exchange)
+        result = as_tensor(runtime.pool, block, (program.num_local, *rows.shape[1:]), rows.dtype)
+        own = rows.data_ptr()
+        if not rows.is_contiguous():
+            result[: program.num_owned].copy_(rows)
+            own = 0
+        runtime.expand(block, kind, own, exchange)
+        return result
+
+    def _fold(self, rows: Tensor, exchange: int) -> Tensor:
+        runtime = self.runtime
+        rows, kind = rows.contiguous(), row_type(rows.dtype, math.prod(rows.shape[1:]))
+        block = runtime.fold(rows.data_ptr(), kind, exchange)
+        shape = (runtime.programs[exchange].num_owned, *rows.shape[1:])
+        return as_tensor(runtime.pool, block, shape, rows.dtype)
+
+    def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
+        """Start an expand whose halo rows alone are wanted; ``wait``: the caller waits at once."""
+        return StartedExpand(self.runtime, rows, exchange, wait)
+
+    def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
+        """Start a fold of ``(num_halo, *F)`` rows alone; ``wait``: the caller waits at once."""
+        return StartedFold(self.runtime, halo_rows, exchange, wait)
+
+    def describe(self) -> list[str]:
+        """For each rank how rows travel to and from it, and why."""
+        return self.runtime.reasons
+
+    def memory(
+        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
+    ) -> MemoryReport:
+        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+        return predict_memory(self.runtime.programs, widths, dtype, **kinds)
+
+    def synchronize(self) -> None:
+        """Nothing: calls return when they are carried out."""
+
+    def record_stream(self, rows: Tensor, stream: int) -> None:
+        """Nothing: there are no streams."""
+
+    def fail(self, error: CommError) -> None:
+        """Make the transport unusable and tell the peers why."""
+        self.runtime.fail(error)
+
+    def close(self) -> None:
+        """Leave. Idempotent, not collective; results of earlier calls stay valid."""
+        self.runtime.close()
+
+    # What benchmarks need beside.
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor out of the pool, which gets its memory back when the tensor's storage dies."""
+        block = self.runtime.pool.allocate(math.prod(shape) * dtype.itemsize)
+        return as_tensor(self.runtime.pool, block, shape, dtype)
+
+    def fill_free(self, byte: int) -> None:
+        """Overwrite all free memory of the pool, so that a read of what was never written is seen."""
+        self.runtime.pool.fill_free(byte)
+
+    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
+        """Give ``recorder`` the times of every call from now on; None: stop."""
+        self.runtime.record_calls(recorder)

@@ -1,0 +1,140 @@
+"""Communicators of several exchanges: relations, plans and numbers of stages differ, calls alternate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.errors import DisagreementError
+from dgcl.planner.methods import make_plan
+from dgcl.prepare import part_files
+from dgcl.prepare.part_files import load_share, save_shares
+from dgcl.program import compile_programs
+from tests.dgcl.support_plans import World, all_to_all
+from tests.dgcl.support_ranks import join
+from tests.dgcl.transport.several_exchanges import RANKS, check_all, shares_of, worlds
+
+TREES = {
+    "two": ("line", "direct"),
+    "two, the other way round": ("direct", "line"),
+    "three": ("hub", "direct", "random-1"),
+}
+
+
+def run_everywhere(
+    trees: tuple[str, ...], channel: str, baseline: str = "", processes: bool = False
+) -> list[str]:
+    """What goes wrong on any rank."""
+    given = worlds(*trees)
+    planned = {name: world.planned_rows for name, world in given.items()}
+    ranks = "processes" if processes else "threads"
+    told = dgcl.launch(check_all, RANKS, shares_of(given), planned, channel, baseline, ranks=ranks)
+    return [text for texts in told for text in texts]
+
+
+def test_the_numbers_of_stages_differ() -> None:
+    stages = [world.plan.num_stages for world in worlds("line", "direct", "random-1").values()]
+    assert len(set(stages)) > 1
+
+
+@pytest.mark.parametrize("trees", TREES.values(), ids=TREES)
+def test_between_threads(trees: tuple[str, ...]) -> None:
+    assert run_everywhere(trees, "auto") == []
+
+
+@pytest.mark.parametrize("channel", ["memory", "network"], ids=["one host", "simulated hosts"])
+def test_between_processes(channel: str) -> None:
+    assert run_everywhere(("line", "direct", "random-1"), channel, processes=True) == []
+
+
+@pytest.mark.parametrize("baseline", ["swap", "padded"])
+def test_baselines(baseline: str) -> None:
+    trees = ("chain", "chain") if baseline == "swap" else ("direct", "direct")
+    assert run_everywhere(trees, "auto", baseline) == []
+
+
+def test_gloo() -> None:
+    assert run_everywhere(("direct", "direct"), "auto", "gloo", processes=True) == []
+
+
+def test_ranks_that_call_different_exchanges_disagree_at_once() -> None:
+    shares = shares_of(worlds("direct", "direct"))
+
+    def run() -> str:
+        comm = join(shares, 60.0)
+        name = "partials" if comm.rank == 1 else "halo"
+        with pytest.raises(DisagreementError) as caught:
+            comm.expand(torch.ones(comm.layouts[name].num_owned, 2), exchange=name)
+        return str(caught.value)
+
+    told = dgcl.launch(run, RANKS)
+    assert all("expand of exchange 'partials' of rows of 8 bytes" in text for text in told), told
+
+
+def test_exchanges_that_ranks_do_not_share_are_refused() -> None:
+    some, others = worlds("direct", "direct"), worlds("direct")
+    shares = [*shares_of(some)[:3], shares_of(others)[3]]
+
+    def run() -> None:
+        with pytest.raises(DisagreementError, match="rank 0 has halo, partials, rank 3 has halo"):
+            join(shares)
+
+    dgcl.launch(run, RANKS)
+
+
+def test_an_exchange_that_is_not_there() -> None:
+    shares = shares_of(worlds("direct", "line"))
+
+    def run() -> None:
+        comm = join(shares)
+        with pytest.raises(ValueError, match=r"exchange must be one of 'halo', 'partials'.* \(got 'sums'\)"):
+            comm.expand(torch.ones(comm.num_owned), exchange="sums")
+
+    dgcl.launch(run, RANKS)
+
+
+def test_memory_and_description_of_all() -> None:
+    shares = shares_of(worlds("direct", "line"))
+
+    def run() -> None:
+        comm = join(shares)
+        one, both = comm.memory([4]), comm.memory([4, (2, "partials")])
+        assert one.tables == sum(each.program.table_bytes for each in comm.exchanges.values())
+        assert both.results == one.results + comm.layouts["partials"].num_local * 2 * 4
+        assert "exchange 'partials': sends" in comm.describe()
+
+    dgcl.launch(run, RANKS)
+
+
+def planned(world: World, method: str) -> World:
+    """The same relation with a plan of a planner, which can be stored."""
+    plan = make_plan(world.classes.relation, all_to_all(RANKS), method)
+    return replace(world, plan=plan, programs=compile_programs(plan, world.classes))
+
+
+def test_part_files_hold_all(tmp_path: Path) -> None:
+    methods = {"halo": "chain", "partials": "direct", "third": "spst"}
+    given = {
+        name: planned(world, methods[name]) for name, world in worlds("direct", "direct", "direct").items()
+    }
+    save_shares(tmp_path, shares_of(given))
+    loaded = [load_share(tmp_path, rank, RANKS)[0] for rank in range(RANKS)]
+    rows = {name: world.planned_rows for name, world in given.items()}
+    told = dgcl.launch(check_all, RANKS, loaded, rows, "auto")
+    assert [text for texts in told for text in texts] == []
+    save_shares(tmp_path, given["halo"].shares())
+    assert sorted(path.name for path in tmp_path.glob("plan*")) == ["plan.npz"]
+
+
+def test_parts_of_the_version_before_are_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_files, "SCHEMA", "dgcl-part/2")
+    save_shares(tmp_path, planned(worlds("direct")["halo"], "direct").shares())
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"prepare the parts anew \(dgcl partition GRAPH --out DIR/\)"):
+        load_share(tmp_path, 0, RANKS)
