@@ -12,7 +12,7 @@ Pure functions without torch or processes. May import :mod:`dgcl.topology` only.
 from __future__ import annotations
 
 from dgcl.planner.errors import PlanError
-from dgcl.planner.methods import METHODS, make_plan
+from dgcl.planner.methods.registry import METHODS, make_plan
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation

@@ -21,7 +21,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray
 from dgcl.planner.cost import GIGA, stage_loads
 from dgcl.planner.fold import NoWayBackError, reverse_plan
-from dgcl.planner.methods import make_plan
+from dgcl.planner.methods.registry import make_plan
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation

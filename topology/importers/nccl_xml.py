@@ -250,6 +250,8 @@ class _Reader:
                 f"in the order of their addresses, and NVLinks, which such files leave to detection, are "
                 f"missing; import what NCCL_TOPO_DUMP_FILE writes to have them"
             )
+        if self._hosts > 1:
+            self.notes.append(f"the file describes {self._hosts} machines, by the host_hash of its <cpu>")
         if self._virtual:
             names = sorted(self._virtual)
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

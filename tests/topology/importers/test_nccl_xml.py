@@ -118,9 +118,11 @@ def test_several_machines_of_one_nvlink_domain() -> None:
         cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"'), 'host_hash="0xa"'),
         cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"').replace('rank="0"', 'rank="1"'), 'host_hash="0xb"'),
     )
-    found = imported(text).topology
+    machine = imported(text)
+    found = machine.topology
     assert [(d.name, d.machine) for d in found.devices] == [("m0.gpu0", 0), ("m1.gpu0", 1)]
     assert {("m0.gpu0", "nvswitch", "NV18"), ("m1.gpu0", "nvswitch", "NV18")} <= set(wires(found))
+    assert "the file describes 2 machines, by the host_hash of its <cpu>" in machine.notes
 
 
 def test_nics_of_two_ports_and_without_a_pci_device() -> None:
