@@ -142,7 +142,7 @@ def _solve(
 def _time_rows(
     users: dict[tuple[int, int], list[int]],
     switch: dict[tuple[int, int], int],
-    size: FloatArray,
+    size: FloatArray | Int64Array,
     latency: FloatArray,
     arrays: TopologyArrays,
     num: int,

@@ -35,7 +35,7 @@ def problem_of(relation: Relation, topology: Topology, groups: list[np.ndarray] 
 
 def rounded(problem: Problem, topology: Topology, num_stages: int) -> tuple[StageProgram, WholeFlows]:
     program = StageProgram(problem, num_stages)
-    program.play(40, 10.0, 12)
+    program.sample_columns(40, 10.0, 12)
     program.solve_master_program()
     space = problem.space
     flows = program.result().flows
@@ -112,7 +112,7 @@ def test_rounding_keeps_links_within_a_row_or_two_of_their_share() -> None:
     relation = Relation.from_classes(4, classes)
     problem = problem_of(relation, topology)
     program = StageProgram(problem, 3)
-    program.play(200, 10.0, 24)
+    program.sample_columns(200, 10.0, 24)
     program.solve(0.0, 10.0, 1e-4, hopeless=np.inf, steps=20, progress=0.0, deadline=np.inf)
     space, fractional = problem.space, program.result()
     whole = whole_flows(space.family, space.moves, space.rows, fractional.flows, topology.arrays().num_links)
@@ -162,7 +162,7 @@ def test_a_class_is_cut_only_where_the_flows_say_so(count: int) -> None:
     relation = Relation.from_classes(4, [(0, {3}, count)])
     problem = problem_of(relation, topology)
     program = StageProgram(problem, 2)
-    program.play(200, float(count), 24)
+    program.sample_columns(200, float(count), 24)
     program.solve_master_program()
     space = problem.space
     whole = whole_flows(
