@@ -1,4 +1,4 @@
-"""The verbs of the user's program, on the current communicator of this thread."""
+"""The functions of the user's program, on the current communicator of this thread."""
 
 from __future__ import annotations
 
@@ -67,8 +67,11 @@ def current_communicator() -> Communicator:
 def dispatch_features(
     features: Tensor | ArrayLike | None, comm: Communicator | None = None, *, halo: bool = False
 ) -> Tensor:
-    """This rank's ``(num_owned, *F)`` rows of the graph's features; with ``halo`` all rows that its first
-    layer reads, ``(num_owned + num_halo, *F)``. See :meth:`Communicator.dispatch_features`."""
+    """This rank's rows of the graph's features, ``(num_owned, *F)``.
+
+    With ``halo`` all rows that its first layer reads, ``(num_owned + num_halo, *F)``. See
+    :meth:`Communicator.dispatch_features`.
+    """
     return (comm or current_communicator()).dispatch_features(features, halo=halo)
 
 

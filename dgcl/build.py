@@ -128,7 +128,7 @@ def build_comm_info(
 
 
 def _settled(*given: Any) -> Settings | Exception:
-    """All options together, or what is wrong with them: only rank 0's count, and every rank is to hear of it."""
+    """All options together, or what is wrong with them: rank 0's count, and every rank hears of it."""
     try:
         return settle(*given)
     except (TypeError, ValueError) as error:
@@ -235,7 +235,10 @@ def _in_parts(topology: str | Topology, world_size: int) -> bool:
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:
-    """Bytes that a rank may still take where it computes; ranks that share a host, or a GPU, share what is free."""
+    """Bytes that a rank may still take where it computes.
+
+    Ranks that share a host, or a GPU, share what is free.
+    """
     sharing = sum((place.machine, place.gpu) == (places[rank].machine, places[rank].gpu) for place in places)
     if device is not None and device.tensors.device.type == "cuda":
         import torch

@@ -58,7 +58,7 @@ def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
 
 
 def _from_path(path: str | os.PathLike[str], num_nodes: int | None) -> Graph:
-    """A graph file; what the system says of it in our words, and the same kind of error."""
+    """A graph file; system errors keep their kind and name the argument."""
     name = os.fspath(path)
     try:
         return read_graph(path, num_nodes=num_nodes).graph

@@ -166,9 +166,9 @@ def _parse(
         text = np.frombuffer(block, np.uint8)
         if len(src) < len(text) // 4 + 1:  # an edge takes at least four bytes, "0 1\n"
             src, dst = np.empty(len(text) // 4 + 1, np.int64), np.empty(len(text) // 4 + 1, np.int64)
-        room = len(src) if most is None else min(len(src), most - total)
+        capacity = len(src) if most is None else min(len(src), most - total)
         count, lines, columns, error, start = kernels.parse_edges(
-            text, comment[0], columns, low, high, src[:room], dst[:room]
+            text, comment[0], columns, low, high, src[:capacity], dst[:capacity]
         )
         if error != kernels.OK:
             raise _at(path, line + lines - 1, _reason(error, block[start:], columns, low, high, most))

@@ -31,7 +31,7 @@ def read_graph(
     compact: bool = False,
     undirected: bool = False,
 ) -> GraphFile:
-    """Read a graph file; its kind is told by its first bytes.
+    """Read a graph file; its first bytes say of which kind it is.
 
     - npz: ``num_nodes``, ``directed``, CSR of out-neighbours ``indptr`` and ``indices``; optionally features
       (CSR ``feat_indptr``, ``feat_indices``, ``feat_data``, ``feat_shape``, or dense ``features``),

@@ -1,4 +1,4 @@
-"""Graphs of other libraries, told apart without importing any of them.
+"""Graphs of other libraries, recognised without importing any of them.
 
 An object can only be a DGL graph if dgl is loaded already, so its module is looked up, never imported. The
 table of edge orders is in :func:`dgcl.graph.as_graph`.
@@ -96,7 +96,7 @@ def _from_edge_index(edge_index: Any, num_nodes: int | None, name: str = "edge_i
 
 
 def _from_dgl(graph: Any, num_nodes: int | None) -> Graph:
-    """DGL keeps any of COO, CSR and CSC; what it has is read, so that none is added to the user's graph."""
+    """DGL keeps any of COO, CSR and CSC: read what it has, and add none to the user's graph."""
     if graph.is_block:
         raise TypeError("graph must be the whole graph (got a DGL block)")
     if not graph.is_homogeneous:

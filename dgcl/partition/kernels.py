@@ -1,5 +1,7 @@
-"""Compiled loops for partitioning: the graph that METIS wants, its subgraphs, cut edges. Loaded on first
-use."""
+"""Compiled loops for partitioning: the graph that METIS wants, its subgraphs, cut edges.
+
+Loaded on first use.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,9 @@ from numpy.typing import NDArray
 def symmetric_adjacency(
     indptr: NDArray[np.int64], indices: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (xadj (N + 1,), adjncy (M,)) of the undirected simple graph: both directions, no loops, no
-    repeats.
+    """Return (xadj (N + 1,), adjncy (M,)) of the undirected simple graph.
 
-    Neighbours are in no particular order. Memory at the peak: 16 bytes per edge and 20 per vertex.
+    Both directions, no loops, no repeats. Neighbours are in no particular order. Memory at the peak: 16 bytes per edge and 20 per vertex.
     """
     num_nodes = indptr.size - 1
     xadj = np.zeros(num_nodes + 1, np.int64)

@@ -35,8 +35,10 @@ class MetisOptions:
 
 @dataclass(frozen=True)
 class _Adjacency:
-    """An undirected simple graph: neighbours of v are ``adjncy[xadj[v]:xadj[v + 1]]``; weights (N,) or
-    None."""
+    """An undirected simple graph.
+
+    Neighbours of v are ``adjncy[xadj[v]:xadj[v + 1]]``; weights (N,) or None.
+    """
 
     xadj: NDArray[np.int64]
     adjncy: NDArray[np.int64]
@@ -155,8 +157,7 @@ def _run(graph: _Adjacency, num_devices: NDArray[np.int64], options: MetisOption
 
 
 def ensure_minimum(labels: NDArray[np.int64], minimum: NDArray[np.int64], degrees: NDArray[np.int64]) -> None:
-    """Move vertices, in place, until group g has at least ``minimum[g]``, of which there must be enough in
-    all.
+    """Move vertices, in place, until group g has at least ``minimum[g]``; there must be enough in all.
 
     METIS may leave a group with fewer vertices than it has devices. Each missing vertex comes from the group
     that has most to spare, and is there the one with the fewest neighbours (ties: lowest group, lowest

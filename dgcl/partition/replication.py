@@ -46,9 +46,9 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
 def holders_by_hop(
     graph: Graph, owners: NDArray[np.int32], num_parts: int, hops: int
 ) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
-    """Yield ``(first, hop, masks)``: bit b of ``masks[v]`` tells whether part ``first + b`` holds v for ``hop``
-    layers, from 0 on; valid until the next.
+    """Yield ``(first, hop, masks)`` for hops from 0 on, 64 parts at a time.
 
+    Bit b of ``masks[v]`` tells whether part ``first + b`` holds v for ``hop`` layers; masks are valid until the next.
     Parts are taken 64 at a time, one bit each, and spread along the edges hop by hop: time O(hops * E * P /
     64), memory 16 bytes per vertex however large the neighbourhoods are.
     """

@@ -1,6 +1,6 @@
 """From a graph to each rank's share: partition, relation, plan, proof, programs; cache and part files.
 
-Imports everything that comes before it on the way of the data, and no transport.
+Imports every folder before it on the way of the data, and no transport.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Programs: a plan compiled for each rank, proved on symbols, and what its buffers take."""
+"""A plan compiled for each rank, and proved on symbols; what a strategy hands in for that.
+
+Imports :mod:`dgcl.graph`, :mod:`dgcl.relation` and :mod:`dgcl.planner`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether programs are well formed: tables of the right length and order, indices that point somewhere.
+"""Check that programs are well formed: tables of the right length and order, indices in range.
 
-The first part of :func:`dgcl.program.verify.verify_programs`; after it the proof, and the compiled engine,
-may index without looking.
+The first part of :func:`dgcl.program.verify.verify_programs`; after it the proof, and the compiled executor, may
+index without checking.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ def _check_schedule(program: Program, verb: str) -> None:
             raise fail(
                 program, f"{verb}: {name} must have shape {shape} (has {getattr(schedule, name).shape})"
             )
-    for peers, stages, counts, words in (
+    for peers, stages, counts, name in (
         (schedule.send_peer, schedule.send_stage, schedule.send_count, "sends"),
         (schedule.recv_peer, schedule.recv_stage, schedule.recv_count, "receives"),
     ):
         order = list(zip(stages.tolist(), peers.tolist(), strict=True))
         if order != sorted(set(order)):
-            raise fail(program, f"{verb}: {words} are not ordered by (stage, peer)")
+            raise fail(program, f"{verb}: {name} are not ordered by (stage, peer)")
         if ((stages < 0) | (stages >= program.num_stages)).any():
-            raise fail(program, f"{verb}: a stage of the {words} is outside the plan's {program.num_stages}")
+            raise fail(program, f"{verb}: a stage of the {name} is outside the plan's {program.num_stages}")
         if ((peers < 0) | (peers >= program.world_size) | (peers == program.rank)).any():
-            raise fail(program, f"{verb}: a peer of the {words} is no other rank")
+            raise fail(program, f"{verb}: a peer of the {name} is no other rank")
         if (counts < 0).any() or (counts.sum(axis=1) == 0).any():
-            raise fail(program, f"{verb}: one of the {words} moves no rows")
+            raise fail(program, f"{verb}: one of the {name} moves no rows")
     if ((schedule.send_from < 0) & (schedule.send_count > 0)).any():
         raise fail(program, f"{verb}: send_from is negative")
     pointer, deps = schedule.send_dep_ptr, schedule.send_deps

@@ -33,12 +33,13 @@ import numpy as np
 class Schedule:
     """What one rank sends and receives in one verb; S sends and R receives, both sorted by (stage, peer).
 
-    Each has two portions: column 0 is rows that the needing end wants, column 1 rows that it only passes on.
+    Tables with two columns have a column for each kind of rows: 0 for those that the receiver of an expand wants, 1 for
+    those that it only passes on.
 
     Attributes:
         send_peer, send_stage: ``(S,)`` int32.
         send_count: ``(S, 2)`` int64 rows.
-        send_from: ``(S, 2)`` int64. Expand: where the portion starts in ``Program.send_rows``. Fold: its
+        send_from: ``(S, 2)`` int64. Expand: where these rows start in ``Program.send_rows``. Fold: the
             first local row.
         send_to: ``(S, 2)`` int64. Expand: the first local row at the receiver, and the first of its relay
             rows (from 0). Fold: the first slots in the receiver's arrival buffer.

@@ -154,9 +154,9 @@ def _run_expand(programs: list[Program]) -> None:
         for program, send, peer, recv in _sends(programs, "expand", stage):
             schedule = program.expand
             needed: list[np.ndarray] = []
-            for portion in (0, 1):
-                count = schedule.send_count[send, portion]
-                start = schedule.send_from[send, portion]
+            for kind in (0, 1):
+                count = schedule.send_count[send, kind]
+                start = schedule.send_from[send, kind]
                 rows = program.send_rows[start : start + count]
                 if len(rows) != count:
                     raise fail(
@@ -169,10 +169,10 @@ def _run_expand(programs: list[Program]) -> None:
                         f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
                     )
                 needed.append(came[program.rank][rows])
-                first = schedule.send_to[send, portion] + (peer.num_local if portion else 0)
+                first = schedule.send_to[send, kind] + (peer.num_local if kind else 0)
                 low, high = (
                     (peer.num_local, peer.num_local + peer.num_relay)
-                    if portion
+                    if kind
                     else (peer.num_owned, peer.num_local)
                 )
                 if count and not low <= first <= first + count <= high:
@@ -239,25 +239,25 @@ def _run_fold(programs: list[Program]) -> None:
         for program, send, peer, recv in _sends(programs, "fold", stage):
             schedule = program.fold
             needed: list[np.ndarray] = []
-            for portion in (0, 1):
-                count, begin = schedule.send_count[send, portion], schedule.send_from[send, portion]
+            for kind in (0, 1):
+                count, begin = schedule.send_count[send, kind], schedule.send_from[send, kind]
                 if count == 0:
                     continue
                 low, high = (
                     (program.num_local, program.num_local + program.num_relay)
-                    if portion
+                    if kind
                     else (program.num_owned, program.num_local)
                 )
                 if not low <= begin <= begin + count <= high:
                     raise fail(program, f"fold: stage {stage}: sends rank {peer.rank} rows that it lacks")
-                sums, brought = total(program, begin, begin + count, with_own=portion == 0)
+                sums, brought = total(program, begin, begin + count, with_own=kind == 0)
                 if (brought < 0).any():
                     raise fail(
                         program,
                         f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
                     )
                 needed.append(brought)
-                writes.append((program.rank, peer.rank, schedule.send_to[send, portion], sums, recv))
+                writes.append((program.rank, peer.rank, schedule.send_to[send, kind], sums, recv))
             _check_waits(program, schedule, send, needed)
         for sender, rank, first, sums, recv in writes:
             place = slice(first, first + len(sums))

@@ -44,8 +44,8 @@ class LocalGraph:
         out_degrees: (L,) int64, out-degree in the whole graph of each local row.
         num_nodes_global: vertices of the whole graph.
         num_replicas: how many owned rows, the last ones, are replicas of vertices that a rank of another machine
-            owns (:mod:`dgcl.replication`); those of ring K have none of their in-edges here. ``owned_ids``
-            ascends in either portion.
+            owns (:mod:`dgcl.replication`); those K hops away have none of their in-edges here. ``owned_ids``
+            ascends within the core rows and within the replicas.
     """
 
     owned_ids: NDArray[np.int64]

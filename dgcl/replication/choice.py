@@ -104,13 +104,13 @@ class Replication:
         if not several:
             if self.hops is None:
                 return plain
-            return _told(plain, "the ordinary plan: all ranks are on one machine, so nothing is replicated")
+            return _logged(plain, "the ordinary plan: all ranks are on one machine, so nothing is replicated")
         if self.hops is None:
             _log.info("%s was not considered: hops, the number of layers, was not given", METHOD)
             return plain
         return _choose(problem, plain, machines, self)
 
-    def room(self, rank: int) -> float:
+    def memory_of(self, rank: int) -> float:
         """Bytes that a rank may take."""
         if self.limit is not None:
             return self.limit
@@ -133,9 +133,9 @@ def _replicate(problem: Problem, machines: NDArray[np.int64], wanted: Replicatio
     misfit = _too_much(counts, problem, wanted)
     if misfit is None:
         made, held = _carry_out(problem, counts, METHOD)
-        misfit = _no_room(_bytes(held, problem, wanted), wanted)
+        misfit = _misfit(_bytes(held, problem, wanted), wanted)
         if misfit is None:
-            return _told(made, f"{METHOD} was asked for: {_line(made, held, problem, wanted)}")
+            return _logged(made, f"{METHOD} was asked for: {_line(made, held, problem, wanted)}")
     raise MemoryError(
         f"method {METHOD!r} does not fit: {misfit}; {counts}. Take fewer hops, more ranks on each machine,"
         " parts that cut fewer edges between machines, or method 'auto'"
@@ -151,7 +151,7 @@ def _choose(
     counts = count_copies(problem.graph, problem.part, machines, wanted.hops)
     misfit = _too_much(counts, problem, wanted)
     if misfit is not None:
-        return _told(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {misfit}; {counts}")
+        return _logged(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {misfit}; {counts}")
     work = wanted.work
     if work is None:
         raise ValueError(
@@ -161,7 +161,7 @@ def _choose(
     mine = _line(plain, held, problem, wanted)
     least = _least_work(counts, work)
     if least >= _layer_seconds(plain.plan, held, work):
-        return _told(
+        return _logged(
             plain,
             f"auto chose the ordinary plan: {mine}; with {METHOD} work alone would take {seconds(least)} or more,"
             f" as {counts}",
@@ -169,14 +169,14 @@ def _choose(
     try:
         made, copied = _carry_out(problem, counts, "auto")
     except NoRouteError as error:  # ranks of a machine that only another machine joins
-        return _told(plain, f"auto chose the ordinary plan: {METHOD} is impossible: {error}")
+        return _logged(plain, f"auto chose the ordinary plan: {METHOD} is impossible: {error}")
     theirs = f"{_line(made, copied, problem, wanted)}, as {counts}"
-    misfit = _no_room(_bytes(copied, problem, wanted), wanted)
+    misfit = _misfit(_bytes(copied, problem, wanted), wanted)
     if misfit is not None:
-        return _told(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {misfit}; {counts}")
+        return _logged(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {misfit}; {counts}")
     if _layer_seconds(made.plan, copied, work) < _layer_seconds(plain.plan, held, work):
-        return _told(made, f"auto chose {METHOD}: {theirs}; with the ordinary plan {mine}")
-    return _told(plain, f"auto chose the ordinary plan: {mine}; with {METHOD} {theirs}")
+        return _logged(made, f"auto chose {METHOD}: {theirs}; with the ordinary plan {mine}")
+    return _logged(plain, f"auto chose the ordinary plan: {mine}; with {METHOD} {theirs}")
 
 
 def _carry_out(problem: Problem, counts: CopyCounts, method: str) -> tuple[Arrangement, Holdings]:
@@ -197,7 +197,7 @@ def _carry_out(problem: Problem, counts: CopyCounts, method: str) -> tuple[Arran
     return made, holdings(copies.graph, copies.part, plan.relation)
 
 
-def _told(made: Arrangement, why: str) -> Arrangement:
+def _logged(made: Arrangement, why: str) -> Arrangement:
     _log.info("%s", why)
     return replace(made, why=why)
 
@@ -212,15 +212,17 @@ def _too_much(counts: CopyCounts, problem: Problem, wanted: Replication) -> str 
     needed, there = counts.bytes_to_build(problem.graph.edge_ids is not None), available_memory()
     if needed > there:
         return f"rank 0 would take {size(needed)} to copy the graph, and {size(there)} are free there"
-    return _no_room(_bytes(counts.expected(), problem, wanted), wanted, "at least")
+    return _misfit(_bytes(counts.expected(), problem, wanted), wanted, "at least")
 
 
-def _no_room(needed: NDArray[np.int64], wanted: Replication, how: str = "about") -> str | None:
-    over = [held - wanted.room(rank) for rank, held in enumerate(needed.tolist())]
+def _misfit(needed: NDArray[np.int64], wanted: Replication, how: str = "about") -> str | None:
+    over = [held - wanted.memory_of(rank) for rank, held in enumerate(needed.tolist())]
     rank = int(np.argmax(over))
     if over[rank] <= 0:
         return None
-    return f"rank {rank} would hold {how} {size(int(needed[rank]))}, and may take {size(wanted.room(rank))}"
+    return (
+        f"rank {rank} would hold {how} {size(int(needed[rank]))}, and may take {size(wanted.memory_of(rank))}"
+    )
 
 
 def _layer_seconds(plan: Plan, held: Holdings, work: Work) -> float:

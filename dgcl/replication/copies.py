@@ -36,22 +36,22 @@ class Copies:
     core: NDArray[np.int64]
 
 
-def rings(graph: Graph, core: NDArray[np.bool_], hops: int) -> NDArray[np.int16]:
+def hop_distances(graph: Graph, core: NDArray[np.bool_], hops: int) -> NDArray[np.int16]:
     """(N,) how many edges lead from each vertex to the nearest of ``core`` (N,), at least; -1 beyond ``hops``."""
-    from dgcl.replication.kernels import grow_rings
+    from dgcl.replication.kernels import spread_hops
 
-    ring = np.where(core, np.int16(0), np.int16(-1))
-    grow_rings(graph.indptr, graph.indices, ring, hops)
-    return ring
+    hop_of = np.where(core, np.int16(0), np.int16(-1))
+    spread_hops(graph.indptr, graph.indices, hop_of, hops)
+    return hop_of
 
 
 def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Copies:
     """Copy what each machine needs, and let its ranks share the replicas.
 
-    A replica goes to the rank that reads it most, by edges from the ring within (ring by ring outwards), among
-    those with room: every rank keeps as many rows as :meth:`CopyCounts.owned` says. The same input gives the same
-    copies. Time O(K * (N + E)) for each machine; memory as :meth:`CopyCounts.bytes_to_build` says, and 2 bytes for
-    each vertex of a ring and rank of its machine.
+    A replica goes to the rank that reads it most, by edges from one hop nearer (hop by hop outwards), among
+    those with free places: every rank keeps as many rows as :meth:`CopyCounts.owned` says. The same input gives
+    the same copies. Time O(K * (N + E)) for each machine; memory as :meth:`CopyCounts.bytes_to_build` says, and 2 bytes for
+    each vertex of a hop set and rank of its machine.
 
     Args:
         graph: N vertices.
@@ -71,16 +71,16 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
     first = first_edge = 0
     for machine in range(len(counts.rows)):
         ranks = np.flatnonzero(counts.machine_of_rank == machine)
-        ring = rings(graph, counts.machine_of_rank[part] == machine, counts.hops)
-        held = np.concatenate([np.flatnonzero(ring == 0), np.flatnonzero(ring > 0)])
+        hop_of = hop_distances(graph, counts.machine_of_rank[part] == machine, counts.hops)
+        held = np.concatenate([np.flatnonzero(hop_of == 0), np.flatnonzero(hop_of > 0)])
         last = first + len(held)
         number[held] = np.arange(first, last, dtype=number.dtype)
-        complete = held[ring[held] < counts.hops]
+        complete = held[hop_of[held] < counts.hops]
         last_edge = first_edge + int(degrees[complete].sum())
         take_rows(graph.indptr, graph.indices, complete, number, indices[first_edge:last_edge])
-        indptr[first + 1 : last + 1] = np.where(ring[held] < counts.hops, degrees[held], 0)
+        indptr[first + 1 : last + 1] = np.where(hop_of[held] < counts.hops, degrees[held], 0)
         origin[first:last] = held
-        keepers[first:last] = _share_out(graph, part, ring, ranks, counts, quota)[held]
+        keepers[first:last] = _share_out(graph, part, hop_of, ranks, counts, quota)[held]
         number[held] = -1
         first, first_edge = last, last_edge
     np.cumsum(indptr, out=indptr)
@@ -90,28 +90,28 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
 def _share_out(
     graph: Graph,
     part: NDArray[np.int32],
-    ring: NDArray[np.int16],
+    hop_of: NDArray[np.int16],
     ranks: NDArray[np.int64],
     counts: CopyCounts,
     quota: NDArray[np.int64],
 ) -> NDArray[np.int32]:
     """(N,) int32: the rank that keeps each vertex's copy on this machine; -1 where there is none."""
-    from dgcl.replication.kernels import count_votes, hand_out
+    from dgcl.replication.kernels import assign_keepers, count_votes
 
-    seat = np.full(len(counts.core), -1, np.int32)  # rank -> its number within the machine
-    seat[ranks] = np.arange(len(ranks), dtype=np.int32)
-    keeper = np.where(ring == 0, seat[part], np.int32(-1))
-    room = (quota - counts.core)[ranks]
+    local_rank = np.full(len(counts.core), -1, np.int32)  # rank -> its number within the machine
+    local_rank[ranks] = np.arange(len(ranks), dtype=np.int32)
+    keeper = np.where(hop_of == 0, local_rank[part], np.int32(-1))
+    free = (quota - counts.core)[ranks]
     place = np.full(graph.num_nodes, -1, np.int32)
     for hop in range(1, counts.hops + 1):
-        members = np.flatnonzero(ring == hop)
+        members = np.flatnonzero(hop_of == hop)
         place[members] = np.arange(len(members), dtype=np.int32)
         votes = np.zeros((len(members), len(ranks)), np.uint16)
-        count_votes(graph.indptr, graph.indices, ring, hop, place, keeper, votes)
+        count_votes(graph.indptr, graph.indices, hop_of, hop, place, keeper, votes)
         kept = np.empty(len(members), np.int32)
-        hand_out(votes, room, kept)
+        assign_keepers(votes, free, kept)
         keeper[members] = kept
-    assert not room.any()
+    assert not free.any()
     return np.where(keeper >= 0, ranks.astype(np.int32)[keeper], np.int32(-1))
 
 

@@ -52,7 +52,7 @@ class CopyCounts:
         machine_of_rank: (P,) int64, machines numbered from 0.
         core: (P,) int64, vertices that each rank owns.
         rows: (M,) int64, copies on each machine, core included.
-        edges: (M,) int64, in-edges of all copies but those of ring K.
+        edges: (M,) int64, in-edges of all copies but those of hop K.
         num_nodes, num_edges: Of the graph.
     """
 
@@ -83,8 +83,10 @@ class CopyCounts:
         return kept
 
     def expected(self) -> Holdings:
-        """What is known of each rank before anything is copied: owned rows exactly, edges on average over its
-        machine, and no halo rows, which depend on who keeps what. The fullest rank will hold at least that."""
+        """What is known of each rank before anything is copied; the fullest rank will hold at least that.
+
+        Owned rows exactly, edges on average over its machine, and no halo rows, which depend on who keeps what.
+        """
         ranks = np.bincount(self.machine_of_rank, minlength=len(self.rows))
         edges = (self.edges // np.maximum(ranks, 1))[self.machine_of_rank]
         return Holdings(self.owned(), np.zeros_like(self.core), edges)

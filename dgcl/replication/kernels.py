@@ -1,4 +1,4 @@
-"""Compiled loops of replication: rings around a machine's vertices, and which of its ranks keeps which copy.
+"""Compiled loops of replication: hop sets of a machine's vertices, and which of its ranks keeps which copy.
 
 Loaded on first use (numba).
 """
@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 
 @njit(cache=True, nogil=True)
-def grow_rings(indptr: NDArray[np.int64], indices: NDArray[Any], ring: NDArray[np.int16], hops: int) -> None:
-    """Number the vertices by their distance to ring 0, against the edges; ``ring`` (N,) is 0 there, else -1.
+def spread_hops(
+    indptr: NDArray[np.int64], indices: NDArray[Any], hop_of: NDArray[np.int16], hops: int
+) -> None:
+    """Number the vertices by their distance to those of hop 0, against the edges.
 
-    Those farther than ``hops`` stay -1. Time O(hops * N + edges inside).
+    ``hop_of`` (N,) is 0 there, else -1. Those farther than ``hops`` stay -1. Time O(hops * N + edges inside).
     """
     for hop in range(1, hops + 1):
-        for v in range(ring.size):
-            if ring[v] == hop - 1:
+        for v in range(hop_of.size):
+            if hop_of[v] == hop - 1:
                 for k in range(indptr[v], indptr[v + 1]):
-                    if ring[indices[k]] < 0:
-                        ring[indices[k]] = hop
+                    if hop_of[indices[k]] < 0:
+                        hop_of[indices[k]] = hop
 
 
 @njit(cache=True, nogil=True)
@@ -46,44 +48,44 @@ def count_holders(
 def count_votes(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
-    ring: NDArray[np.int16],
+    hop_of: NDArray[np.int16],
     hop: int,
     place: NDArray[np.int32],
     keeper: NDArray[np.int32],
     votes: NDArray[np.uint16],
 ) -> None:
-    """Count the edges from each vertex of ring ``hop`` to vertices of ring ``hop - 1``, by who keeps these.
+    """Count the edges from hop set ``hop`` to hop set ``hop - 1``, by vertex and by keeper of the head.
 
     Args:
-        ring: (N,).
-        place: (N,) the row of each vertex of ring ``hop`` in ``votes``.
-        keeper: (N,) the keeper of each vertex of ring ``hop - 1``.
-        votes: (vertices of the ring, keepers); counting ends at 65535.
+        hop_of: (N,) the hop set of each vertex.
+        place: (N,) the row of each vertex of hop set ``hop`` in ``votes``.
+        keeper: (N,) the keeper of each vertex of hop set ``hop - 1``.
+        votes: (vertices of the hop set, keepers); counting ends at 65535.
     """
-    for v in range(ring.size):
-        if ring[v] != hop - 1:
+    for v in range(hop_of.size):
+        if hop_of[v] != hop - 1:
             continue
         mine = keeper[v]
         for k in range(indptr[v], indptr[v + 1]):
             u = indices[k]
-            if ring[u] == hop and votes[place[u], mine] < 65535:
+            if hop_of[u] == hop and votes[place[u], mine] < 65535:
                 votes[place[u], mine] += np.uint16(1)
 
 
 @njit(cache=True, nogil=True)
-def hand_out(votes: NDArray[np.uint16], room: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Give each vertex to the keeper with most votes among those with room; ``room`` falls accordingly.
+def assign_keepers(votes: NDArray[np.uint16], free: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Give each vertex to the keeper with most votes among those with free places; ``free`` falls accordingly.
 
-    Equal votes: to the one with most room, then to the first. All room together must suffice.
+    Equal votes: to the one with most free places, then to the first. There must be enough places for all.
     """
     for i in range(votes.shape[0]):
         best = -1
-        for r in range(room.size):
-            if room[r] > 0 and (
+        for r in range(free.size):
+            if free[r] > 0 and (
                 best < 0
                 or votes[i, r] > votes[i, best]
-                or (votes[i, r] == votes[i, best] and room[r] > room[best])
+                or (votes[i, r] == votes[i, best] and free[r] > free[best])
             ):
                 best = r
         out[i] = best
-        room[best] -= 1
+        free[best] -= 1

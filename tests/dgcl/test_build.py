@@ -256,7 +256,7 @@ def test_parts_are_placed_where_the_plan_is_fastest(caplog: pytest.LogCaptureFix
 
 def test_an_exchange_with_placed_parts_is_right() -> None:
     def run() -> None:
-        check_exchange(build(topology=LINE, part=PARTS, place=True))
+        check_exchange(build(topology=LINE, part=PARTS, partition=dgcl.PartitionOptions(place=True)))
 
     dgcl.launch(run, 3)
 

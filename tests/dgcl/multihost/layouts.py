@@ -140,8 +140,8 @@ def exchange_on_rank(
             told,
             part=part,
             method=method,
-            row_bytes=row_bytes,
-            place=parts == "flat, placed",
+            plan=dgcl.PlanOptions(row_bytes=row_bytes),
+            partition=dgcl.PartitionOptions(place=parts == "flat, placed"),
         )
     rows = torch.randn(comm.num_owned, row_bytes // 4)
     comm.expand(rows)

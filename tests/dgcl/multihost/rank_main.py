@@ -91,7 +91,7 @@ def traffic(megabytes: str) -> Any:
             limited_topology(hosts, float(megabytes)),
             part=part,
             method=method,
-            row_bytes=4 * WIDTH,
+            plan=dgcl.PlanOptions(row_bytes=4 * WIDTH),
         )
         rows = torch.randn(comm.num_owned, WIDTH)
         comm.fold(comm.expand(rows))

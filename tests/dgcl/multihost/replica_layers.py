@@ -22,7 +22,14 @@ def layers_on_rank(
 ) -> dict[str, Any]:
     """Seconds of a layer, predicted and measured, and whether rows are replicated."""
     graph = as_graph(edges, num_nodes=NUM_VERTICES)
-    comm = dgcl.build_comm_info(graph, topology, method=method, hops=hops, row_bytes=4 * WIDTH, timeout=120.0)
+    comm = dgcl.build_comm_info(
+        graph,
+        topology,
+        method=method,
+        plan=dgcl.PlanOptions(row_bytes=4 * WIDTH),
+        replicas=dgcl.ReplicaOptions(hops=hops),
+        timeout=120.0,
+    )
     work = measure_together(comm.control, 4 * WIDTH)
     assert work is not None
     counts = comm.control.exchange((comm.num_owned, comm.num_halo, comm.local.num_edges))

@@ -36,7 +36,12 @@ def on_ranks(
 
     def run() -> Any:
         graph = as_graph(EDGES, num_nodes=NUM_NODES)
-        given: dict[str, Any] = {"method": METHOD, "hops": 2, "timeout": 60.0, **options}
+        given: dict[str, Any] = {
+            "method": METHOD,
+            "replicas": dgcl.ReplicaOptions(hops=2),
+            "timeout": 60.0,
+            **options,
+        }
         comm = dgcl.build_comm_info(graph, machines(MACHINE, network), **given)
         try:
             return function(comm)
@@ -98,7 +103,9 @@ def test_auto_tells_every_rank_why() -> None:
 def test_memory_that_is_not_there_is_an_error_on_every_rank() -> None:
     def run() -> None:
         with pytest.raises(MemoryError, match="does not fit"):
-            dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), method=METHOD, hops=2, memory_limit=1000)
+            dgcl.build_comm_info(
+                as_graph(EDGES), machines(MACHINE), method=METHOD, replicas=dgcl.ReplicaOptions(2, 1000)
+            )
 
     dgcl.launch(run, len(MACHINE))
 
@@ -106,11 +113,11 @@ def test_memory_that_is_not_there_is_an_error_on_every_rank() -> None:
 @pytest.mark.parametrize(
     ("topology", "options", "measures"),
     [
-        (machines([0, 1]), {"hops": 1}, True),
-        (machines([0, 0]), {"hops": 1}, False),
+        (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1)}, True),
+        (machines([0, 0]), {"replicas": dgcl.ReplicaOptions(1)}, False),
         (machines([0, 1]), {}, False),
-        (machines([0, 1]), {"hops": 1, "method": "direct"}, False),
-        ("auto", {"hops": 1}, False),
+        (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1), "method": "direct"}, False),
+        ("auto", {"replicas": dgcl.ReplicaOptions(1)}, False),
     ],
     ids=["two machines", "one machine", "no hops", "another method", "found out"],
 )
@@ -136,7 +143,7 @@ def test_a_rank_that_cannot_measure_is_an_error_on_every_rank(monkeypatch: pytes
 
     def run() -> str:
         with pytest.raises((OSError, RuntimeError)) as caught:
-            dgcl.build_comm_info(as_graph(EDGES), machines([0, 1]), hops=1)
+            dgcl.build_comm_info(as_graph(EDGES), machines([0, 1]), replicas=dgcl.ReplicaOptions(1))
         return str(caught.value)
 
     monkeypatch.setattr(layer_work, "measure_work", measured)

@@ -15,7 +15,7 @@ from dgcl.prepare.shares import Share, prepare
 from dgcl.relation.classes import halo_classes
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
-from dgcl.replication.copies import copy_graph, rings
+from dgcl.replication.copies import copy_graph, hop_distances
 from dgcl.replication.counts import count_copies, holdings, level
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.replication.machines import LAYOUTS, machines
@@ -195,13 +195,13 @@ def test_edges_and_degrees_are_those_of_the_whole_graph() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("hops", [1, 3])
-def test_rings(case: Case, hops: int) -> None:
+def test_hop_distances(case: Case, hops: int) -> None:
     part = case.part(3)
     reads = np.zeros((case.num_nodes, case.num_nodes), bool)
     reads[case.edges[1], case.edges[0]] = True
     for rank in range(3):
         near = part == rank
-        distance = rings(case.graph, near, hops)
+        distance = hop_distances(case.graph, near, hops)
         expected = np.where(near, 0, -1)
         for hop in range(1, hops + 1):
             near = near | reads[near].any(0)

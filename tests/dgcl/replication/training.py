@@ -31,7 +31,12 @@ def on_rank(
     """
     case = CASE_BY_NAME[case_name]
     comm = dgcl.build_comm_info(
-        case.graph, topology, part=case.part(world_size), method=METHOD, hops=hops, timeout=60.0
+        case.graph,
+        topology,
+        part=case.part(world_size),
+        method=METHOD,
+        replicas=dgcl.ReplicaOptions(hops=hops),
+        timeout=60.0,
     )
     layers = build_layers(ARCHITECTURES[architecture].layer, torch.float64)
     if poison is not None:
