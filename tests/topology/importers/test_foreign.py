@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dgcl.topology.importers import import_topology, parse_topo_matrix
+from dgcl.topology.importers.foreign import refuse_foreign
 from tests.topology.importers.cases import MATRIX, XML
 
 ROCM = """
@@ -90,3 +91,9 @@ def test_more_gpus_than_any_machine_has() -> None:
     rows = "\n".join(f"{a}\t" + "\t".join("X" if a == b else "PIX" for b in names) for a in names)
     with pytest.raises(ValueError, match="line 1: 200 columns, more than any machine has"):
         parse_topo_matrix("\t" + "\t".join(names) + "\n" + rows)
+
+
+def test_two_lines_may_begin_alike_by_chance() -> None:
+    refuse_foreign("node1: a\nnode1: b\n")
+    with pytest.raises(ValueError, match="every line begins with 'node1:'"):
+        refuse_foreign("node1: a\nnode1: b\nnode1: c\n")

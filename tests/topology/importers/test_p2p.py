@@ -177,8 +177,11 @@ def test_tables_of_other_gpus_are_refused() -> None:
         refine_with_p2p(Imported(TREE), tables([[1, 1], [1, 1]]))
 
 
-def test_a_wire_without_peer_access_is_refused() -> None:
+@pytest.mark.parametrize(
+    "allowed", [[[1, 0], [0, 1]], [[1, 1], [0, 1]], [[1, 0], [1, 1]]], ids=["none", "up", "down"]
+)
+def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[float]]) -> None:
     topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
-    measured = tables([[900, 5], [5, 900]], **{"P2P Connectivity": [[1, 0], [0, 1]]})
+    measured = tables([[900, 5], [5, 900]], **{"P2P Connectivity": allowed})
     with pytest.raises(ValueError, match="denies peer access between GPUs 0 and 1, which 'w'"):
         refine_with_p2p(Imported(topology), measured)
