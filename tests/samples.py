@@ -36,7 +36,7 @@ def mark_samples(items: list[pytest.Item]) -> None:
             tests.setdefault(item.nodeid.split("[", 1)[0], []).append(item)
     for cases in tests.values():
         seen: set[tuple[int, int]] = set()
-        places = [_places(item) for item in cases]
+        places = _places(cases)
         every = cases[0].get_closest_marker("sample").args[0]
         kept = [sum(place) % every == 0 for place in places]
         for stays, place in zip(kept, places, strict=True):
@@ -48,12 +48,16 @@ def mark_samples(items: list[pytest.Item]) -> None:
             seen.update(enumerate(place))
 
 
-def _places(item: Any) -> list[int]:
-    """The place of a case on each axis; names that are given together are one axis, a fixture with params is one."""
-    given = [mark.args[0] for mark in item.iter_markers("parametrize")]
+def _places(cases: list[Any]) -> list[list[int]]:
+    """The place of each case on each axis; names that are given together are one axis, a fixture with params is one."""
+    given = [mark.args[0] for mark in cases[0].iter_markers("parametrize")]
     together = [
         [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
         for names in given
     ]
     repeated = {name for names in together for name in names[1:]}
-    return [place for name, place in sorted(item.callspec.indices.items()) if name not in repeated]
+    axes = []
+    for name in sorted(set(cases[0].callspec.params) - repeated):
+        known: dict[int, int] = {}  # pytest hands out the same object for the same value
+        axes.append([known.setdefault(id(case.callspec.params[name]), len(known)) for case in cases])
+    return [list(places) for places in zip(*axes, strict=True)]
