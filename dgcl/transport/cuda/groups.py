@@ -23,8 +23,8 @@ there, so all these groups complete. The first groups of a call depend only on e
 whole previous call.
 
 **Agreement.** Rows are sent only between ranks that make the same call: messages may differ in size otherwise, which is
-undefined in NCCL. So partners first exchange their calls, in messages of one size. Where these differ, ``resolve`` stops
-the rank, as it does within a machine; then nothing sets the flag that the network's stream waits for next, and no
+undefined in NCCL. So partners first exchange their calls, in messages of one size. Where these differ, ``resolve``
+stops the rank, as it does within a machine; then nothing sets the flag that the network's stream waits for next, and no
 further group starts.
 
 **Rows that were never written.** The host enqueues a call's groups before anything has run. A rank whose kernels have

@@ -1,19 +1,20 @@
-"""Rows between devices that cannot reach each other: through locked memory of the host, in slices.
+"""Host lanes: rows between devices that cannot reach each other go through locked host memory, in slices.
 
-The paper's second way. Each rank owns a piece of shared host memory that both sides lock. For each peer that it is
-to hear of through the host it has three lines, each written by that peer, and two slots::
+This is the paper's second kind of transfer. Each rank owns a segment of shared host memory that both ranks of a pair
+lock. For each peer that it reaches through the host it has three lines, each written by that peer, and two slots::
 
     ready    the peer announces its calls
     full     the peer has put slice n into its slot
     taken    the peer has taken slice n of what this rank sends it
     slots    slice n of what the peer sends lies in slot n % 2
 
-A sender gathers a stage's rows for such a peer into its own device's memory. From there its copy engine brings them
-slice by slice into the slots, on a stream of their own, while the receiver's copy engine brings the slice before to its
-place in the result: writing one slot and reading the other overlap. Slices are counted per peer and call; a call's
-first two find their slots free, because who announces a call has finished the one before.
+A sender gathers a stage's rows for such a peer into its own device's memory. From there its copy engine copies them
+slice by slice into the slots, on a stream of their own, while the receiver's copy engine copies the slice before to its
+place in the result: writing one slot and reading the other overlap. Slices are counted per peer and call; the first two
+of a call find their slots free, because a peer that announces a call has finished the one before.
 
-Both sides walk through their slices in the order of (stage, sender, receiver), so they cannot wait in a circle.
+Both sides process their slices in the order of (stage, sender, receiver), so they cannot wait for each other in a
+circle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What carries rows between machines from device to device, as the runtime sees it."""
+"""The interface of what carries rows between machines from device to device."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class MessageChannel(Protocol):
     """
 
     def group(self, sends: Sequence[Message], receives: Sequence[Message], stream: int) -> None:
-        """Put some messages into a stream, all at once: none waits for another of them. The host does not wait.
+        """Enqueue some messages on a stream as one group: none waits for another. The host does not wait.
 
-        Messages without an end are in the stream until :meth:`abort`.
+        Messages whose other end never comes stay in the stream until :meth:`abort`.
 
         Raises:
-            CommError: They cannot be put there.
+            CommError: They cannot be enqueued.
         """
 
     def abort(self) -> None:

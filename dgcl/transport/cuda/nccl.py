@@ -52,7 +52,8 @@ _ENDS_PROCESSES: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_
 
 
 class NcclChannel:
-    """A :class:`~dgcl.transport.cuda.message_channel.MessageChannel` over a backend of ``torch.distributed`` that sends and receives in groups.
+    """A :class:`~dgcl.transport.cuda.message_channel.MessageChannel` over a backend of ``torch.distributed`` that sends
+    and receives in groups.
 
     Args:
         group: The backend, used for nothing else.

@@ -1,8 +1,8 @@
-"""Ranks on other machines, as a rank on a device sees them: a wire for rows, and the hosts' channel for news.
+"""Ranks on other machines: a message channel for rows, and the hosts' channel for errors.
 
-Rows go from device to device by a :class:`~dgcl.transport.cuda.message_channel.MessageChannel`; it carries no word of what went wrong. That is
-what the host's :class:`~dgcl.transport.network.channel.NetworkChannel` tells, which every rank has beside: who has failed and
-why, who has left, whose connection broke.
+Rows go from device to device by a :class:`~dgcl.transport.cuda.message_channel.MessageChannel`, which reports no errors
+of peers. Those come by the host's :class:`~dgcl.transport.network.channel.NetworkChannel`, which every rank has, too:
+who has failed and why, who has left, whose connection broke.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ABORTING: Final = 0.5
 
 
 class Network:
-    """What joins a rank to those that it shares no memory with.
+    """Joins a rank to those that it shares no memory with.
 
     Args:
         programs: This rank's, of all exchanges.
@@ -57,7 +57,7 @@ class Network:
         return self._runtime.peers.control_pages[peer]
 
     def tell(self, error: CommError) -> None:
-        """Tell the partners why this rank has failed."""
+        """Report to the partners why this rank has failed."""
         self._runtime.fail(error)
 
     def leave(self, calls: int) -> None:

@@ -1,8 +1,8 @@
 """Buffers on a device that peers can write to: plain allocations, cut into blocks, used in stream order.
 
-A block is free when the *storage* behind the tensor over it dies, as on the CPU (:mod:`dgcl.transport.shared_memory.pool`, which
-does the cutting). But the host is ahead of the device: when a storage dies, work that reads it may still be
-queued. Three rules keep that work safe, without the host ever waiting:
+A block is free when the *storage* behind the tensor over it dies, as on the CPU
+(:mod:`dgcl.transport.shared_memory.pool`, which does the cutting). But the host is ahead of the device: when a storage
+dies, work that reads it may still be queued. Three rules keep that work safe, without the host ever waiting:
 
 1. Calls of a communicator are in one order. One on another stream than the call before it waits, on the device,
    for all that the earlier stream was given (:class:`dgcl.transport.cuda.exchange.DeviceExchange`). So whoever consumes

@@ -17,8 +17,8 @@ Rows for peers out of reach are gathered into staging memory of this rank. From 
 host's memory (:mod:`dgcl.transport.cuda.lane_copies`), or sent to another machine (:mod:`dgcl.transport.cuda.groups`).
 
 The order is that of :mod:`dgcl.transport.shared_memory.engine`, but by stage instead of by transfer: what a stage sends
-starts when all of the stage's receivers are ready. Within a stage every receiver has thread blocks of its own, so a slow
-one delays no other.
+starts when all of the stage's receivers are ready. Within a stage every receiver has thread blocks of its own, so a
+slow one delays no other.
 
 Nothing here touches a GPU: it makes numpy tables, passes them to ``upload``, and returns launches by name. The same
 launches run on a device and in numba's simulator.

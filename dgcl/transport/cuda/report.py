@@ -1,4 +1,4 @@
-"""What a rank's flags say, in words: whom it waits for, and who makes another call.
+"""Error messages from a snapshot of a rank's flags: which peers it waits for, and which make another call.
 
 The messages are those of :mod:`dgcl.transport.shared_memory.executor`, from a copy of the flags on the device.
 """
@@ -31,30 +31,30 @@ def place(rank: int, names: Sequence[str], call: int, tag: int) -> str:
     return f"rank {rank}, {call_label(exchange_of_tag(tag), verb_of_tag(tag), names)} (call {call})"
 
 
-def awaited(programs: Sequence[Program], look: Snapshot, tag: int) -> list[Wait]:
+def awaited(programs: Sequence[Program], snapshot: Snapshot, tag: int) -> list[Wait]:
     """What this rank's current call still needs of its peers; the earliest stage first."""
-    call = look.state(CALL)
+    call = snapshot.state(CALL)
     schedule, num_stages = schedule_of(programs, tag), programs[0].num_stages
     waits: list[Wait] = []
     for peer, stage, count in zip(
         schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
     ):
-        if look.done(peer) < call * num_stages + stage + 1:
+        if snapshot.done(peer) < call * num_stages + stage + 1:
             waits.append((stage, peer, f"stage {stage}: {count_rows(count)} missing from rank {peer}"))
     for peer, stage, count in zip(
         schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
     ):
-        if look.ready(peer)[0] < call:
+        if snapshot.ready(peer)[0] < call:
             waits.append(
                 (stage, peer, f"stage {stage}: rank {peer} is not ready to receive {count_rows(count)}")
             )
     return sorted(waits)
 
 
-def suspects(waits: list[Wait], look: Snapshot) -> str:
+def suspects(waits: list[Wait], snapshot: Snapshot) -> str:
     """What is waited for, ranks that have not begun the call before those that may wait themselves."""
-    call = look.state(CALL)
-    begun = {peer: look.ready(peer)[0] >= call for _, peer, _ in waits}
+    call = snapshot.state(CALL)
+    begun = {peer: snapshot.ready(peer)[0] >= call for _, peer, _ in waits}
     waits = sorted(waits, key=lambda wait: begun[wait[1]])
     known = [
         f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
@@ -65,15 +65,20 @@ def suspects(waits: list[Wait], look: Snapshot) -> str:
 
 
 def differing(
-    rank: int, names: Sequence[str], look: Snapshot, tag: int, peers: Iterable[int], staged: frozenset[int]
+    rank: int,
+    names: Sequence[str],
+    snapshot: Snapshot,
+    tag: int,
+    peers: Iterable[int],
+    staged: frozenset[int],
 ) -> DisagreementError | None:
     """Which of some peers, whom this rank's call needs, makes another call; None: nobody.
 
     One in ``staged``, reached through the host, may be done with a call whose rows are still in the slots.
     """
-    call = look.state(CALL)
+    call = snapshot.state(CALL)
     for peer in peers:
-        theirs, their_tag = look.ready(peer)
+        theirs, their_tag = snapshot.ready(peer)
         if (theirs > call and peer not in staged) or (theirs == call and their_tag != tag):
             what = f"rank {peer} is in call {theirs}: {unpack_tag(their_tag, names)}"
             return disagreement(rank, names, call, tag, what)

@@ -69,7 +69,7 @@ class HostExchange(WholeCalls):
         self.shares_memory = False
         self._locked: dict[int, Segment] = {}
         self._may_lock = True
-        self._rising: deque[tuple[int, Block]] = (
+        self._copying_up: deque[tuple[int, Block]] = (
             deque()
         )  # blocks that copies to the device read, and their events
         self._events: list[int] = []
@@ -93,9 +93,9 @@ class HostExchange(WholeCalls):
         with self.device.current():
             stream = self._begin()
             block = runtime.expand_buffer(kind, exchange)
-            self._bring_down(rows.contiguous(), block, stream)
+            self._copy_down(rows.contiguous(), block, stream)
             runtime.expand(block, kind, exchange=exchange)
-            return self._bring_up(block, (program.num_local, *rows.shape[1:]), rows.dtype, stream)
+            return self._copy_up(block, (program.num_local, *rows.shape[1:]), rows.dtype, stream)
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
@@ -104,10 +104,10 @@ class HostExchange(WholeCalls):
         with self.device.current():
             stream = self._begin()
             below = runtime.allocate(program.num_local * kind.row_bytes)
-            self._bring_down(rows.contiguous(), below, stream)
+            self._copy_down(rows.contiguous(), below, stream)
             block = runtime.fold(below.address, kind, exchange)
             runtime.pool.release(below)
-            return self._bring_up(block, (program.num_owned, *rows.shape[1:]), rows.dtype, stream)
+            return self._copy_up(block, (program.num_owned, *rows.shape[1:]), rows.dtype, stream)
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
@@ -149,15 +149,15 @@ class HostExchange(WholeCalls):
     def _give_back(self) -> None:
         with self.device.current():
             try:
-                if self._rising:
+                if self._copying_up:
                     self.device.driver.synchronize_stream(self.device.tensors.current_stream())
-                for event in [*self._events, *(event for event, _ in self._rising)]:
+                for event in [*self._events, *(event for event, _ in self._copying_up)]:
                     self.device.driver.destroy_event(event)
                 for segment in self._locked.values():
                     self.device.driver.unregister_host(segment.address)
             except CudaError as error:
                 _log.debug("rank %d: memory is not given back: %s", self._rank, error)
-        self._rising.clear()
+        self._copying_up.clear()
 
     def _begin(self) -> int:
         """The stream of a call; blocks that have gone up are free again."""
@@ -169,13 +169,13 @@ class HostExchange(WholeCalls):
                 f"rank {self._rank} exchanges rows through its host; such a call cannot be captured into a "
                 "CUDA graph"
             )
-        while self._rising and driver.has_happened(self._rising[0][0]):
-            event, block = self._rising.popleft()
+        while self._copying_up and driver.has_happened(self._copying_up[0][0]):
+            event, block = self._copying_up.popleft()
             self._events.append(event)
             self._runtime.pool.release(block)
         return stream
 
-    def _bring_down(self, rows: Tensor, block: Block, stream: int) -> None:
+    def _copy_down(self, rows: Tensor, block: Block, stream: int) -> None:
         """Copy rows to a block of the host and wait for them."""
         driver = self.device.driver
         self._lock(block.segment)
@@ -189,7 +189,7 @@ class HostExchange(WholeCalls):
             self.fail(CommError(f"rank {self._rank}: rows do not come down from the device: {error}"))
             raise
 
-    def _bring_up(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> Tensor:
+    def _copy_up(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> Tensor:
         """A tensor of the device that a block is being copied to; the block is released when that is done."""
         driver = self.device.driver
         result = torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
@@ -199,7 +199,7 @@ class HostExchange(WholeCalls):
             driver.copy_to_device(result.data_ptr(), block.address, result.nbytes, stream)
         event = self._events.pop() if self._events else driver.create_event()
         driver.record_event(event, stream)
-        self._rising.append((event, block))
+        self._copying_up.append((event, block))
         return result
 
     def _lock(self, segment: Segment) -> None:

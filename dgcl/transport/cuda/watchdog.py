@@ -1,22 +1,20 @@
-"""A thread per communicator that looks after the device: opens peers' new memory, keeps deadlines, stops it.
+"""A thread per communicator that watches the device: it opens peers' new memory, keeps deadlines, and stops the device.
 
-Nobody waits on the host, so somebody must look whether the device still gets on. The device tells by two words
-in the host's memory which call it has begun and which it has finished; in between the watchdog looks at the
-rank's flags, by a copy on a stream of its own. While they change, all is well. If they have not changed for
-``timeout`` seconds, or a peer has failed, died or left that is still needed, or a kernel has found that ranks make
-different calls, the watchdog
+The host waits for nothing, so a thread must check whether the device makes progress. The device writes two words in
+host memory: the call it has begun last, and the call it has finished. In between, the watchdog takes snapshots of the
+rank's control block, by copies on a stream of their own. If nothing has changed for ``timeout`` seconds, or a peer that
+is still needed has failed, died or left, or a kernel has found that ranks make different calls, the watchdog
 
-1. posts the error for the peers, which raise it, too (:mod:`dgcl.transport.shared_memory.control_page`),
-2. aborts what is under way to and from other machines, sets the abort word, and writes the greatest value over the
-   rank's flags, so that the device stops waiting, whether in a kernel or in the stream itself, and does nothing more
-   for this communicator;
+1. posts the error for the peers, which raise it, too (:mod:`dgcl.transport.shared_memory.control_page`), 2. aborts what
+is under way to and from other machines, sets the abort word, and overwrites the rank's flags with FLAG_MAX,
+   so that all waits on the device end, in kernels and in streams, and later kernels of this communicator do nothing;
 3. keeps the error, which the next call, or ``synchronize``, raises.
 
-A driver may hold the watchdog up, too: some functions wait for kernels that run, and one of those may be waiting for
-this very process. So a second thread, which never calls the driver, looks whether the watchdog gets on; if not, it
-sets the abort word itself, which is memory of the host, so that the kernels end and the driver lets go.
+A driver may block the watchdog itself: some functions wait for kernels that run, and one of those may be waiting for
+this very process. So a second thread, which never calls the driver, checks that the watchdog makes progress; if not, it
+sets the abort word itself, which is host memory, so that the kernels end and the driver returns.
 
-After the end it waits until every peer has let go of this rank's memory, and gives that back.
+In the end it waits until every peer has released this rank's memory, and frees it.
 """
 
 from __future__ import annotations
@@ -42,15 +40,15 @@ from dgcl.transport.shared_memory.peers import Peers
 _log = logging.getLogger("dgcl")
 
 _TICK: Final = 0.002  # how soon new memory of a peer is found
-_LOOK_EVERY: Final = 0.05
-_LOOK_TAKES: Final = 1.0  # at most; a device that is held up does not even copy
+_CHECK_EVERY: Final = 0.05
+_SNAPSHOT_SECONDS: Final = 1.0  # at most; a device that is held up does not even copy
 _GUARD_EVERY: Final = 0.25
 _LAST_RESORT: Final = 2  # timeouts
-_DRIVER_TAKES: Final = 3.0  # what opening or allocating memory may take beside everything else
+_DRIVER_SECONDS: Final = 3.0  # what opening or allocating memory may take beside everything else
 
 
 class Watchdog:
-    """Looks after one rank. It holds nothing that holds the communicator.
+    """Watches one rank; holds no reference to the communicator.
 
     Args:
         connections, pool, programs, control_page, peers: Of the rank.
@@ -81,7 +79,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         self._last: Snapshot | None = None
-        self._since = self._looked = self._ticked = time.monotonic()
+        self._since = self._checked = self._ticked = time.monotonic()
         self._cut_short = False
         self._thread = threading.Thread(
             target=self._run, name=f"dgcl watchdog of rank {self._rank}", daemon=True
@@ -101,8 +99,8 @@ class Watchdog:
         self._leaving.set()
 
     def name_fault(self) -> None:
-        """The device has stopped on its own: wait until it is known why."""
-        self._failed.wait(2 * _LOOK_TAKES + 10 * _LOOK_EVERY)
+        """Wait until the reason is known why the device has stopped on its own."""
+        self._failed.wait(2 * _SNAPSHOT_SECONDS + 10 * _CHECK_EVERY)
 
     @property
     def unfinished(self) -> bool:
@@ -124,15 +122,15 @@ class Watchdog:
         self._give_back()
 
     def _guard(self) -> None:
-        """Stop the device's kernels if the driver keeps the watchdog from it."""
-        patience = self._timeout + _DRIVER_TAKES
+        """Stop the device's kernels if the driver blocks the watchdog."""
+        limit = self._timeout + _DRIVER_SECONDS
         while not self._leaving.wait(_GUARD_EVERY):
-            if not self._cut_short and self.unfinished and time.monotonic() - self._ticked > patience:
+            if not self._cut_short and self.unfinished and time.monotonic() - self._ticked > limit:
                 self._cut_short = True
                 _log.warning(
                     "rank %d: the driver has kept its watchdog waiting for %.0f s; stopping the device",
                     self._rank,
-                    patience,
+                    limit,
                 )
                 if self._network is not None:
                     self._network.abort()
@@ -152,25 +150,25 @@ class Watchdog:
         if problem:
             self.fail(CommError(problem))
         now = time.monotonic()
-        if now - self._looked < _LOOK_EVERY:
+        if now - self._checked < _CHECK_EVERY:
             return
-        self._looked = now
+        self._checked = now
         if self.failure is not None:
             if self.unfinished:
                 self._stop_device()  # a peer may have counted over the last stop
             return
-        if self._heard_of_failure():
+        if self._peer_has_failed():
             return
         if not self.unfinished:
             self._last, self._since = None, now
             return
-        look = self._snapshot()
-        if look is not None and not look.same_as(self._last):
-            self._last, self._since = look, now
-        self._judge(look, late=time.monotonic() - self._since >= self._timeout)
+        snapshot = self._snapshot()
+        if snapshot is not None and not snapshot.same_as(self._last):
+            self._last, self._since = snapshot, now
+        self._check_call(snapshot, late=time.monotonic() - self._since >= self._timeout)
 
-    def _heard_of_failure(self) -> bool:
-        """Fail if a peer has."""
+    def _peer_has_failed(self) -> bool:
+        """Whether a peer has failed; then this rank fails, too."""
         report = self._peers.reported_failure()
         if report is not None:
             peer, error = report
@@ -180,29 +178,29 @@ class Watchdog:
         return report is not None
 
     def _snapshot(self) -> Snapshot | None:
-        """The rank's flags; None if the device does not even copy."""
+        """A snapshot of the control block; None if the device does not even copy."""
         page, words = self._connections.page, self._connections.control_block
         page.start_snapshot(words)
-        end = time.monotonic() + _LOOK_TAKES
-        while (look := page.snapshot()) is None and time.monotonic() < end:
+        end = time.monotonic() + _SNAPSHOT_SECONDS
+        while (snapshot := page.snapshot()) is None and time.monotonic() < end:
             time.sleep(_TICK / 4)
-        if look is not None and self._connections.lanes is not None:
+        if snapshot is not None and self._connections.lanes is not None:
             for peer, call, tag in self._connections.lanes.announcements():
-                look.set_ready(peer, call, tag)
-        return look
+                snapshot.set_ready(peer, call, tag)
+        return snapshot
 
-    def _judge(self, look: Snapshot | None, late: bool) -> None:
+    def _check_call(self, snapshot: Snapshot | None, late: bool) -> None:
         """Fail if the call cannot or must not go on."""
         call, tag = self._connections.page.begun()
-        if look is None or look.state(CALL) != call:  # the next call has begun since
+        if snapshot is None or snapshot.state(CALL) != call:  # the next call has begun since
             if late:
                 where = place(self._rank, self._names, call, tag)
                 self.fail(CommTimeoutError(f"{where}: the device has not got on for {self._timeout:g} s"))
             return
-        if look.state(FAULT) == DISAGREES:
+        if snapshot.state(FAULT) == DISAGREES:
             schedule = schedule_of(self._programs, tag)
             others = [*schedule.send_peer.tolist(), *self._connections.addresses.partners]
-            found = differing(self._rank, self._names, look, tag, others, frozenset())
+            found = differing(self._rank, self._names, snapshot, tag, others, frozenset())
             # A line may have been written over since a kernel read it.
             self.fail(
                 found or disagreement(self._rank, self._names, call, tag, "a peer announced another one")
@@ -210,9 +208,9 @@ class Watchdog:
             return
         lanes = self._connections.lanes
         staged = lanes.staged if lanes is not None else frozenset()
-        waits = awaited(self._programs, look, tag)
+        waits = awaited(self._programs, snapshot, tag)
         needed_peers = dict.fromkeys(peer for _, peer, _ in waits)
-        differs = differing(self._rank, self._names, look, tag, needed_peers, staged)
+        differs = differing(self._rank, self._names, snapshot, tag, needed_peers, staged)
         gone = {peer: why for peer in needed_peers if (why := self._gone(peer, call)) is not None}
         if differs is not None or gone:
             # A peer may have done its part just before it went on: only what is still missing now is lost.
@@ -235,7 +233,7 @@ class Watchdog:
             where = place(self._rank, self._names, call, tag)
             self.fail(
                 CommTimeoutError(
-                    f"{where}: waited {self._timeout:g} s in vain: {suspects(waits, look)}. If ranks may be that "
+                    f"{where}: waited {self._timeout:g} s in vain: {suspects(waits, snapshot)}. If ranks may be that "
                     "late, give build_comm_info a longer timeout"
                 )
             )
@@ -282,7 +280,7 @@ class Watchdog:
                 for rank, peer in watched
                 if not peer.has_released and self._peers.gone(rank) != "has died"
             ]
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_CHECK_EVERY)
         try:
             self._pool.file.free()
             self._connections.close()

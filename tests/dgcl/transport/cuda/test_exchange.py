@@ -215,7 +215,7 @@ def test_calls_on_other_streams_come_in_order() -> None:
 
 @pytest.mark.parametrize("told", ["dies-there", "named", "not-told"])
 def test_a_block_that_another_stream_reads_is_not_handed_out(told: str) -> None:
-    """Where nobody is told of the reader, the block is packed out: so the test can see it."""
+    """Where nobody is told of the reader, the block is given out: so the test can see it."""
 
     def body(rank: Rank) -> bool:
         side = rank.device.driver.create_stream()

@@ -187,7 +187,7 @@ def test_such_a_call_is_not_captured() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
-def test_slices_cover_every_byte_once_in_the_same_order_at_both_endpoint(
+def test_slices_cover_every_byte_once_in_the_same_order_at_both_ends(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", size)

@@ -403,14 +403,14 @@ def test_nccl_that_was_asked_for_must_work(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_the_rest_of_set_up_fails_the_wire_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    addresses: list[Any] = []
+    channels: list[Any] = []
 
     def refuse(self: Any, program: Any, control: Any, timeout: float, device: Any, network: Any) -> None:
-        addresses.append(network.messages)
+        channels.append(network.messages)
         raise MemoryError("no room on the device")
 
     monkeypatch.setattr(DeviceExchange, "__init__", refuse)
     with pytest.raises(MemoryError, match="no room on the device"):
         on_machines(PAIR, (0, 1), lambda rank: None)
-    assert len(addresses) == 2
-    assert all(wire._group.aborted for wire in addresses)
+    assert len(channels) == 2
+    assert all(channel._group.aborted for channel in channels)

@@ -89,7 +89,7 @@ def test_blocks_of_the_host_are_not_reused_before_the_device_has_read_them(fakes
         for _ in range(12):
             rank.exchange.expand(rank.owned(4))
             rank.wait()
-        assert len(rank.exchange._rising) <= 1, "blocks that the device has read are not given back"
+        assert len(rank.exchange._copying_up) <= 1, "blocks that the device has read are not given back"
 
     on_hosts(PAIR, fakes, body)
 
