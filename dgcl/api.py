@@ -12,7 +12,8 @@ from torch import Tensor
 from dgcl.autograd.pending import PendingRows
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from dgcl.ranks.control import GroupControl, SingleControl
+from dgcl.ranks.control import SingleControl
+from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.threads import report_crowding
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def _destroy_default_group() -> None:
 
 def current_communicator() -> Communicator:
     """The communicator that this thread built last."""
-    return context.require_communicator()
+    comm: Communicator = context.require_communicator()
+    return comm
 
 
 def dispatch_features(

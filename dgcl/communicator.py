@@ -16,8 +16,9 @@ from dgcl.autograd.pending import PendingFold, PendingRows, fold_halo
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of
-from dgcl.ranks.control import Control, all_reduce_sum
+from dgcl.ranks.control import Control
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
@@ -52,6 +53,7 @@ class Communicator(Handle):
         transport: Moves the rows (:class:`dgcl.transport.base.Transport`).
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
+        feature_dtype: Of the floating point features that were dispatched last; None before.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Communicator(Handle):
         self._halo = self._numbers[HALO]
         self._program = self._programs[self._halo]
         self._dropout_calls = 0
+        self.feature_dtype: torch.dtype | None = None
         self._number = ops.register_communicator(self)
         # Not a __del__, which may run when the interpreter has torn down what it needs.
         weakref.finalize(self, transport.close).atexit = False
@@ -213,9 +216,9 @@ class Communicator(Handle):
             f" (got {exchange!r})"
         )
 
-    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The sum of a small tensor over the ranks, in rank order: the same bits on every rank."""
-        return all_reduce_sum(self.control, tensor)
+    def all_reduce_sum(self, tensor: Tensor, name: str = "all_reduce_sum") -> Tensor:
+        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. Messages call it ``name``."""
+        return all_reduce_sum(self.control, tensor, name)
 
     def next_dropout_call(self) -> int:
         """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks with the same program count alike."""
@@ -244,14 +247,14 @@ class Communicator(Handle):
         ids = self._program.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
         rows = rows.to(self.device)
+        self.feature_dtype = rows.dtype if rows.is_floating_point() else self.feature_dtype
         return self.transport.expand(rows, self._halo) if halo else rows
 
     def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
         """This rank's rows of per-edge data, one per edge of the local graph.
 
         Args:
-            values: ``(num_edges, *F)`` in the order in which the graph's edges were given; on rank 0 alone or
-                on every rank.
+            values: ``(num_edges, *F)`` in the order of the given edges; on rank 0 alone or on every rank.
 
         Returns:
             ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``.
@@ -283,13 +286,14 @@ class Communicator(Handle):
                 raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst})")
         except (TypeError, ValueError) as error:
             problem = error
-        agree(self.control, problem)
         own = slice(self.num_core)
-        return collect_rows(self.control, rows[own], self._program.owned_ids[own], self.num_nodes, dst, file)
+        with self.control.collective("collect"):
+            agree(self.control, problem)
+            ids = self._program.owned_ids[own]
+            return collect_rows(self.control, rows[own], ids, self.num_nodes, dst, file)
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:
-        """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (plain
-        torch).
+        """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (torch).
 
         See :func:`dgcl.frameworks.local_graph` and the page on frameworks.
         """

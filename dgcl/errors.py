@@ -1,8 +1,8 @@
-"""What can go wrong between ranks.
+"""Errors over what other ranks did.
 
-Mistakes of the caller are ``ValueError`` and ``TypeError``. Everything here is about peers: one of them is
-gone, late, or does something else than this rank. After a :class:`CommError` the communicator is *poisoned*:
-every later call on it raises, its buffers are never used again; close it and build a new one.
+Mistakes of the caller are ``ValueError`` and ``TypeError``. Everything here is about peers: one of them is gone, late,
+or makes another call than this rank. After a :class:`CommError` the communicator is *poisoned*: every later call on it
+raises, and its buffers are never used again; close it and build a new one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class CommTimeoutError(CommError):
 
 
 class DisagreementError(CommError):
-    """Two ranks make different calls (another verb, row width, or element type) or run different plans."""
+    """Ranks make different calls (another verb, row width or element type), or run different plans."""
 
 
-#: The classes by the code under which one rank reports them to the others (see :mod:`dgcl.transport.shared_memory.control_page`).
+#: The classes by the code under which one rank reports them to the others
+#: (:mod:`dgcl.transport.shared_memory.control_page`).
 ERROR_CODES: tuple[type[CommError], ...] = (CommError, PeerLostError, CommTimeoutError, DisagreementError)

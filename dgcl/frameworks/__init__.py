@@ -4,6 +4,8 @@
 tensors and aggregation for plain torch. Their layers take the ``[owned | halo]`` rows that
 :func:`dgcl.graph_allgather` returns and give the owned rows of a layer on the whole graph. DGL and PyG are
 optional: each is imported when asked for.
+
+Imports ``dgcl.ranks``, ``dgcl.relation``, ``dgcl.transport`` and ``dgcl.autograd``, and no communicator.
 """
 
 from __future__ import annotations

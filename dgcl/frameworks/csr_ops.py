@@ -1,5 +1,4 @@
-"""Differentiable sums over edges in plain torch, each row summed in a fixed order, without a row per edge in
-memory.
+"""Differentiable sums over edges in plain torch, in a fixed order and without a row per edge in memory.
 
 Four operations that are each other's gradients, so that derivatives of any order exist. For edge e from row s
 to row t, with weight w of the edge:

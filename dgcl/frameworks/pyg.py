@@ -17,12 +17,12 @@ with the halo outputs dropped::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-import dgcl
+from dgcl.ranks.context import context
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
@@ -36,6 +36,19 @@ except (ImportError, OSError) as error:
     ) from error
 
 __all__ = ["PyGLocalGraph", "build_pyg", "gcn_conv"]
+
+
+class Expanding(Protocol):
+    """What this module needs of a :class:`dgcl.Communicator`.
+
+    Attributes:
+        feature_dtype: Of the floating point features that were dispatched last.
+    """
+
+    feature_dtype: torch.dtype | None
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Owned rows to owned and halo rows, differentiably."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +102,7 @@ class PyGLocalGraph:
         improved: bool = False,
         add_self_loops: bool = True,
         dtype: torch.dtype | None = None,
-        comm: Any = None,
+        comm: Expanding | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Edges and weights of GCN, as ``torch_geometric``'s ``gcn_norm`` gives them for the whole graph.
 
@@ -102,7 +115,9 @@ class PyGLocalGraph:
             edge_weight: (E,) the weight of each edge, default 1.
             improved: as in GCNConv: added self loops weigh 2.
             add_self_loops: give each vertex that has no self loop one.
-            dtype: of the weights where ``edge_weight`` is None; default ``torch.get_default_dtype()``.
+            dtype: of the weights where ``edge_weight`` is None. Default: float64 if the features that were dispatched
+                last (``dgcl.dispatch_features``) are float64, else ``torch.get_default_dtype()``. Give the dtype of
+                features that come by another way.
             comm: the communicator; default the current one.
 
         Returns:
@@ -113,26 +128,29 @@ class PyGLocalGraph:
                 f"edge_weight must have shape ({self.edge_index.size(1)},), one weight per local edge as"
                 f" comm.dispatch_edges returns them (got {tuple(edge_weight.shape)})"
             )
+        used: Expanding = context.require_communicator() if comm is None else comm
         edge_index = self.edge_index
         if add_self_loops:  # row i in [0, n) is the same vertex as a source and as a destination
             edge_index, edge_weight = add_remaining_self_loops(
                 edge_index, edge_weight, 2.0 if improved else 1.0, self.num_owned
             )
         if edge_weight is None:
-            edge_weight = torch.ones(
-                edge_index.size(1), dtype=dtype or torch.get_default_dtype(), device=edge_index.device
-            )
+            # float32 weights would cost float64 features half of their digits, and nobody would notice.
+            wide = used.feature_dtype == torch.float64
+            default = torch.float64 if wide else torch.get_default_dtype()
+            edge_weight = torch.ones(edge_index.size(1), dtype=dtype or default, device=edge_index.device)
         sources, heads = edge_index
         degree = edge_weight.new_zeros(self.num_owned).index_add(0, heads, edge_weight)
-        scale = dgcl.graph_allgather(degree.pow(-0.5).masked_fill(degree == 0, 0.0), comm)
+        scale = used.expand(degree.pow(-0.5).masked_fill(degree == 0, 0.0))
         return edge_index, scale[sources] * edge_weight * scale[heads]
 
 
-def gcn_conv(conv: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor, *, comm: Any = None) -> Tensor:
+def gcn_conv(
+    conv: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor, *, comm: Expanding | None = None
+) -> Tensor:
     """Run a PyG ``GCNConv`` on owned rows, transform before exchange (DGCL, section 6.3).
 
-    GCN multiplies by its weight matrix first, so each row can be multiplied where it lives, and only the
-    result
+    GCN multiplies by its weight matrix first, so each row can be multiplied where it lives, and only the result
     travels: no dense work on halo rows, and where the layer's output is narrower than its input, fewer bytes.
 
     Args:
@@ -150,7 +168,12 @@ def gcn_conv(conv: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor, *, c
             "conv must be a GCNConv with normalize=False: the weights of gcn_norm are normalised already"
         )
     h_owned = conv.lin(x)
-    h_all = dgcl.graph_allgather(h_owned, comm)
+    if h_owned.dtype == torch.float64 and edge_weight.dtype != torch.float64:
+        raise ValueError(
+            f"edge_weight must be float64, as x is (got {edge_weight.dtype}): take gcn_norm(dtype=torch.float64)"
+        )
+    used: Expanding = context.require_communicator() if comm is None else comm
+    h_all = used.expand(h_owned)
     out: Tensor = conv.propagate(
         edge_index, x=(h_all, h_owned), edge_weight=edge_weight, size=(len(h_all), len(h_owned))
     )

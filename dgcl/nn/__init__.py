@@ -4,6 +4,8 @@ Losses and accuracy over all ranks' vertices, gradients summed over ranks, dropo
 and not on the rank, batch normalisation with statistics of the whole graph. Everything takes ``comm``, by
 default the current communicator; what reduces over ranks is collective: every rank calls it, those without a
 training vertex too. Where vertices are replicated across machines, each counts once.
+
+May import everything of ``dgcl`` but the command line, benchmarks and calibration.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dgcl
 from dgcl.nn.core_rows import first_rows
-from dgcl.nn.reduce import global_sum
+from dgcl.nn.reduce import named_sum
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -19,8 +19,9 @@ __all__ = ["BatchNorm"]
 
 
 class BatchNorm(torch.nn.BatchNorm1d):
-    """``torch.nn.BatchNorm1d`` over the rows of all ranks: outputs, gradients and running statistics of one
-    device.
+    """``torch.nn.BatchNorm1d`` over the rows of all ranks.
+
+    Outputs, gradients and running statistics are those of one device.
 
     Same arguments, parameters and state as ``BatchNorm1d``, so a checkpoint loads into either. In training
     the forward is collective (two small sums over ranks: the means, then the squared deviations from them,
@@ -55,7 +56,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
     def convert(cls, model: torch.nn.Module, *, comm: Communicator | None = None) -> torch.nn.Module:
         """Put this in the place of every ``torch.nn.BatchNorm1d`` in a model, as ``SyncBatchNorm`` does it.
 
-        For layers that make their own, of which nobody would be told that it sees this rank's rows alone::
+        For layers that make one themselves, which would silently see this rank's rows alone::
 
             model = dgcl.nn.BatchNorm.convert(model)    # GENConv, MLP and BatchNorm of PyG, ...
 
@@ -99,9 +100,10 @@ class BatchNorm(torch.nn.BatchNorm1d):
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        mean = global_sum(first_rows(wide, comm.num_core).sum(rows), comm=comm) / count
+        mean = named_sum(first_rows(wide, comm.num_core).sum(rows), comm, "BatchNorm") / count
         centred = wide - mean.view(channels)
-        variance = global_sum(first_rows(centred, comm.num_core).square().sum(rows), comm=comm) / count
+        squares = first_rows(centred, comm.num_core).square().sum(rows)
+        variance = named_sum(squares, comm, "BatchNorm") / count
         if self.training and self.track_running_stats:
             self._update_running(mean.detach(), variance.detach() * (count / (count - 1)))
         out = centred * torch.rsqrt(variance + self.eps).view(channels)

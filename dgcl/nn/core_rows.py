@@ -44,8 +44,8 @@ def first_rows(rows: Rows, count: int) -> Rows:
 def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
     """For each owned row the sum over all copies of its vertex: replicas, and the core row.
 
-    Inputs that are learned, one row for each vertex, have a gradient on each machine that holds a copy: this adds
-    them up, and copies that start alike stay alike::
+    Learned inputs, one row for each vertex, get a gradient on each machine that holds a copy. This adds them up, so
+    copies that start equal stay equal::
 
         x.grad = dgcl.nn.sum_copies(x.grad)      # between backward and step
 
@@ -69,7 +69,9 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
     ascending = mine[order]
     total = torch.zeros_like(rows)
     # A copy is sent: ranks that are threads would otherwise read what this one goes on to change.
-    for ids, given in comm.control.exchange((mine, rows.detach().cpu().clone())):
+    with comm.control.collective("sum_copies"):
+        copies = comm.control.exchange((mine, rows.detach().cpu().clone()))
+    for ids, given in copies:
         place = torch.searchsorted(ascending, ids).clamp(max=max(len(mine) - 1, 0))
         common = ascending[place] == ids if len(mine) else torch.zeros(len(ids), dtype=torch.bool)
         total.index_add_(0, order[place[common]].to(rows.device), given[common].to(rows.device))

@@ -23,7 +23,8 @@ def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | 
 
     With the losses of :mod:`dgcl.nn` the sums are the gradients of one device. They are added in rank order
     and have the same bits on every rank, so the ranks' parameters stay bitwise equal. Collective; works for
-    ranks that are threads, where ``DistributedDataParallel`` does not.
+    ranks that are threads, where ``DistributedDataParallel`` does not. Of W bytes of gradients a rank receives
+    2 (P - 1) / P W, as in an all-reduce (:mod:`dgcl.ranks.sums`).
 
     A parameter that has a gradient on some ranks gets it on all; one that has none on any rank keeps None,
     which optimizers tell from zero.
@@ -57,7 +58,7 @@ def _sum_bucket(parameters: list[Parameter], dtype: torch.dtype, comm: Communica
     present = parameters[0].new_tensor([p.grad is not None for p in parameters], dtype=dtype)
     flat = torch.cat([*(g.detach().reshape(-1).to(dtype) for g in gradients), present])
     try:
-        total = comm.all_reduce_sum(flat)
+        total = comm.all_reduce_sum(flat, "sync_gradients")
     except DisagreementError as error:
         raise ValueError(
             "model must have the same parameters in the same order on every rank: the gradients of rank"
@@ -88,7 +89,8 @@ def broadcast_parameters(model: Module, *, src: int = 0, comm: Communicator | No
     own = dict([*model.named_parameters(), *model.named_buffers()])
     # Copies: ranks that are threads would otherwise read what rank src already trains.
     copies = {name: value.detach().cpu().clone() for name, value in own.items()} if comm.rank == src else None
-    given: dict[str, Tensor] = comm.control.broadcast(copies, src)
+    with comm.control.collective("broadcast_parameters"):
+        given: dict[str, Tensor] = comm.control.broadcast(copies, src)
     if own.keys() != given.keys():
         odd = sorted(own.keys() ^ given.keys())
         raise ValueError(

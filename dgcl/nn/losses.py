@@ -70,12 +70,14 @@ def cross_entropy(
     if labels.is_floating_point():
         labels = _keep_rows(labels, mask, 0.0)
         losses = F.cross_entropy(logits, labels, weight, reduction="none", label_smoothing=label_smoothing)
-        return _reduce(*_counted(losses, mask), reduction, ddp, comm)
+        return _reduce(*_counted(losses, mask), reduction, ddp, comm, "cross_entropy")
     labels = _keep_rows(labels, mask, ignore_index)
     losses = F.cross_entropy(
         logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
     )
-    return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm)
+    return _reduce(
+        losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm, "cross_entropy"
+    )
 
 
 def nll(
@@ -104,7 +106,7 @@ def nll(
     labels = _keep_rows(labels, mask, ignore_index)
     log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
     losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
-    return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm)
+    return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm, "nll")
 
 
 def bce_with_logits(
@@ -143,7 +145,7 @@ def bce_with_logits(
         reduction="none",
         pos_weight=pos_weight,
     )
-    return _reduce(*_counted(losses, mask), reduction, ddp, comm)
+    return _reduce(*_counted(losses, mask), reduction, ddp, comm, "bce_with_logits")
 
 
 def mse(
@@ -169,13 +171,13 @@ def mse(
     mask = _check(outputs, targets, mask, reduction, same_shape="targets")
     outputs, targets, mask, comm = _without_replicas(outputs, targets, mask, comm)
     losses = F.mse_loss(_keep_rows(outputs, mask, 0.0), _keep_rows(targets, mask, 0.0), reduction="none")
-    return _reduce(*_counted(losses, mask), reduction, ddp, comm)
+    return _reduce(*_counted(losses, mask), reduction, ddp, comm, "mse")
 
 
 def _check(
     outputs: Tensor, targets: Tensor, mask: Tensor | None, reduction: str, same_shape: str | None = None
 ) -> Tensor | None:
-    """What torch would broadcast or misread in silence. Returns the mask on the device of the outputs."""
+    """Refuse what torch would broadcast or misread silently, and return the mask on the outputs' device."""
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum' (got {reduction!r})")
     if same_shape and outputs.shape != targets.shape:
@@ -200,7 +202,7 @@ def _check(
 def _without_replicas(
     outputs: Tensor, targets: Tensor, mask: Tensor | None, comm: Communicator | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Communicator]:
-    """Every vertex once; and the communicator that is meant."""
+    """The rows that count, each vertex once, and the communicator."""
     comm = comm if comm is not None else dgcl.current_communicator()
     count = num_counted(comm, outputs)
     return first_rows(outputs, count), first_rows(targets, count), first_rows(mask, count), comm
@@ -231,12 +233,14 @@ def _label_weight(losses: Tensor, labels: Tensor, weight: Tensor | None, ignore_
     return torch.where(counts, weight.detach()[torch.where(counts, labels, 0)], 0.0).sum(dtype=torch.float64)
 
 
-def _reduce(losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator) -> Tensor:
+def _reduce(
+    losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator, name: str
+) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # float64 counts exactly beyond the 2**24 vertices of float32.
-    total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight])).unbind()
+    total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
     share, value = (own / divisor.to(wide), total / divisor) if reduction == "mean" else (own, total)
     out: Tensor = _WithValue.apply(share, value.to(wide), comm.world_size if ddp else 1)
     return out.to(losses.dtype)

@@ -19,8 +19,9 @@ __all__ = ["accuracy"]
 def accuracy(
     logits: Tensor, labels: Tensor, mask: Tensor | None = None, *, comm: Communicator | None = None
 ) -> Tensor:
-    """The fraction of the vertices of all ranks whose largest logit is that of their label; replicas count as
-    little as in the losses.
+    """The fraction of the vertices of all ranks whose largest logit is that of their label. Collective.
+
+    As in the losses, replicas do not count.
 
     Args:
         logits: (num_owned, num_classes), this rank's rows.
@@ -47,5 +48,5 @@ def accuracy(
     count = num_counted(comm, logits)
     logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
     right = (logits.argmax(dim=1) == labels) & mask
-    num_right, num_all = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()])).unbind()
+    num_right, num_all = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()]), "accuracy").unbind()
     return num_right.double() / num_all.double()

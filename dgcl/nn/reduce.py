@@ -18,10 +18,9 @@ __all__ = ["global_sum"]
 def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
     """The sum of ``x`` over all ranks, added in rank order, with the same bits on every rank.
 
-    Differentiable: every rank's result depends on every rank's ``x``, so the gradient of ``x`` is the sum
-        over ranks of the gradients of the results, and the backward is collective too. Where it leads into a
-        loss, let every rank take its own share of that loss (its own rows), as the losses of :mod:`dgcl.nn`
-        do, not the whole of it.
+    Differentiable: every rank's result depends on every rank's ``x``, so the gradient of ``x`` is the sum over ranks
+    of the gradients of the results, and the backward is collective too. Where it leads into a loss, let every rank
+    take its own share of that loss (its own rows), as the losses of :mod:`dgcl.nn` do, not the whole of it.
 
     Sums over a rank's rows must leave out replicas (:mod:`dgcl.replication`): sum ``rows[:comm.num_core]``.
 
@@ -31,18 +30,23 @@ def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
         x: any shape, the same on every rank; 16-bit floats are summed in float32 and rounded once.
         comm: the communicator; default the current one.
     """
-    out: Tensor = _GlobalSum.apply(x, comm if comm is not None else dgcl.current_communicator())
+    return named_sum(x, comm if comm is not None else dgcl.current_communicator(), "global_sum")
+
+
+def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
+    """:func:`global_sum` under the name of another collective, which messages mention."""
+    out: Tensor = _GlobalSum.apply(x, comm, name)
     return out
 
 
 class _GlobalSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: Communicator) -> Tensor:
-        ctx.comm = comm
+    def forward(ctx: Any, x: Tensor, comm: Communicator, name: str) -> Tensor:
+        ctx.comm, ctx.name = comm, name
         wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-        # A copy: ranks that are threads read each other's memory, and the caller may write to x at any time.
-        return comm.all_reduce_sum(x.to(wide, copy=True)).to(x.dtype)
+        return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _GlobalSum.apply(grad, ctx.comm), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        name = ctx.name.removesuffix(" (backward)") + " (backward)"
+        return _GlobalSum.apply(grad, ctx.comm, name), None, None

@@ -1,6 +1,6 @@
 """Dropout that depends on the vertex, not on the rank: the same for any number of ranks.
 
-A random generator per rank would drop other elements with every partition. Here the fate of an element is a
+A random generator per rank would drop other elements with every partition. Here whether an element is dropped is a
 pure function of (seed, call, global id of the vertex, column), so one device and any number of ranks drop the
 same elements, a halo row is dropped as its owner drops it, and no state needs to be kept for the backward.
 
@@ -69,8 +69,9 @@ def dropout(
     call: int | None = None,
     comm: Communicator | None = None,
 ) -> Tensor:
-    """Zero each element with probability ``p`` and scale the others by 1 / (1 - p), the same for any number
-    of ranks.
+    """Zero each element with probability ``p`` and scale the others by 1 / (1 - p).
+
+    The same elements for any number of ranks.
 
     Args:
         x: (num_owned, *F) owned rows, or (num_owned + num_halo, *F) rows as ``dgcl.graph_allgather`` returns

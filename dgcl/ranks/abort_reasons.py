@@ -1,63 +1,66 @@
-"""Why a rank has left the control group, for those who only see its connections break.
+"""Why ranks have left the control group, written down for those who only see connections break.
 
-A broken connection names its other end, and that rank may have left only because of a third. So whoever leaves
-first writes down whose fault it was, into the store that the ranks met by, and then closes its connections: who sees
-them closed finds the note. A rank that has died leaves none, which tells the same.
+A broken connection names its other end, which may have left only because of a third rank. So a rank that leaves first
+writes down whose fault it was, in the store that the ranks met by, and then closes its connections: who sees them
+closed finds the reason. A rank that died has written none, which tells the same.
 
-Every step takes at most half a second: the store may have died with the rank that keeps it.
+The store may have died with the rank that keeps it, so nothing here waits longer than half a second.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dgcl.errors import ERROR_CODES, CommError, PeerLostError
+from dgcl.ranks.deadlines import in_time
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-_PATIENCE = 0.5  # seconds
+_STORE_TIMEOUT = 0.5  # seconds
 
 
 @dataclass(frozen=True)
-class Farewell:
+class AbortReason:
     """Why a rank has left.
 
     Attributes:
         culprit: The rank whose fault it was: itself, or one that it had waited for.
         clause: What is the matter with the culprit, beginning with its name.
-        late: The culprit has not come in time, and may live.
+        kind: The error that those who needed the rank raise.
     """
 
     culprit: int
     clause: str
-    late: bool = False
+    kind: type[CommError] = PeerLostError
 
 
-class Farewells:
-    """The notes of the ranks of one group.
+class AbortReasons:
+    """The reasons of the ranks of one group.
 
     Args:
-        store: Where; it belongs to this group alone.
+        store: Where they are written; a part of the ranks' store that belongs to this group alone.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def say(self, rank: int, farewell: Farewell) -> None:
+    def post(self, rank: int, reason: AbortReason) -> None:
         """Write down why ``rank`` leaves; others see it when this returns, if the store still answers."""
-        note = json.dumps([farewell.culprit, farewell.clause, farewell.late])
+        text = json.dumps([reason.culprit, reason.clause, ERROR_CODES.index(reason.kind)])
 
         def write() -> None:
-            self._store.set(str(rank), note)
-            self._store.check([str(rank)])  # has an answer, which comes after what was sent before
+            self._store.set(str(rank), text)
+            self._store.check([str(rank)])  # its answer comes after the write
 
-        _within_patience(write)
+        with suppress(TimeoutError, RuntimeError):  # the store is gone; others notice the broken connection
+            in_time(write, _STORE_TIMEOUT)
 
-    def of(self, rank: int) -> Farewell | None:
-        """Why ``rank`` has left.
+    def read(self, rank: int) -> AbortReason | None:
+        """Why ``rank`` has left; None where it has written nothing.
 
         Raises:
             ConnectionError: The store does not answer.
@@ -66,23 +69,11 @@ class Farewells:
         def read() -> bytes | None:
             return self._store.get(str(rank)) if self._store.check([str(rank)]) else None
 
-        answered, note = _within_patience(read)
-        if not answered:
-            raise ConnectionError("the store that the ranks met by does not answer")
-        return None if note is None else Farewell(*json.loads(note))
-
-
-def _within_patience(step: Callable[[], Any]) -> tuple[bool, Any]:
-    """Whether a step ended well within the time that there is, and its result."""
-    results: list[Any] = []
-
-    def run() -> None:
         try:
-            results.append(step())
-        except RuntimeError:  # the store is gone, and what was to be said is known without it
-            return
-
-    thread = threading.Thread(target=run, name="dgcl farewell", daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
-    return bool(results), results[0] if results else None
+            text = in_time(read, _STORE_TIMEOUT)
+        except (TimeoutError, RuntimeError):
+            raise ConnectionError("the store that the ranks met by does not answer") from None
+        if text is None:
+            return None
+        culprit, clause, code = json.loads(text)
+        return AbortReason(culprit, clause, ERROR_CODES[code])

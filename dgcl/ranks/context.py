@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from dgcl.ranks.control import Control
 
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
+
+class OpenCommunicator(Protocol):
+    """What the launcher needs of the communicators that a rank leaves open."""
+
+    def fail(self, reason: str) -> None:
+        """Tell the peers that this rank will not go on."""
+
+    def close(self) -> None:
+        """Give it up."""
 
 
 class _Context(threading.local):
@@ -21,15 +28,15 @@ class _Context(threading.local):
 
     Attributes:
         control: Set by :func:`dgcl.init`.
-        communicator: The one built last.
+        communicator: The one built last, a :class:`dgcl.Communicator`.
         opened: All that it built and that still live; :func:`dgcl.launch` closes what a rank leaves open.
         built: How many it built.
     """
 
     def __init__(self) -> None:
         self.control: Control | None = None
-        self.communicator: Communicator | None = None
-        self.opened: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self.communicator: Any = None
+        self.opened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.built = 0
 
     def require_control(self) -> Control:
@@ -38,7 +45,7 @@ class _Context(threading.local):
             raise ValueError("call dgcl.init() first (in every rank, in the thread that trains)")
         return self.control
 
-    def require_communicator(self) -> Communicator:
+    def require_communicator(self) -> Any:
         """The current communicator; an error before :func:`dgcl.build_comm_info`."""
         if self.communicator is None:
             raise ValueError(

@@ -1,325 +1,197 @@
 """The control plane: how ranks exchange small Python objects and meet, outside the data path.
 
-Set-up, dispatch and collection of rows go through here; rows inside a layer never do. One interface, three
-kinds of ranks: processes of a ``torch.distributed`` group, threads of one process, and a single rank that
-needs neither.
+Set-up, dispatch and collection of rows go through here, and small sums; rows inside a layer never do. One interface,
+three kinds of ranks: processes of a ``torch.distributed`` group (:mod:`dgcl.ranks.group_control`), threads of one
+process (:mod:`dgcl.ranks.thread_control`), and a single rank that needs neither.
 
-Objects travel pickled between the processes of one job; nothing is ever unpickled that comes from elsewhere.
+**Which call a rank is in.** Every message says which call it belongs to, so ranks that make different calls hear of
+both. And a rank that waits for others in a call of the user's (:meth:`Control.collective`) tells its communicators,
+which publish it to their peers: one of these that waits for the rank in an exchange of rows sees at once that it will
+never come.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
-from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.errors import CommError, DisagreementError, PeerLostError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.distributed import ProcessGroup, Store
-
-T = TypeVar("T")
-
-_A_LITTLE: Final = 2.0  # seconds beyond a deadline, for torch to name it
+_MAKE_ALL = "Every rank must make the same calls in the same order"
 
 
-class Control(Protocol):
-    """What set-up needs of the ranks. Every method is collective: all ranks call it, in the same order."""
+class Call(NamedTuple):
+    """What a message belongs to.
 
-    rank: int
-    world_size: int
-
-    def exchange(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order."""
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """The value of rank ``src``."""
-
-    def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
-        """This rank's entry of the list that rank ``src`` gives."""
-
-    def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
-        """Every rank's value, in rank order, on rank ``dst``; None elsewhere."""
-
-    def barrier(self) -> None:
-        """Return when every rank has called."""
-
-    def leave(self, why: str) -> None:
-        """Take part no more: ranks that wait for this one raise at once. Not collective; ``why`` completes a
-        sentence about this rank."""
-
-
-def can_use_network(control: Control) -> bool:
-    """Whether ranks can send rows through ``torch.distributed``: they are processes of a group."""
-    return isinstance(control, GroupControl)
-
-
-def all_reduce_sum(control: Control, tensor: Tensor) -> Tensor:
-    """The sum of a tensor over the ranks, added in rank order: bitwise the same on every rank and in every
-    run."""
-    import torch
-
-    # A copy: ranks that are threads read each other's memory, and the caller may soon write to it.
-    parts = control.exchange(tensor.detach().to("cpu", copy=True).contiguous())
-    total = parts[0].clone()
-    for part in parts[1:]:
-        if part.shape != total.shape or part.dtype != total.dtype:
-            raise DisagreementError(
-                f"tensor: ranks disagree: {tuple(total.shape)} {total.dtype} on rank 0, {tuple(part.shape)} "
-                f"{part.dtype}"
-            )
-        total += part
-    return total.to(tensor.device) if tensor.device.type != "cpu" else torch.as_tensor(total)
-
-
-class SingleControl:
-    """One rank alone."""
-
-    rank = 0
-    world_size = 1
-
-    def exchange(self, value: Any) -> list[Any]:
-        """[value]."""
-        return [value]
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """The value."""
-        return value
-
-    def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
-        """The only entry."""
-        assert values is not None
-        return values[0]
-
-    def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
-        """[value]."""
-        return [value]
-
-    def barrier(self) -> None:
-        """Nothing to wait for."""
-
-    def leave(self, why: str) -> None:
-        """Nobody to tell."""
-
-
-class ThreadMeeting:
-    """Where the threads of one world meet; give each a :class:`ThreadControl` on it.
-
-    Args:
-        world_size: How many threads.
-        timeout: Seconds that they wait for each other.
+    Attributes:
+        verb: How the control plane was used: "exchange", "gather", ...
+        number: How many named collectives this rank has begun.
+        name: The one that it is in; "" for none.
     """
 
-    def __init__(self, world_size: int, timeout: float) -> None:
-        self.world_size, self.timeout = world_size, timeout
-        self._changed = threading.Condition()
-        self._round = 0
-        self._given: dict[int, Any] = {}
-        self._values: list[Any] = []  # of the last round that was complete
-        self._left: dict[int, str] = {}
+    verb: str
+    number: int
+    name: str
 
-    def exchange(self, rank: int, value: Any) -> list[Any]:
-        """Every thread's value, once all have given theirs."""
-        with self._changed:
-            mine = self._round
-            if not self._left:
-                self._given[rank] = value
-            if len(self._given) == self.world_size:
-                self._values = [self._given[other] for other in range(self.world_size)]
-                self._given = {}
-                self._round += 1
-                self._changed.notify_all()
-            elif not self._changed.wait_for(lambda: self._round > mine or bool(self._left), self.timeout):
-                missing = [other for other in range(self.world_size) if other not in self._given]
-                self._left[rank] = "has given up waiting"
-                self._changed.notify_all()
-                raise CommTimeoutError(
-                    f"rank {rank}: ranks {missing} have not come to meet within {self.timeout:g} s"
-                )
-            if self._round == mine:
-                other, why = next(iter(self._left.items()))
-                raise PeerLostError(f"rank {rank}: the ranks cannot meet: rank {other} {why}")
-            # Nobody can complete the next round before this thread takes part in it, so these values stay.
-            return list(self._values)
-
-    def leave(self, rank: int, why: str) -> None:
-        """Thread ``rank`` will not come again; ``why`` completes a sentence about it."""
-        with self._changed:
-            self._left.setdefault(rank, why)
-            self._changed.notify_all()
+    def __str__(self) -> str:
+        return f"{self.name} (control call {self.number})" if self.name else self.verb
 
 
-class ThreadControl:
-    """A rank that is a thread; values are passed by reference."""
-
-    def __init__(self, meeting: ThreadMeeting, rank: int) -> None:
-        self._meeting = meeting
-        self.rank = rank
-        self.world_size = meeting.world_size
-
-    def barrier(self) -> None:
-        """Wait for all threads."""
-        self.exchange(None)
-
-    def leave(self, why: str) -> None:
-        """Take part no more."""
-        self._meeting.leave(self.rank, why)
-
-    def exchange(self, value: Any) -> list[Any]:
-        """Every thread's value.
-
-        Raises:
-            PeerLostError: A thread has left.
-            CommTimeoutError: The deadline has passed.
-        """
-        return self._meeting.exchange(self.rank, value)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """The value of thread ``src``."""
-        return self.exchange(value)[src]
-
-    def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
-        """This thread's entry of the list that thread ``src`` gives."""
-        every = self.exchange(values)[src]
-        if every is None or len(every) != self.world_size:
-            raise ValueError(f"values: rank {src} must give one entry per rank")
-        return every[self.rank]
-
-    def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
-        """Every thread's value, on thread ``dst``."""
-        values = self.exchange(value)
-        return values if self.rank == dst else None
+def different_calls(mine: Call, rank: int, theirs: Call, peer: int) -> DisagreementError:
+    """The error for two ranks that make different calls."""
+    here, there = str(mine), str(theirs)
+    if here == there:
+        here, there = f"{mine.verb} of {here}", f"{theirs.verb} of {there}"
+    return DisagreementError(
+        f"ranks make different calls: rank {rank} is in {here}; rank {peer} is in {there}. {_MAKE_ALL}"
+    )
 
 
-class GroupControl:
-    """The ranks of a ``torch.distributed`` process group.
+class Listener(Protocol):
+    """Who publishes to this rank's peers which named collective it waits in."""
 
-    Makes a Gloo subgroup of its own with the same ranks, so that the user's group never carries our traffic
-    and may have any backend. Collective over the group.
+    def enter_collective(self, number: int, name: str, alone: bool) -> None:
+        """It is in this one; ``alone``: no other thread of its process makes calls meanwhile."""
+
+    def leave_collective(self) -> None:
+        """It is in none any more."""
+
+
+class Control:
+    """What set-up needs of the ranks. Every method but :meth:`leave` is collective.
+
+    All ranks make the same calls, in the same order. Kinds of ranks differ in :meth:`_swap` alone.
+
+    Attributes:
+        rank, world_size: This rank, and the number of ranks.
+        listeners: Told of every named collective.
+        num_collectives: Named collectives that this rank has begun.
+        has_group: Whether ranks are processes of a ``torch.distributed`` group, which can carry rows, too.
+        threads_of_ranks: How many threads of this process are ranks or wait for them.
     """
 
-    def __init__(self, group: ProcessGroup | None, timeout: float) -> None:
-        import torch.distributed as dist
+    has_group = False
+    threads_of_ranks = 1
 
-        from dgcl.ranks.abort_reasons import Farewells
-        from dgcl.ranks.messages import GroupMessages
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.listeners: WeakSet[Listener] = WeakSet()
+        self.num_collectives = 0
+        self._name = ""
+        self._callers: set[int] = set()
 
-        ranks = dist.get_process_group_ranks(group) if group is not None else None
-        self.rank = dist.get_rank(group)
-        if self.rank < 0:
-            raise ValueError("group: this process is not a member; call dgcl.init only on the group's ranks")
-        self.world_size = dist.get_world_size(group)
-        self._timeout = timeout
-        self._ranks = ranks if ranks is not None else list(range(self.world_size))
-        self._is_part = self.world_size < dist.get_world_size()
-        self._group = group
-        self._store: Store | None = None  # what this control plane has of the ranks' store
-        made, self._store = self._make_group("dgcl.init")
-        farewells = None if self._store is None else Farewells(dist.PrefixStore("farewells", self._store))
-        self._messages = GroupMessages(made, self.rank, farewells)
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that ranks wait for each other in set-up."""
-        return self._timeout
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it can carry nothing any more: a rank has left."""
-        return self._messages.is_closed
-
-    def anew(self, timeout: float) -> GroupControl:
-        """A fresh one of the same ranks. Collective."""
-        return GroupControl(self._group, timeout)
-
-    def new_group(self) -> ProcessGroup:
-        """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
-
-        Raises:
-            CommError: A rank has died, or has not come within the timeout.
-        """
-        return self._make_group("the network between machines")[0]
-
-    def next_store(self) -> Store | None:
-        """A part of the ranks' store, for a group of another kind; None where torch does not show it. Collective.
-
-        Raises:
-            CommError: As of :meth:`new_group`.
-        """
-        return self._meet("a group of another kind", lambda store: store)
-
-    def _make_group(self, purpose: str) -> tuple[ProcessGroup, Store | None]:
-        """A group, and what it has of the ranks' store."""
-        from dgcl.ranks.groups import make_group
-
-        def make(store: Store | None) -> tuple[ProcessGroup, Store | None]:
-            group = make_group(self._ranks, self.rank, store, self._timeout, is_part=self._is_part)
-            return group, store
-
-        return self._meet(purpose, make)
-
-    def _meet(self, purpose: str, make: Callable[[Store | None], T]) -> T:
-        """What is made of a part of the store that this meeting of the ranks has for itself."""
-        from dgcl.ranks.groups import in_time, next_store
-
-        given_up = threading.Event()
-        they = f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other"
+    @contextmanager
+    def collective(self, name: str) -> Iterator[None]:
+        """Give the calls inside a name, under which messages mention them; the outermost name stands."""
+        if self._name:
+            yield
+            return
+        self._name = name
+        self.num_collectives += 1
         try:
-            return in_time(
-                lambda: make(
-                    next_store(self._ranks, self.rank, purpose, self._timeout, given_up, self._store)
-                ),
-                self._timeout + _A_LITTLE,
-            )
-        except CommError as error:
-            raise type(error)(f"{they}: {error}") from None
-        except RuntimeError as error:
-            text = str(error).split(". This is typically", 1)[0]
-            raise CommError(
-                f"{they}: one has died, or has not come to {purpose} within {self._timeout:g} s, or cannot be"
-                f" reached ({text})"
-            ) from None
+            if self.world_size > 1 and self.listeners:
+                alone = self.has_one_caller()
+                for listener in list(self.listeners):
+                    listener.enter_collective(self.num_collectives, name, alone)
+            yield
         finally:
-            given_up.set()
+            self._name = ""
+            for listener in list(self.listeners):
+                listener.leave_collective()
+
+    def has_one_caller(self) -> bool:
+        """Whether only this thread of the rank has ever made a call here, or waited for rows."""
+        self._callers.add(threading.get_ident())
+        return len(self._callers) == 1
+
+    def only_ranks_run(self) -> bool:
+        """Whether this process has no threads but those that are ranks, and one that waits for them.
+
+        The library's own threads, known by their names, make no calls.
+        """
+        others = [thread for thread in threading.enumerate() if not thread.name.startswith("dgcl ")]
+        return len(others) <= self.threads_of_ranks
 
     def exchange(self, value: Any) -> list[Any]:
-        """Every rank's value.
+        """Every rank's value, in rank order.
 
         Raises:
             PeerLostError, CommTimeoutError: As of all methods: a rank is gone, or late; by its name.
+            DisagreementError: As of all methods: a rank makes another call.
         """
-        others = [peer for peer in range(self.world_size) if peer != self.rank]
-        got = self._messages.swap("exchange", dict.fromkeys(others, value), others)
-        return [value if peer == self.rank else got[peer] for peer in range(self.world_size)]
+        got = self._swap(self._call("exchange"), dict.fromkeys(self._others(), value), self._others())
+        return self._in_order(value, got)
+
+    def all_to_all(self, values: Sequence[Any]) -> list[Any]:
+        """From every rank the entry of its list that is for this rank, in rank order."""
+        outgoing = {peer: values[peer] for peer in self._others()}
+        return self._in_order(
+            values[self.rank], self._swap(self._call("all_to_all"), outgoing, self._others())
+        )
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """The value of rank ``src``."""
-        return self.scatter([value] * self.world_size, src)
+        if self.rank != src:
+            return self._swap(self._call("broadcast"), {}, [src])[src]
+        self._swap(self._call("broadcast"), dict.fromkeys(self._others(), value), [])
+        return value
 
     def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
         """This rank's entry of the list that rank ``src`` gives."""
+        call = self._call("scatter")
         if self.rank != src:
-            return self._messages.swap("scatter", {}, [src])[src]
-        if values is None or len(values) != self.world_size:
+            good, value = self._swap(call, {}, [src])[src]
+        else:
+            good = values is not None and len(values) == self.world_size
+            entries = values if good and values is not None else [None] * self.world_size
+            self._swap(call, {peer: (good, entries[peer]) for peer in self._others()}, [])
+            value = entries[self.rank]
+        if not good:
             raise ValueError(f"values: rank {src} must give one entry per rank")
-        outgoing = {peer: given for peer, given in enumerate(values) if peer != src}
-        self._messages.swap("scatter", outgoing, [])
-        return values[src]
+        return value
 
     def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
-        """Every rank's value, in rank order, on rank ``dst``."""
+        """Every rank's value, in rank order, on rank ``dst``; None elsewhere."""
         if self.rank != dst:
-            self._messages.swap("gather", {dst: value}, [])
+            self._swap(self._call("gather"), {dst: value}, [])
             return None
-        others = [peer for peer in range(self.world_size) if peer != dst]
-        got = self._messages.swap("gather", {}, others)
-        return [value if peer == dst else got[peer] for peer in range(self.world_size)]
+        return self._in_order(value, self._swap(self._call("gather"), {}, self._others()))
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Return when every rank has called."""
         self.exchange(None)
 
-    def leave(self, why: str) -> None:
-        """Take part no more; ranks that wait for this one hear of it at once."""
-        self._messages.leave(why)
+    def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
+        """Take part no more: ranks that wait for this one raise at once. Not collective.
+
+        Args:
+            why: Completes a sentence about this rank.
+            kind: The error that the others raise.
+        """
+
+    def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
+        """Send an object to each of these ranks, and receive one from each of those; never this rank."""
+        raise NotImplementedError
+
+    def _call(self, verb: str) -> Call:
+        self._callers.add(threading.get_ident())
+        return Call(verb, self.num_collectives, self._name)
+
+    def _others(self) -> list[int]:
+        return [peer for peer in range(self.world_size) if peer != self.rank]
+
+    def _in_order(self, own: Any, got: dict[int, Any]) -> list[Any]:
+        return [own if peer == self.rank else got[peer] for peer in range(self.world_size)]
+
+
+class SingleControl(Control):
+    """One rank alone: nobody to wait for, nobody to tell."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
+        return {}

@@ -1,7 +1,7 @@
 """How much memory may still be taken before the kernel starts killing processes.
 
-Shared memory is allocated eagerly, page by page, and no page alone is ever too much: asked for more than
-there is, Linux does not refuse but ends some process of its choice. So one asks first.
+Shared memory is allocated eagerly, page by page, and Linux refuses no single page: where there is less than was asked
+for, it ends some process of its choice. So the library looks first.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ def available_memory() -> int:
 
     An estimate: other processes allocate, too. Where the kernel does not say, there is no limit.
     """
-    return min((max(room, 0) for room in _rooms(Path("/proc"), Path("/sys/fs/cgroup"))), default=1 << 62)
+    return min((max(free, 0) for free in _free_bytes(Path("/proc"), Path("/sys/fs/cgroup"))), default=1 << 62)
 
 
-def _rooms(proc: Path, groups: Path) -> Iterator[int]:
-    """What each authority still allows."""
+def _free_bytes(proc: Path, groups: Path) -> Iterator[int]:
+    """Bytes that the machine and each control group still allow."""
     for line in _text(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             yield int(line.split()[1]) * 1024
     for line in _text(proc / "self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":  # version 2: every group above has its own limit
-            yield from _group_rooms(groups, path, "memory.max", "memory.current", "inactive_file")
+            yield from _free_in_group(groups, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             root, names = groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            yield from _group_rooms(root, path, *names, "total_inactive_file")
+            yield from _free_in_group(root, path, *names, "total_inactive_file")
 
 
-def _group_rooms(root: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    """What a control group and those above it allow; file cache that is not in use does not count as used."""
+def _free_in_group(root: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
+    """Bytes that a control group and those above it allow; unused file cache does not count as used."""
     inner = root / path.lstrip("/")
     for group in (inner, *inner.parents):
         most, used = _text(group / limit).strip(), _text(group / usage).strip()
@@ -47,7 +47,7 @@ def _group_rooms(root: Path, path: str, limit: str, usage: str, cache: str) -> I
 
 
 def _text(path: Path) -> str:
-    """What a file of the kernel says; nothing where it does not exist."""
+    """The text of a file of the kernel; "" where it does not exist."""
     try:
         return path.read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""What is bound to this process and its peers, and so cannot be copied or saved.
+"""A base class for objects that are bound to this process and cannot be copied or saved.
 
 Models hold communicators (``dgcl.nn.BatchNorm(width, comm=comm)``), and programs copy and save models. A copy that
-shared the original's open files would close them when it dies.
+shared the original's open files would close them when it is deleted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 
 class Handle:
-    """A base class: copies of what holds one hold the same one, and pickling says what to do instead."""
+    """Copies of an object that holds one hold the same one; pickling it is refused, with a way out."""
 
     def __copy__(self) -> Self:
         return self

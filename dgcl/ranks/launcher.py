@@ -11,17 +11,16 @@ import traceback
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dgcl.errors import CommError
-from dgcl.ranks.context import context
-from dgcl.ranks.control import GroupControl, SingleControl, ThreadControl, ThreadMeeting
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
+from dgcl.ranks.context import OpenCommunicator, context
+from dgcl.ranks.control import SingleControl
+from dgcl.ranks.group_control import GroupControl
+from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 
 _SETUP_TIMEOUT = 1800.0
-_BEGUN = "begun"  # what a process says first
+_BEGUN = "begun"  # the first message of a process
 
 
 def launch(
@@ -42,8 +41,8 @@ def launch(
             module).
         num_ranks: How many ranks.
         args: Its arguments, the same on every rank; threads share them, processes get copies.
-        ranks: "threads" of this process (quick to start, good for tests and notebooks; Python code of ranks
-            takes turns), or "processes" (freshly spawned, joined by a Gloo group).
+        ranks: "threads" of this process (quick to start, good for tests and notebooks; their Python code
+            does not run in parallel), or "processes" (freshly spawned, joined by a Gloo group).
         timeout: Seconds that ranks wait for each other during set-up.
         threads_per_rank: Threads that torch uses in each rank; None for the rank's share of this host's cores,
             at least 1 and not more than torch uses here.
@@ -68,7 +67,7 @@ def launch(
 
 
 def _run_rank(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """The function, and whatever happens, no peer that waits for this rank."""
+    """Run the function; whatever happens, no peer waits for this rank afterwards."""
     try:
         return function(*args)
     except BaseException as error:
@@ -87,22 +86,23 @@ def _launch_threads(
 ) -> list[Any]:
     import torch
 
-    meeting = ThreadMeeting(num_ranks, timeout)
+    rendezvous = ThreadRendezvous(num_ranks, timeout)
     results: list[Any] = [None] * num_ranks
     errors: list[tuple[int, BaseException]] = []
-    opened: dict[int, Iterable[Communicator]] = {}
-    done = [threading.Event() for _ in range(num_ranks)]  # an interrupted join forgets that the thread runs
+    opened: dict[int, Iterable[OpenCommunicator]] = {}
+    # Events, because a join that was interrupted takes its thread for ended.
+    done = [threading.Event() for _ in range(num_ranks)]
 
     def run(rank: int) -> None:
-        context.control = ThreadControl(meeting, rank) if num_ranks > 1 else SingleControl()
+        context.control = ThreadControl(rendezvous, rank) if num_ranks > 1 else SingleControl()
         opened[rank] = context.opened
         torch.set_num_threads(num_threads)  # of this thread, and of those that it will start
         try:
             results[rank] = _run_rank(function, args)
-            meeting.leave(rank, "has returned")
+            rendezvous.leave(rank, "has returned")
         except BaseException as error:  # carried to the caller's thread
             errors.append((rank, error))
-            meeting.leave(rank, f"was stopped by {type(error).__name__}: {error}")
+            rendezvous.leave(rank, f"was stopped by {type(error).__name__}: {error}")
         finally:
             done[rank].set()
 
@@ -112,9 +112,9 @@ def _launch_threads(
     try:
         for event in done:
             event.wait()
-    except BaseException as error:  # Ctrl-C is heard in this thread alone; the ranks stop at their next call
+    except BaseException as error:  # Ctrl-C reaches this thread alone; the ranks stop at their next call
         for rank in range(num_ranks):
-            meeting.leave(rank, f"was stopped by {type(error).__name__}")
+            rendezvous.leave(rank, f"was stopped by {type(error).__name__}")
             for comm in list(opened.get(rank, ())):
                 comm.fail(f"stopped by {type(error).__name__}")
         for event in done:
@@ -241,7 +241,7 @@ def _unpacked(task: bytes) -> Any:
 
 
 def _end_with_parent() -> None:
-    """Nobody is left to take the result once the process that called :func:`launch` is gone, however."""
+    """End this process with the one that called :func:`launch`, which alone takes the result."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,9 +1,10 @@
-"""The machines of a job as one topology: every machine is described where it is, rank 0 puts them together.
+"""The machines of a job as one topology: what ``topology="auto"`` means.
 
-What ``topology="auto"`` means. Ranks on CPUs: how fast the cores of each host copy memory, measured, and its
-network ports: those that ``GLOO_SOCKET_IFNAME`` names, which ranks of one host may set differently, or where it is
-not set, its fastest. Ranks on GPUs: what NVML and the kernel tell (:mod:`dgcl.topology.detect`), by the UUID of each
-rank's GPU, so that ``CUDA_VISIBLE_DEVICES`` and containers, which renumber, change nothing.
+One rank of every machine describes it, and all ranks join the descriptions. For ranks on CPUs these are the speeds at
+which the host copies memory, measured, and its network ports: those that ``GLOO_SOCKET_IFNAME`` names, which may differ
+between ranks of one host, or else its fastest. For ranks on GPUs it is what NVML and the kernel tell
+(:mod:`dgcl.topology.detect`), by the UUID of each rank's GPU, so that the renumbering of ``CUDA_VISIBLE_DEVICES`` and
+of containers changes nothing.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class _Report:
 def place_of_this_rank(gpu: str = "", sysfs: Sysfs | None = None) -> RankPlace:
     """Where this process runs; ``gpu`` is the UUID of the GPU that it uses."""
     host = platform.node()
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # of several it takes turns
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # Gloo alternates between several
     return RankPlace((sysfs or Sysfs()).machine_id() or host, host, gpu, interface)
 
 
 def places_of_ranks(control: Control, gpu: str = "") -> list[RankPlace]:
-    """Where every rank runs. Collective. Ranks are on one machine if they share memory, whatever it is called."""
+    """Where every rank runs. Collective. Ranks that share memory are on one machine, whatever its name."""
     places = control.exchange(place_of_this_rank(gpu))
     lowest = ranks_that_share_memory(control)
     return [
@@ -112,7 +113,9 @@ def find_topology(
     if control.rank == next(r for r, place in enumerate(places) if place.machine == me.machine):
         mine = [place for place in places if place.machine == me.machine]
         report = _describe(mine, sysfs or Sysfs(), source, seconds)
-    reports = {me.machine: me_ for me, me_ in zip(places, control.exchange(report), strict=True) if me_}
+    reports = {
+        place.machine: found for place, found in zip(places, control.exchange(report), strict=True) if found
+    }
     for machine, found in reports.items():
         if found.failure:
             host = next(place.host for place in places if place.machine == machine)
@@ -139,14 +142,14 @@ def describe_host(topology: Topology, sysfs: Sysfs | None = None) -> str:
 
 
 def host_of_ranks(num_ranks: int) -> Topology:
-    """The topology of CPU ranks that share this host, measured once in a process; says at INFO what it is."""
+    """The topology of CPU ranks that share this host, measured once in a process and logged at INFO."""
     topology = resolve_topology("host", num_ranks)
     _log.info("this host: %s", describe_host(topology))
     return topology
 
 
 def _describe(places: list[RankPlace], sysfs: Sysfs, source: GpuSource | None, seconds: float) -> _Report:
-    """What this machine is. A failure is told, not raised: the other machines wait."""
+    """Describe this machine. A failure is returned, not raised: the other machines wait."""
     facts = f"{places[0].host}: {sysfs.host()}"
     try:
         if not places[0].gpu:

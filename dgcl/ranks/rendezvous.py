@@ -1,13 +1,15 @@
-"""How ranks meet in their store before they connect: all of them, in an attempt that each of them still makes.
+"""How ranks meet in their store before they connect: in rounds, each formed of one live attempt of every rank.
 
-A rank that comes takes a ticket, a number that none of its attempts had before, and lays it out. Place 0 waits until
-every rank has laid out one that it has not called yet, and calls them: it writes all tickets down, at once, under a new
-number. Who finds its own ticket called has met the others, and has that number in common with them and with nobody
-else. A rank that gives up takes its ticket back, and its next attempt is another ticket. So ranks meet that retry at
-different times, none is called twice, and what a dead attempt has left behind is called once at most. Who is called
-joins, and goes on when all have joined: so a rank that is gone when it is called is missed here, by its name.
+Ranks may come, give up and come again at different times. So every attempt of a rank takes a token, a number that none
+of its attempts had before, and publishes under it what it has come for. Rank 0 forms a round as soon as the last token
+of every rank is published, not withdrawn, and was in no round before: it writes all tokens down, at once, under the
+round's number. An attempt that finds its own token in the round has met the others. One that gives up withdraws its
+token, and its successor has another; so what a dead attempt left behind is in one round at most.
 
-There is one call in the store at a time. The next one needs a new ticket of every rank, so nobody can miss its own.
+Ranks that are in a round join it, and go on when all have joined: so a rank that died after it had come is missed here,
+by its name, and not by a connection that is never made.
+
+There is one round in the store at a time. The next one needs a new token of every rank, so no rank can miss its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 
@@ -25,8 +27,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LONGEST_PAUSE: Final = 0.05  # seconds
-_JOINING: Final = 1.0  # seconds beyond the deadline, for those who were called just before it
+_LONGEST_PAUSE: Final = 0.05  # seconds between two looks at the store
+_JOINING: Final = 1.0  # seconds beyond the deadline, for a round that was formed just before it
+
+
+class _Round(NamedTuple):
+    """A round: its number, which is rank 0's token, the token of each place, and what is wrong with it."""
+
+    number: int
+    tokens: list[int]
+    problem: str
 
 
 class Attempt:
@@ -40,105 +50,109 @@ class Attempt:
     """
 
     def __init__(self, store: Store, place: int, size: int, purpose: str) -> None:
-        self._store, self._place, self._size, self._purpose = store, place, size, purpose
-        self._ticket = store.add(f"attempts of {place}", 1)
-        self._laid_out = json.dumps([self._ticket, purpose])
-        store.set(f"ticket of {place}", self._laid_out)
+        self._store, self._place, self._size = store, place, size
+        self._token = store.add(f"attempts of {place}", 1)
+        self._publish(purpose)
 
     def step(self) -> int | None:
-        """The number of the meeting, once there is one.
+        """The number of the round that this attempt is in, once there is one.
 
         Raises:
             CommError: This rank has begun another attempt, elsewhere.
             DisagreementError: Ranks have come for different purposes; raised on all of them.
         """
-        called = self._read("call")
-        if self._place == 0 and (called is None or called[1][0] != self._ticket):
-            called = self._call(called)
-        if called is None or called[1][self._place] != self._ticket:
-            self._keep_place()
+        last = self._last_round()
+        if last is None or last.tokens[self._place] != self._token:
+            if self._last_token(self._place) > self._token:
+                raise CommError(
+                    f"rank {self._place} meets these ranks twice at once, in two threads or two processes; let one"
+                    " go after the other"
+                )
+            last = self._form_round(last) if self._place == 0 else None
+        if last is None:
             return None
-        number, _, problem = called
-        if problem:
-            raise DisagreementError(problem)
-        return int(number)
-
-    def _keep_place(self) -> None:
-        """See that this ticket still lies where it was laid."""
-        ticket, _ = self._read(f"ticket of {self._place}")
-        if ticket > self._ticket:
-            raise CommError(
-                f"rank {self._place} meets these ranks twice at once, in two threads or two processes; let one go"
-                " after the other"
-            )
-        if ticket < self._ticket:  # laid out late, by an attempt that was given up while the store was slow
-            self._store.set(f"ticket of {self._place}", self._laid_out)
-
-    def _call(self, before: Any) -> Any:
-        """Call all tickets, if all are there."""
-        tickets, purposes = [], []
-        for place in range(self._size):
-            laid_out = self._read(f"ticket of {place}")
-            if laid_out is None or not laid_out[1] or (before and before[1][place] >= laid_out[0]):
-                return None
-            tickets.append(laid_out[0])
-            purposes.append(laid_out[1])
-        odd = next((place for place, purpose in enumerate(purposes) if purpose != purposes[0]), None)
-        problem = "" if odd is None else f"rank 0 is at {purposes[0]} and rank {odd} at {purposes[odd]}"
-        call = [self._ticket, tickets, problem]
-        self._store.set("call", json.dumps(call))
-        return call
+        if last.problem:
+            raise DisagreementError(last.problem)
+        return last.number
 
     def give_up(self) -> None:
-        """Take the ticket back, unless a later attempt has laid out another; it may have been called before."""
-        self._store.compare_set(f"ticket of {self._place}", self._laid_out, json.dumps([self._ticket, ""]))
+        """Withdraw the token; it may be in a round already."""
+        self._publish("")
 
     def join(self, number: int) -> None:
-        """Tell those who were called with this rank that it goes with them."""
+        """Tell the others of a round that this rank goes with them."""
         self._store.set(self._joined(number, self._place), "")
 
     def all_joined(self, number: int) -> bool | None:
         """True as soon as all have joined."""
         return self._store.check([self._joined(number, place) for place in range(self._size)]) or None
 
-    def absent(self) -> str:
-        """Who is missing before a call, in words."""
-        called = self._read("call")
-        unseen, gone, waiting = [], [], []
+    def describe_absent(self) -> str:
+        """Why there is no round with this attempt: who has not come, or has gone."""
+        last, clauses = self._last_round(), {}
+        unseen, waiting = False, set()
         for place in range(self._size):
-            laid_out = self._read(f"ticket of {place}")
-            if laid_out is None or (laid_out[1] and called and called[1][place] >= laid_out[0]):
-                unseen.append(place)
-            elif laid_out[1]:
-                waiting.append(place)
+            token = self._last_token(place)
+            purpose = self._purpose(place, token)
+            if purpose is None or (purpose and last is not None and last.tokens[place] >= token):
+                clauses[place], unseen = f"rank {place} has not come", True
+            elif purpose:
+                waiting.add(place)
             elif place != self._place:
-                gone.append(place)
-        clauses = {place: f"rank {place} has not come" for place in unseen}
-        clauses |= {place: f"rank {place} has given up waiting" for place in gone}
+                clauses[place] = f"rank {place} has given up waiting"
         if self._place != 0 and 0 in waiting and not unseen:
             clauses[0] = "rank 0 had come, but did not call the others (has it died?)"
-        return (
-            ", ".join(clauses[place] for place in sorted(clauses))
-            or "all ranks are here by now, but were not"
-        )
+        everybody = "all ranks are here by now, but were not"
+        return ", ".join(clauses[place] for place in sorted(clauses)) or everybody
 
-    def lost(self, number: int) -> str:
-        """Who was called and has not joined, in words."""
+    def describe_lost(self, number: int) -> str:
+        """Who is in a round and has not joined it."""
         places = [p for p in range(self._size) if not self._store.check([self._joined(number, p)])]
         clauses = [
             f"rank {place} had come, but has died or given up since, and has not joined" for place in places
         ]
         return ", ".join(clauses) or "all ranks have joined by now, but had not"
 
-    def _joined(self, number: int, place: int) -> str:
-        return f"meeting {number}/joined by {place}"
+    def _form_round(self, before: _Round | None) -> _Round | None:
+        """On place 0: a round of all tokens, if every place has one that was in no round before."""
+        tokens = [self._last_token(place) for place in range(self._size)]
+        if before is not None and any(new <= old for new, old in zip(tokens, before.tokens, strict=True)):
+            return None
+        purposes = [self._purpose(place, token) for place, token in enumerate(tokens)]
+        if not all(purposes):
+            return None
+        odd = next((place for place, purpose in enumerate(purposes) if purpose != purposes[0]), None)
+        problem = "" if odd is None else f"rank 0 is at {purposes[0]} and rank {odd} at {purposes[odd]}"
+        formed = _Round(self._token, tokens, problem)
+        self._store.set("round", json.dumps(formed))
+        return formed
 
-    def _read(self, key: str) -> Any:
-        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+    def _last_round(self) -> _Round | None:
+        text = self._get("round")
+        return None if text is None else _Round(*json.loads(text))
+
+    def _last_token(self, place: int) -> int:
+        """The token of a place's last attempt; 0: there was none."""
+        return int(self._get(f"attempts of {place}") or 0)
+
+    def _purpose(self, place: int, token: int) -> str | None:
+        """What an attempt has come for: "" where it was withdrawn, None where it has not published it yet."""
+        text = self._get(f"token {token} of {place}")
+        return None if text is None else text.decode()
+
+    def _publish(self, purpose: str) -> None:
+        self._store.set(f"token {self._token} of {self._place}", purpose)
+
+    def _joined(self, number: int, place: int) -> str:
+        return f"round {number}/joined by {place}"
+
+    def _get(self, key: str) -> bytes | None:
+        """What is under a key; ``Store.get`` alone would wait for it."""
+        return self._store.get(key) if self._store.check([key]) else None
 
 
 def meet(store: Store, place: int, size: int, purpose: str, timeout: float, given_up: threading.Event) -> int:
-    """The number of a meeting of these ranks, which no other meeting in this store has. Collective.
+    """The number of a round of these ranks, which no other round in this store has. Collective.
 
     Args:
         store, place, size, purpose: As for :class:`Attempt`.
@@ -154,17 +168,17 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, give
         number = _poll(attempt.step, deadline, given_up)
         if number is None:
             attempt.give_up()
-            number = attempt.step()  # called just before: the others count on this rank
+            number = attempt.step()  # a round formed just before: the others count on this rank
         if number is None:
-            raise CommTimeoutError(f"{attempt.absent()} within {timeout:g} s")
-        met = number
-        attempt.join(met)
-        if _poll(lambda: attempt.all_joined(met), deadline + _JOINING, given_up) is None:
-            raise CommTimeoutError(f"{attempt.lost(met)} within {timeout:g} s")
+            raise CommTimeoutError(f"{attempt.describe_absent()} within {timeout:g} s")
+        formed = number
+        attempt.join(formed)
+        if _poll(lambda: attempt.all_joined(formed), deadline + _JOINING, given_up) is None:
+            raise CommTimeoutError(f"{attempt.describe_lost(formed)} within {timeout:g} s")
     except BaseException:
         attempt.give_up()
         raise
-    return met
+    return formed
 
 
 def _poll(step: Callable[[], T | None], deadline: float, given_up: threading.Event) -> T | None:
@@ -172,7 +186,7 @@ def _poll(step: Callable[[], T | None], deadline: float, given_up: threading.Eve
     pause = 0.001
     while (value := step()) is None:
         if given_up.wait(pause):
-            raise CommError("nobody waits for the meeting any more")
+            raise CommError("nobody waits for the rendezvous any more")
         if time.monotonic() > deadline:
             return None
         pause = min(2 * pause, _LONGEST_PAUSE)

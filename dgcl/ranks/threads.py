@@ -1,8 +1,8 @@
 """How many threads of torch a rank should use.
 
-Every rank runs its tensor operations with threads of its own. More of them than cores, over all ranks of a host,
-spend their time waiting for each other: four ranks with two threads each on two cores have been seen to take 30
-times as long as with one.
+Every rank runs its tensor operations with threads of its own. Where all ranks of a host together have more threads
+than there are cores, the threads wait for each other: four ranks with two threads each on two cores took 30 times as
+long as with one each.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ def available_cores() -> int:
 
 
 def fair_threads(num_ranks: int) -> int:
-    """Threads for each of ``num_ranks`` ranks of this host: its share of the cores, but not more than torch uses
-    now, which the user may have chosen (``OMP_NUM_THREADS``, ``torch.set_num_threads``)."""
+    """Threads for each of ``num_ranks`` ranks of this host: its share of the cores, at least 1.
+
+    Not more than torch uses now, which the user may have chosen (``OMP_NUM_THREADS``, ``torch.set_num_threads``).
+    """
     return max(1, min(torch.get_num_threads(), available_cores() // num_ranks))
 
 
 @contextmanager
 def threads_restored() -> Iterator[None]:
-    """Undo what happens inside to torch's number of threads, which new threads of this process begin with."""
+    """Restore torch's number of threads, which new threads of this process begin with."""
     before = torch.get_num_threads()
     try:
         yield
@@ -45,7 +47,7 @@ def threads_restored() -> Iterator[None]:
 
 
 def report_crowding(num_ranks: int) -> None:
-    """Log that ranks which others started have more threads than there are cores."""
+    """Log where ranks that the user started have more threads than there are cores."""
     threads, cores = torch.get_num_threads(), available_cores()
     if num_ranks > 1 and threads > fair_threads(num_ranks):
         _log.info(

@@ -1,4 +1,4 @@
-"""Rows of the whole graph to their owners and back: through the control plane, outside the data path."""
+"""Rows of the whole graph to their owners and back, through the control plane."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def dispatch_rows(
     Raises:
         ValueError: Something is wrong on some rank; every rank raises.
     """
+    with control.collective("dispatch_features" if what == "vertices" else "dispatch_edges"):
+        return _dispatch(control, given, expected, ids, name, what)
+
+
+def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name: str, what: str) -> Tensor:
     rows, problem = _as_rows(given, name)
     if problem is None and rows is not None and rows.shape[0] != expected:
         problem = (
@@ -41,11 +46,11 @@ def dispatch_rows(
                 "; if the last vertices have no edges, build the communicator from"
                 f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
             )
-    cards = control.exchange((problem, None if rows is None else (tuple(rows.shape), rows.dtype)))
-    for rank, (text, _) in enumerate(cards):
+    told = control.exchange((problem, None if rows is None else (tuple(rows.shape), rows.dtype)))
+    for rank, (text, _) in enumerate(told):
         if text is not None:
             raise ValueError(f"{text}, on rank {rank}")
-    kinds = [kind for _, kind in cards]
+    kinds = [kind for _, kind in told]
     if kinds[0] is None:
         raise ValueError(f"{name} must be given on rank 0 (got None there)")
     if all(kind is not None for kind in kinds):
@@ -63,7 +68,7 @@ def dispatch_rows(
 
 
 def agree(control: Control, problem: Exception | None) -> None:
-    """Raise on every rank if one has a problem; a ValueError with its words on the others. Collective."""
+    """Raise on every rank if one has a problem; on the others a ValueError with its text. Collective."""
     said = control.exchange(None if problem is None else str(problem))
     if problem is not None:
         raise problem
@@ -80,10 +85,14 @@ def collect_rows(
     dst: int | None,
     file: str | PathLike[str] | None,
 ) -> Tensor | None:
-    """Every rank's ``rows``, with global ids ``ids``, as one ``(num_rows, *F)`` tensor on ``dst`` (None:
-    everywhere).
+    """Every rank's rows as one ``(num_rows, *F)`` tensor. Collective.
 
-    With ``file``, rank ``dst`` (rank 0 for None) writes it there as ``.npy`` and nobody gets it.
+    Args:
+        control: The control plane.
+        rows, ids: This rank's rows, and their places in the result.
+        num_rows: Of the result.
+        dst: The rank that gets it; None: every rank.
+        file: Where rank ``dst`` (rank 0 for None) writes it as ``.npy``; then nobody gets it.
 
     Raises:
         ValueError: Ranks disagree on the shape or dtype, or the file cannot be written; every rank raises.
@@ -92,8 +101,8 @@ def collect_rows(
     if any(kind != kinds[0] for kind in kinds):
         raise ValueError(f"rows must have the same trailing shape and dtype on every rank (got {kinds})")
     # A copy: rank `dst` may be a thread that still reads when this rank has returned and writes to its rows.
-    card = (ids, rows.detach().to("cpu", copy=True).contiguous())
-    pieces = control.exchange(card) if dst is None and file is None else control.gather(card, dst or 0)
+    mine = (ids, rows.detach().to("cpu", copy=True).contiguous())
+    pieces = control.exchange(mine) if dst is None and file is None else control.gather(mine, dst or 0)
     result = None
     if pieces is not None:
         result = rows.new_empty((num_rows, *rows.shape[1:]), device="cpu")
@@ -114,7 +123,7 @@ def collect_rows(
 
 
 def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | None]:
-    """The argument as a CPU tensor or an array of a type that torch has, or what is wrong with it."""
+    """The argument as a CPU tensor, or an array whose type torch has; or what is wrong with it."""
     if given is None:
         return None, None
     rows: Tensor | np.ndarray
@@ -134,7 +143,7 @@ def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | N
 
 
 def _take(rows: Tensor | np.ndarray, ids: np.ndarray) -> Tensor:
-    """Rows ``ids``, in memory of their own."""
+    """A copy of rows ``ids``."""
     return rows[torch.from_numpy(ids)] if isinstance(rows, Tensor) else torch.from_numpy(rows[ids])
 
 

@@ -70,10 +70,10 @@ class RankPool:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self._folder = tempfile.TemporaryDirectory(prefix="dgcl-ranks-")
-        meeting = f"file://{Path(self._folder.name) / 'store'}"
+        address = f"file://{Path(self._folder.name) / 'store'}"
         for rank in range(self.world_size):
             here, there = context.Pipe()
-            args = (rank, self.world_size, meeting, there)
+            args = (rank, self.world_size, address, there)
             process = context.Process(target=serve, args=args, daemon=True)
             process.start()
             there.close()
@@ -81,7 +81,7 @@ class RankPool:
             self._pipes.append(here)
 
 
-def serve(rank: int, world_size: int, meeting: str, pipe: Connection) -> None:
+def serve(rank: int, world_size: int, address: str, pipe: Connection) -> None:
     """Be a rank: meet the others at an address of ``torch.distributed``, and do what comes down the pipe."""
     import torch
     import torch.distributed as dist
@@ -89,7 +89,7 @@ def serve(rank: int, world_size: int, meeting: str, pipe: Connection) -> None:
     import dgcl
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
     dgcl.init()
     while True:
         try:

@@ -214,7 +214,7 @@ def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause
         ranks.tell("go", [1])
         kind, text, _ = ranks.told([1])[1]
         assert kind == expected
-        pattern = f"rank 1: scatter over the control group failed: {clause}, says rank 2"
+        pattern = f"rank 1: broadcast over the control group failed: {clause}, says rank 2"
         assert re.fullmatch(pattern, text), text
 
 
@@ -242,15 +242,15 @@ def test_ranks_killed_at_any_moment(seed: int) -> None:
 
 def caught(world: Any, function: Any, timeout: float = 20.0) -> list[BaseException | None]:
     """What each rank's ``function(comm)`` raises."""
-    meeting = threading.Barrier(world.world_size)
+    barrier = threading.Barrier(world.world_size)
 
     def run(comm: Communicator) -> BaseException | None:
         try:
             function(comm)
         except Exception as error:
-            meeting.wait()  # nobody leaves before all have failed
+            barrier.wait()  # nobody leaves before all have failed
             return error
-        meeting.wait()
+        barrier.wait()
         return None
 
     return on_threads(world, run, timeout)

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from dgcl.errors import CommError
-from dgcl.ranks.control import Control, GroupControl, can_use_network
-from dgcl.ranks.groups import in_time
+from dgcl.ranks.control import Control
+from dgcl.ranks.deadlines import in_time
+from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.message_channel import Message, MessageChannel
 
@@ -147,7 +148,6 @@ def open_nccl(
     def connect() -> NcclChannel:
         import torch.distributed as dist
 
-        assert store is not None
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = _FOREVER
         with device.current():
@@ -160,8 +160,6 @@ def open_nccl(
 
     made: list[NcclChannel] = []
     try:
-        if store is None:
-            raise CommError("torch does not show its store")
         wire = in_time(connect, seconds + 1.0)
     except Exception as error:  # whatever it is: the others wait to hear of it
         problem = f"rank {control.rank}: {(str(error) or type(error).__name__).splitlines()[0]}"
@@ -184,7 +182,7 @@ def _hindrance(control: Control) -> str:
     """Why NCCL cannot be tried; "" where it can."""
     import torch.distributed as dist
 
-    if not can_use_network(control):
+    if not control.has_group:
         return "NCCL wants ranks that are processes of a torch.distributed group"
     return "" if dist.is_nccl_available() else "this torch is built without NCCL"
 

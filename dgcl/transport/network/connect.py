@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dgcl.program.model import Program
-from dgcl.ranks.control import Control, GroupControl
+from dgcl.ranks.control import Control
+from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.network.channel import NetworkChannel
 from dgcl.transport.shared_memory.peers import Peers
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from dgcl.ranks.groups import forget_group
-
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
@@ -78,7 +76,7 @@ class Wire:
                 RuntimeError
             ):  # either this connection is broken already, or this breaks all of them
                 self.receive(torch.empty(1, dtype=torch.uint8), peer, _NEVER).wait(_AT_ONCE)
-        forget_group(self._group)
+
         self._group = None
 
     def _open(self) -> Any:

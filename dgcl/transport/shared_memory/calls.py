@@ -340,6 +340,7 @@ class CallRunner:
         call_attention(self.tasks[EXPAND].bells)
         if self._network is not None:
             self._network.post_failure(error)
+        self.failure_detector.leave_control(error, self.under_way)
 
     def _check_failures(self, under_way: Call, late: bool) -> None:
         """Raise if the call cannot or must not go on."""

@@ -11,6 +11,9 @@ aligned, written once per event with release order and read with acquire order (
         40     tags[2]    what it is, of the last call with an even, and with an odd number
         56     stuck      the last call in which this rank was seen to wait with no thread left to make another
         64     reason     UTF-8
+       968     collective of the control plane that this rank waits in; 0: none
+       976     name       its length in bytes, doubled; plus 1 where no other thread of the rank could make a call
+       984     text       the name, UTF-8
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
        ...     bell       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
@@ -63,7 +66,11 @@ _CALL_START = 32
 _STUCK = 56
 _LINES_START = 1024
 _REASON_START = 64
-_REASON_MAX = _LINES_START - _REASON_START
+_COLLECTIVE = 968
+_NAME = 976
+_NAME_START = 984
+_NAME_MAX = _LINES_START - _NAME_START
+_REASON_MAX = _COLLECTIVE - _REASON_START
 
 #: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset)
 #: of the buffer and of the relay rows.
@@ -142,6 +149,24 @@ class ControlPage:
     def post_stuck(self, call: int) -> None:
         """Say that this rank waits in ``call``, and has no other thread that may make calls."""
         write_word(self._segment.address + _STUCK, call)
+
+    def post_collective(self, number: int, alone: bool, name: str) -> None:
+        """Say in which collective of the control plane this rank waits; 0: in none."""
+        if number:
+            text = name.encode()[:_NAME_MAX]
+            self._words[_NAME // 8] = 2 * len(text) + alone
+            self._segment.memory[_NAME_START : _NAME_START + len(text)] = np.frombuffer(text, np.uint8)
+        write_word(self._segment.address + _COLLECTIVE, number)
+
+    def current_collective(self) -> tuple[int, bool, str]:
+        """(number, alone, name) of the collective that this control page's rank waits in; number 0: none."""
+        while number := int(read_word(self._segment.address + _COLLECTIVE)):
+            length, alone = divmod(int(self._words[_NAME // 8]), 2)
+            length = min(max(length, 0), _NAME_MAX)
+            text = self._segment.memory[_NAME_START : _NAME_START + length].tobytes()
+            if read_word(self._segment.address + _COLLECTIVE) == number:
+                return number, bool(alone), text.decode(errors="replace")
+        return 0, False, ""
 
     @property
     def state(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, ControlPage
 from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.peers import Peers
@@ -62,6 +63,7 @@ class FailureDetector:
         self.other_communicators: Callable[[], Iterable[OtherCommunicator]] = tuple
         self.name = "this communicator"
         self.alone: Callable[[], bool] = lambda: threading.active_count() == 1
+        self.control_calls: ControlCalls | None = None
 
     def check(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
@@ -77,18 +79,30 @@ class FailureDetector:
                     f" {self.place(under_way)} is in {under_way.task.label} of {self.name}; {crossed}. Every"
                     " rank must make the same calls in the same order, over all communicators"
                 )
-        if trouble is not None:
+        # A peer that left over the failure of another did so behind its report, which the next look finds.
+        if trouble is not None and self._peers.reported_failure() is None:
             raise trouble
+        if waits and self.control_calls is not None:
+            place = f"rank {self._rank} in graph_allgather ({under_way.task.label}, call {under_way.number})"
+            apart = self.control_calls.crossing(under_way.number, place)
+            if apart is not None:
+                raise apart
         waits = awaited(under_way) if late else []
         if waits:
             stopped = [peer for peer in range(self._peers.world_size) if self._peers.is_stopped(peer)]
             culprits = suspects(waits, under_way.number, self._peers.control_pages, stopped)
             elsewhere = self._elsewhere(under_way, crossed=False)
             culprits += elsewhere and f"; {elsewhere}"
+            advice = self.control_calls.suspicion(under_way.number) if self.control_calls is not None else ""
+            advice = advice or "If ranks may be that late, give build_comm_info a longer timeout"
             raise CommTimeoutError(
-                f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. If ranks may"
-                " be that late, give build_comm_info a longer timeout"
+                f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. {advice}"
             )
+
+    def leave_control(self, error: CommError, under_way: Call | None) -> None:
+        """After a failure was posted: leave the control plane, too, if a peer waits there for this rank in vain."""
+        if self.control_calls is not None and under_way is not None:
+            self.control_calls.leave_if_crossed(error, under_way.number)
 
     def _trouble(self, under_way: Call, waits: list[tuple[int, str]]) -> CommError | None:
         """The error for a peer that is gone or makes another call, if one of those that are waited for is or does."""

@@ -11,7 +11,7 @@ import functools
 import threading
 import weakref
 
-from dgcl.ranks.control import Control, ThreadControl
+from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.failure_detector import OtherCommunicator
 
@@ -40,7 +40,8 @@ def register(runtime: Runtime) -> None:
     detector.name = f"communicator {_built.number} (by the order in which they were built)"
     runtime.others = functools.partial(_others, reference)
     detector.other_communicators = functools.partial(_others_of_same_ranks, reference)
-    detector.alone = functools.partial(_only_ranks_run, runtime.control)
+    detector.alone = runtime.control.only_ranks_run
+    detector.control_calls = ControlCalls(runtime.control, runtime.peers)
 
 
 def _others(reference: weakref.ref[Runtime]) -> list[Runtime]:
@@ -61,12 +62,3 @@ def _others_of_same_ranks(reference: weakref.ref[Runtime]) -> list[OtherCommunic
         if runtime is not None and other.control is runtime.control
     ]
     return [other for other in found if other is not None]
-
-
-def _only_ranks_run(control: Control) -> bool:
-    """Whether this process has no threads but those that are ranks, and the one that started them.
-
-    The library's own threads, known by their names, make no calls."""
-    ranks = control.world_size if isinstance(control, ThreadControl) else 0
-    others = [thread for thread in threading.enumerate() if not thread.name.startswith("dgcl ")]
-    return len(others) <= ranks + 1

@@ -17,7 +17,7 @@ import socket
 import numpy as np
 
 from dgcl.errors import CommError, PeerLostError
-from dgcl.ranks.control import Control, can_use_network
+from dgcl.ranks.control import Control
 from dgcl.ranks.threads import allowed_cores
 from dgcl.transport.shared_memory.control_page import (
     CLOSED,
@@ -74,7 +74,7 @@ class Peers:
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
         self._segments: list[list[Segment]] = [[] for _ in cards]
         trouble = [self._connect(peer, card, control_page) for peer, card in enumerate(cards)]
-        told = control.exchange((channel, trouble, can_use_network(control), allowed_cores()))
+        told = control.exchange((channel, trouble, control.has_group, allowed_cores()))
         words, texts, networks, self.cores = ([*column] for column in zip(*told, strict=True))
         try:
             self._choose(words, texts, networks[self.rank])

@@ -138,6 +138,46 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
 
 
 @pytest.mark.sample(2)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_documented_gcn_has_the_precision_of_its_features(case, dtype) -> None:
+    """``g.gcn_norm()`` without a dtype: as exact as one device, and no wider than the features."""
+    torch.manual_seed(0)
+    conv = pyg.GCNConv(5, 3).to(dtype)
+    x = torch.randn(case.num_nodes, 5, dtype=dtype)
+    expected = conv(x, torch.from_numpy(case.edges)).detach()
+
+    def rank():
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(3))
+        own = pyg.GCNConv(5, 3, normalize=False).to(dtype)
+        own.load_state_dict(conv.state_dict())
+        g = comm.local_graph("pyg")
+        rows = comm.dispatch_features(x)
+        comm.dispatch_features(torch.zeros(case.num_nodes, dtype=torch.int64))  # labels say nothing about it
+        edge_index, weight = g.gcn_norm()
+        out = own(dgcl.graph_allgather(rows), edge_index, weight)[: g.num_owned].detach()
+        return comm.collect(out, None)
+
+    for out in dgcl.launch(rank, 3):
+        assert out.dtype == dtype
+        close = 1e-10 if dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(out, expected, rtol=close, atol=close)
+
+
+def test_weights_that_would_cost_digits_are_refused() -> None:
+    case = CASES[0]
+
+    def rank():
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2))
+        conv = pyg.GCNConv(5, 3, normalize=False).double()
+        edge_index, weight = comm.local_graph("pyg").gcn_norm(dtype=torch.float32)
+        x = torch.ones(comm.num_owned, 5, dtype=torch.float64)
+        with pytest.raises(ValueError, match=r"edge_weight must be float64, as x is \(got torch.float32\)"):
+            dgcl.frameworks.pyg.gcn_conv(conv, x, edge_index, weight)
+
+    dgcl.launch(rank, 2)
+
+
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("transform_first", [False, True], ids=["exchange-first", "transform-first"])
 def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:

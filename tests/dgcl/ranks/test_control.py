@@ -3,20 +3,21 @@ from __future__ import annotations
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import dgcl
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
-from dgcl.ranks.abort_reasons import Farewell, Farewells
+from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.context import context
-from dgcl.ranks.control import Control, SingleControl, ThreadControl, ThreadMeeting, all_reduce_sum
-from dgcl.ranks.groups import in_time
+from dgcl.ranks.control import Call, Control, SingleControl
+from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 from tests.dgcl.rank_pool import RankPool
 
 
@@ -48,58 +49,6 @@ def test_collectives_among_processes(rank_pool: Callable[[int], RankPool]) -> No
     rank_pool(3).run(collectives)
 
 
-def sums() -> list[torch.Tensor]:
-    control = context.require_control()
-    generator = torch.Generator().manual_seed(control.rank)
-    results = []
-    for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
-        part = torch.randn(50, 3, generator=generator).to(dtype)
-        total = all_reduce_sum(control, part.t())
-        parts = control.exchange(part.clone())
-        expected = parts[0].clone()
-        for other in parts[1:]:
-            expected += other
-        assert torch.equal(total, expected.t())
-        results.append(total)
-    return results
-
-
-@pytest.mark.parametrize("world_size", [1, 4])
-def test_sums_have_the_same_bits_on_every_rank(world_size: int) -> None:
-    first, *others = dgcl.launch(sums, world_size)
-    for other in others:
-        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-
-
-def test_sums_among_processes(rank_pool: Callable[[int], RankPool]) -> None:
-    rank_pool(3).run(sums)
-
-
-def test_a_sum_is_of_the_values_at_the_call() -> None:
-    """Threads read each other's memory: a rank that returns first may write to its tensor at once."""
-
-    def run() -> None:
-        control = context.require_control()
-        for step in range(200):
-            tensor = torch.full((2000,), float(control.rank + step))
-            total = all_reduce_sum(control, tensor)
-            tensor.fill_(-1e9)
-            assert (total == 0 + 1 + 2 + 3 * step).all()
-
-    dgcl.launch(run, 3)
-
-
-def test_sums_of_different_tensors_are_an_error() -> None:
-    def run() -> None:
-        control = context.require_control()
-        with pytest.raises(
-            CommError, match=r"ranks disagree: \(1,\) torch.float32 on rank 0, \(2,\) torch.float32"
-        ):
-            all_reduce_sum(control, torch.zeros(1 + control.rank))
-
-    dgcl.launch(run, 2)
-
-
 def test_one_rank_alone_needs_nobody() -> None:
     control: Control = SingleControl()
     assert (control.rank, control.world_size) == (0, 1)
@@ -110,14 +59,16 @@ def test_one_rank_alone_needs_nobody() -> None:
 # Threads that do not come.
 
 
-def meet(world_size: int, timeout: float, *ranks: Callable[[ThreadControl, ThreadMeeting], Any]) -> list[Any]:
+def meet(
+    world_size: int, timeout: float, *ranks: Callable[[ThreadControl, ThreadRendezvous], Any]
+) -> list[Any]:
     """What each thread returns or raises."""
-    meeting = ThreadMeeting(world_size, timeout)
+    rendezvous = ThreadRendezvous(world_size, timeout)
     results: list[Any] = [None] * world_size
 
     def run(rank: int) -> None:
         try:
-            results[rank] = ranks[rank](ThreadControl(meeting, rank), meeting)
+            results[rank] = ranks[rank](ThreadControl(rendezvous, rank), rendezvous)
         except Exception as error:
             results[rank] = error
 
@@ -130,12 +81,12 @@ def meet(world_size: int, timeout: float, *ranks: Callable[[ThreadControl, Threa
     return results
 
 
-def comes(control: ThreadControl, meeting: ThreadMeeting) -> list[Any]:
+def comes(control: ThreadControl, rendezvous: ThreadRendezvous) -> list[Any]:
     return control.exchange(control.rank)
 
 
-def leaves(control: ThreadControl, meeting: ThreadMeeting) -> None:
-    meeting.leave(control.rank, "has returned")
+def leaves(control: ThreadControl, rendezvous: ThreadRendezvous) -> None:
+    rendezvous.leave(control.rank, "has returned")
 
 
 def test_a_thread_that_has_left_is_named_at_once() -> None:
@@ -146,18 +97,18 @@ def test_a_thread_that_has_left_is_named_at_once() -> None:
 
 
 def test_threads_that_do_not_come_are_named_after_the_deadline() -> None:
-    def stays_away(control: ThreadControl, meeting: ThreadMeeting) -> None:
+    def stays_away(control: ThreadControl, rendezvous: ThreadRendezvous) -> None:
         time.sleep(0.6)
 
     results = meet(3, 0.2, comes, stays_away, comes)
     kinds = sorted(type(results[rank]).__name__ for rank in (0, 2))
     assert kinds[0] in ("CommTimeoutError", "PeerLostError")
     late = next(results[rank] for rank in (0, 2) if isinstance(results[rank], CommTimeoutError))
-    assert "ranks [1] have not come to meet within 0.2 s" in str(late)
+    assert "ranks [1] have not come to exchange within 0.2 s" in str(late)
 
 
 def test_who_comes_after_the_others_gave_up_is_told() -> None:
-    def comes_late(control: ThreadControl, meeting: ThreadMeeting) -> Any:
+    def comes_late(control: ThreadControl, rendezvous: ThreadRendezvous) -> Any:
         time.sleep(0.5)
         return control.exchange(1)
 
@@ -167,21 +118,21 @@ def test_who_comes_after_the_others_gave_up_is_told() -> None:
     assert "rank 0 has given up waiting" in str(results[1])
 
 
-def test_leaving_after_a_meeting_does_not_disturb_it() -> None:
-    """A thread may leave while others are still on their way out of the last meeting."""
+def test_leaving_after_a_round_does_not_disturb_it() -> None:
+    """A thread may leave while others are still on their way out of the last round."""
 
-    def comes_and_leaves(control: ThreadControl, meeting: ThreadMeeting) -> list[Any]:
+    def comes_and_leaves(control: ThreadControl, rendezvous: ThreadRendezvous) -> list[Any]:
         values: list[Any] = []
         for _ in range(20):
             values = control.exchange(control.rank)
-        meeting.leave(control.rank, "has returned")
+        rendezvous.leave(control.rank, "has returned")
         return values
 
     for _ in range(20):
         assert meet(4, 20.0, *[comes_and_leaves] * 4) == [[0, 1, 2, 3]] * 4
 
 
-def test_meetings_of_hurried_and_slow_threads_keep_their_values_apart() -> None:
+def test_rounds_of_hurried_and_slow_threads_keep_their_values_apart() -> None:
     def run() -> None:
         control = context.require_control()
         chance = random.Random(control.rank)
@@ -201,16 +152,19 @@ def test_scatter_wants_one_entry_per_rank() -> None:
     dgcl.launch(run, 2)
 
 
-def test_a_control_group_that_was_closed_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[object] = []
-    monkeypatch.setattr("dgcl.ranks.messages.forget_group", closed.append)
-    group: Any = object()
+def test_a_control_group_that_was_closed_says_why_and_what_to_do() -> None:
+    class Group:
+        pass
+
+    group: Any = Group()
+    held = weakref.ref(group)
     messages = GroupMessages(group, 0)
-    messages.close(Farewell(1, "rank 1 has died"))
+    del group
+    messages.close(AbortReason(1, "rank 1 has died"))
+    assert held() is None, "nothing may hold the connections any more"
     messages.leave("was stopped later")
-    assert closed == [group]
     with pytest.raises(CommError, match=r"is closed since rank 1 has died; call dgcl\.init\(\) again"):
-        messages.swap("exchange", {}, [1])
+        messages.swap(Call("exchange", 0, ""), {}, [1])
 
 
 @pytest.mark.parametrize("outcome", ["value", "error", "never"])
@@ -230,7 +184,7 @@ def test_a_step_that_is_given_up(outcome: str) -> None:
         with pytest.raises(ValueError, match="not this one"):
             in_time(step, 60.0)
     else:
-        with pytest.raises(RuntimeError, match=r"no answer within 0\.05 s"):
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
             in_time(step, 0.05)
         release.set()
 
@@ -238,15 +192,15 @@ def test_a_step_that_is_given_up(outcome: str) -> None:
 # What ranks say when they leave.
 
 
-def test_a_farewell_is_read_by_others_and_belongs_to_its_group() -> None:
+def test_a_reason_is_read_by_others_and_belongs_to_its_group() -> None:
     store = dist.HashStore()
-    one, other = (Farewells(dist.PrefixStore(name, store)) for name in ("one", "other"))
-    assert one.of(2) is None
-    said = Farewell(0, 'rank 0 was stopped by OSError: "no" \N{SNOWMAN}')
-    one.say(2, said)
-    assert one.of(2) == said
-    assert one.of(0) is None
-    assert other.of(2) is None
+    one, other = (AbortReasons(dist.PrefixStore(name, store)) for name in ("one", "other"))
+    assert one.read(2) is None
+    said = AbortReason(0, 'rank 0 was stopped by OSError: "no" \N{SNOWMAN}')
+    one.post(2, said)
+    assert one.read(2) == said
+    assert one.read(0) is None
+    assert other.read(2) is None
 
 
 class BrokenStore(dist.HashStore):
@@ -274,9 +228,9 @@ def hangs() -> None:
 
 @pytest.mark.parametrize("answer", [dies, hangs])
 def test_a_store_that_is_gone_is_said_and_not_waited_for(answer: Callable[[], None]) -> None:
-    farewells = Farewells(BrokenStore(answer))
+    reasons = AbortReasons(BrokenStore(answer))
     begin = time.monotonic()
-    farewells.say(0, Farewell(0, "rank 0 has returned"))
+    reasons.post(0, AbortReason(0, "rank 0 has returned"))
     with pytest.raises(ConnectionError, match="does not answer"):
-        farewells.of(1)
+        reasons.read(1)
     assert time.monotonic() - begin < 4.5

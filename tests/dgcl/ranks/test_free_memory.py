@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dgcl.ranks.free_memory import _rooms, available_memory
+from dgcl.ranks.free_memory import _free_bytes, available_memory
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000 kB\nMemAvailable:    5000 kB\n"
 
@@ -17,7 +17,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "rooms"),
+    ("files", "free"),
     [
         ({"proc/meminfo": MEMINFO}, [5_120_000]),
         ({}, []),
@@ -54,9 +54,9 @@ def write(root: Path, files: dict[str, str]) -> None:
     ],
     ids=["the machine", "nothing is said", "a group above", "inside a container", "version 1"],
 )
-def test_rooms(tmp_path: Path, files: dict[str, str], rooms: list[int]) -> None:
+def test_free_bytes(tmp_path: Path, files: dict[str, str], free: list[int]) -> None:
     write(tmp_path, files)
-    assert list(_rooms(tmp_path / "proc", tmp_path / "groups")) == rooms
+    assert list(_free_bytes(tmp_path / "proc", tmp_path / "groups")) == free
 
 
 def test_this_machine_has_some() -> None:

@@ -13,8 +13,9 @@ import pytest
 import dgcl
 from dgcl.ranks import machines
 from dgcl.ranks.context import context
-from dgcl.ranks.control import SingleControl, ThreadControl
+from dgcl.ranks.control import SingleControl
 from dgcl.ranks.machines import RankPlace, find_topology, place_of_this_rank, several_machines
+from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology import Topology
 from dgcl.topology.draft import Imported
 from dgcl.topology.host import CopyRates

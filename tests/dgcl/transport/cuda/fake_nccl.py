@@ -24,7 +24,7 @@ import torch.distributed as dist
 import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
-from dgcl.ranks.control import ThreadControl
+from dgcl.ranks.thread_control import ThreadControl
 from dgcl.transport.connect import connect_runtime
 from dgcl.transport.cuda import connect_device
 from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
@@ -245,8 +245,7 @@ def machines(numbers: Sequence[int], fakes: Sequence[FakeCuda], hub: Hub) -> Ite
             patch.object(ThreadControl, "next_store", lambda self: store_of("nccl", self.rank), create=True),
             patch.object(ThreadControl, "timeout", 60.0, create=True),
             patch("dgcl.transport.network.connect.GroupControl", ThreadControl),
-            patch("dgcl.transport.shared_memory.peers.can_use_network", lambda control: True),
-            patch("dgcl.transport.cuda.nccl.can_use_network", lambda control: True),
+            patch.object(ThreadControl, "has_group", True),
             patch.object(dist, "is_nccl_available", lambda: True),
             patch.object(dist, "ProcessGroupNCCL", Nccl, create=True),
         ):

@@ -110,3 +110,21 @@ def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, Contro
         assert call >= seen
         seen = call
     writer.join()
+
+
+@pytest.mark.parametrize("name", ["accuracy", "", "x" * 100, "☂" * 100])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_collective_is_seen_by_its_peers_until_it_is_over(
+    control_pages: tuple[ControlPage, ControlPage], name: str, alone: bool
+) -> None:
+    own, theirs = control_pages
+    assert theirs.current_collective() == (0, False, "")
+    own.post_collective(12, alone, name)
+    number, seen_alone, seen = theirs.current_collective()
+    assert (number, seen_alone) == (12, alone)
+    assert name.startswith(seen.rstrip("\ufffd"))
+    assert len(seen) >= min(len(name), 10)
+    own.post_failure(CommError("x" * 5000))
+    assert theirs.current_collective() == (number, alone, seen)
+    own.post_collective(0, False, "")
+    assert theirs.current_collective() == (0, False, "")

@@ -1,0 +1,38 @@
+"""A limit for steps that have none of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_time(step: Callable[[], T], seconds: float) -> T:
+    """What ``step()`` returns, if it returns within this time.
+
+    Some questions to a store have no deadline of their own: on a link that is cut, the answer would be waited for as
+    long as TCP retries. The step runs in a thread, which goes on by itself where the time is over.
+
+    Raises:
+        TimeoutError: The step has not ended in time.
+        Exception: Whatever the step raised.
+    """
+    results: list[tuple[T | None, Exception | None]] = []
+
+    def run() -> None:
+        try:
+            results.append((step(), None))
+        except Exception as error:  # whatever it is, the caller shall see it
+            results.append((None, error))
+
+    thread = threading.Thread(target=run, name="dgcl step with a deadline", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    value, error = results[0]
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]

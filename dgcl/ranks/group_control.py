@@ -1,0 +1,117 @@
+"""The control plane of ranks that are the processes of a ``torch.distributed`` process group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from dgcl.errors import CommError, PeerLostError
+from dgcl.ranks.abort_reasons import AbortReasons
+from dgcl.ranks.control import Call, Control
+from dgcl.ranks.deadlines import in_time
+from dgcl.ranks.groups import make_group, next_store
+from dgcl.ranks.messages import GroupMessages
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Store
+
+T = TypeVar("T")
+
+_GRACE: Final = 2.0  # seconds beyond a deadline, in which torch may say itself what is wrong
+
+
+class GroupControl(Control):
+    """The ranks of a process group.
+
+    Makes a Gloo group of its own with the same ranks, so that the user's group never carries our traffic and may have
+    any backend. Collective over the group.
+
+    Args:
+        group: The user's; None for the default group.
+        timeout: Seconds that ranks wait for each other in set-up.
+
+    Attributes:
+        device_sums: What sums tensors on GPUs, by the GPUs of the ranks (:mod:`dgcl.ranks.device_sums`).
+    """
+
+    has_group = True
+
+    def __init__(self, group: ProcessGroup | None, timeout: float) -> None:
+        import torch.distributed as dist
+
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ValueError("group: this process is not a member; call dgcl.init only on the group's ranks")
+        super().__init__(rank, dist.get_world_size(group))
+        self.timeout = timeout
+        self._group = group
+        self._global_ranks = (
+            list(range(self.world_size)) if group is None else dist.get_process_group_ranks(group)
+        )
+        self.device_sums: dict[tuple[str, ...], Any] = {}
+        self._store: Store | None = None  # what this control plane has of the ranks' store
+        made, self._store = self._make_group("dgcl.init")
+        reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
+        self._messages = GroupMessages(made, self.rank, reasons)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can carry nothing any more: a rank has left."""
+        return self._messages.is_closed
+
+    def anew(self, timeout: float) -> GroupControl:
+        """A fresh one of the same ranks. Collective."""
+        return GroupControl(self._group, timeout)
+
+    def new_group(self) -> ProcessGroup:
+        """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
+
+        Raises:
+            CommError: A rank has died, or has not come within the timeout.
+        """
+        return self._make_group("the network between machines")[0]
+
+    def next_store(self, purpose: str = "a group of another kind") -> Store:
+        """A part of the ranks' store, for a group of another kind. Collective.
+
+        Raises:
+            CommError: As of :meth:`new_group`.
+        """
+        return self._meet(purpose, lambda store: store)
+
+    def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
+        """Take part no more; ranks that wait for this one hear of it at once."""
+        self._messages.leave(why, kind)
+
+    def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
+        return self._messages.swap(call, outgoing, sources)
+
+    def _make_group(self, purpose: str) -> tuple[ProcessGroup, Store]:
+        """A group, and what it has of the ranks' store."""
+        return self._meet(
+            purpose, lambda store: (make_group(store, self.rank, self.world_size, self.timeout), store)
+        )
+
+    def _meet(self, purpose: str, make: Callable[[Store], T]) -> T:
+        """What is made of a part of the store that this rendezvous of the ranks has for itself."""
+        given_up = threading.Event()
+        they = f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other"
+
+        def connect() -> T:
+            return make(
+                next_store(self._global_ranks, self.rank, purpose, self.timeout, given_up, self._store)
+            )
+
+        try:
+            return in_time(connect, self.timeout + _GRACE)
+        except CommError as error:
+            raise type(error)(f"{they}: {error}") from None
+        except (RuntimeError, TimeoutError) as error:
+            text = str(error).split(". This is typically", 1)[0]
+            raise CommError(
+                f"{they}: one has died, or has not come to {purpose} within {self.timeout:g} s, or cannot be"
+                f" reached ({text})"
+            ) from None
+        finally:
+            given_up.set()
