@@ -75,6 +75,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (once; some 1.5 GB with the CPU build of torch)"
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation -e '.[dgl,pyg,viz,dev]'
+	@$(BIN)/dgcl warmup
 	@touch $@
 
 $(DOCS_READY): $(READY)

@@ -24,6 +24,7 @@ from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
 from dgcl.replication.counts import machine_numbers
 from dgcl.topology import Topology, resolve_topology
+from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 
 if TYPE_CHECKING:
@@ -278,6 +279,8 @@ def connect(
         except BaseException as error:  # Ctrl-C: the others wait for their shares
             control.leave(f"was stopped by {type(error).__name__}")
             raise
+    else:
+        kernels.prepare()  # while rank 0 thinks
     share = control.scatter(answers)
     if isinstance(share, Exception):
         raise share
@@ -297,6 +300,7 @@ def connect_shares(
     from dgcl.transport.connect import connect_transport
 
     control = context.require_control()
+    kernels.prepare()  # before the ranks meet again: compiling never counts against a deadline of a call
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
     comm = kind(
         share.exchanges,

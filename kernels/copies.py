@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from numba import njit
+from numba import int64, njit, void
 
+from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import claim_line, copy_bytes, prefetch_line, stream_line, write_fence
-
-#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "c2313bc7fc52e2d0"
 
 #: Rows of scattered reads that are asked for ahead of their turn: some 100 ns of latency over some 15 ns for each.
 AHEAD: Final = 8
@@ -58,7 +56,7 @@ def stream_bytes(destination: int, source: int, num_bytes: int) -> None:
     copy_bytes(destination + head + lines, source + head + lines, num_bytes - head - lines)
 
 
-@njit(nogil=True, cache=True)
+@compiled(void(int64, int64, int64))
 def write_bytes(destination: int, source: int, num_bytes: int) -> None:
     """Copy ``num_bytes`` between addresses that do not overlap, without the GIL."""
     if num_bytes < STREAMED:

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import int32, int64, njit, types
+from numba import int32, int64, types
 from numba.extending import intrinsic
+
+from dgcl.kernels.compiled import compiled
 
 #: Kinds of operations, and the driver's function for each.
 LAUNCH: Final = 0
@@ -104,7 +106,7 @@ def _copy(typingctx: Any, function: Any, target: Any, source: Any, num_bytes: An
     return _driver_function(64, 64, 64, 64)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def enqueue(entry_points: np.ndarray, streams: np.ndarray, call: int, operations: np.ndarray) -> int:
     """Put operations into streams, in their order.
 

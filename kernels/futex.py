@@ -1,22 +1,22 @@
-"""Sleep until another thread or process rings: a bell is one word of memory that both have mapped.
+"""Sleep until another thread or process wakes this one, on a word of memory that both have mapped.
 
-Who waits for flags that several peers raise, in places of their own, has no single word to sleep on. So it sleeps
-on its bell, and whoever raises a flag for it rings::
+A rank waits for flags that several peers raise, in places of their own, so there is no single flag to sleep on. It
+sleeps on its wake word, and whoever raises a flag for it wakes it::
 
-    sleeper                                       ringer
-    set the bell to 1; fence                      raise a flag; fence
-    look at all flags once more                   if the bell is not 0: set it to 0, wake the sleeper
-    sleep as long as the bell is 1
+    sleeper                                       waker
+    set the wake word to ASLEEP; fence            raise a flag; fence
+    look at all flags once more                   if the word is ASLEEP: set it to AWAKE, wake the sleeper
+    sleep as long as the word is ASLEEP
 
-Of the two fences one comes first: either the sleeper's second look sees the flag, or the ringer sees the bell. And
-the kernel looks at the bell once more before it lets anybody sleep. So no ring is lost; a ringer that dies between
-its flag and its ring costs the sleeper the rest of its nap, for naps end by themselves.
+Of the two fences one comes first: either the sleeper's second look sees the flag, or the waker sees the word. The
+kernel of the operating system looks at the word once more before it lets anybody sleep. So no wake-up is lost. A waker
+that dies between its flag and its wake-up costs the sleeper the rest of its sleep, which ends by itself.
 
-Why not yield the core instead, again and again: since Linux 6.18 who calls ``sched_yield`` gives up a whole time slice
-(about 3 ms) to whatever else wants to run on that core, and on any kernel it stays in everybody's way. Ranks that
-outnumber cores have cores for their work this way, and nothing else. Where all that wants to run there is about to wait
-itself, though, yielding is several times cheaper than to sleep and to be woken. So who waits may yield first, as long
-as that costs little (:mod:`dgcl.transport.shared_memory.wait_policy`).
+Why not yield the core instead, again and again: since Linux 6.18 a thread that calls ``sched_yield`` gives up a whole
+time slice (about 3 ms) to whatever else wants to run on that core, and on any kernel it stays in everybody's way.
+Sleeping ranks leave their cores to those that have work. Where all other threads of a core are about to wait
+themselves, though, yielding is several times cheaper than to sleep and be woken. So a rank may yield first, as long as
+that costs little (:mod:`dgcl.transport.shared_memory.wait_policy`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from __future__ import annotations
 import platform
 from typing import Final
 
-from numba import njit, types
+from numba import int64, types, void
 
+from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release, write_fence
 
-#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "c2313bc7fc52e2d0"
-
-#: What a bell says: nobody sleeps, or has been rung; somebody may sleep; something else than a flag has changed.
-SILENT, ASLEEP, LOOK_UP = 0, 1, 2
+#: What a wake word says: nobody sleeps, or has been woken; somebody may sleep; something else than a flag has changed.
+AWAKE, ASLEEP, ATTEND = 0, 1, 2
 
 # futex(2), which libc has no function for; between processes, so without FUTEX_PRIVATE_FLAG.
 _system_call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
@@ -43,46 +41,46 @@ _FUTEX_WAKE: Final = 1
 _SECOND: Final = 1_000_000_000
 
 
-@njit(nogil=True, cache=True)
-def ring(bell: int, word: int) -> None:
-    """Wake who sleeps on ``bell``, if anybody does, and leave ``word`` there; after a flag has been raised."""
+@compiled(void(int64, int64))
+def wake(wake_word: int, value: int) -> None:
+    """Wake the thread that sleeps on ``wake_word``, if any, and leave ``value`` there; call it after raising a flag."""
     write_fence()
-    if load_acquire(bell) == ASLEEP:
-        store_release(bell, word)
-        _system_call(_FUTEX, bell, _FUTEX_WAKE, 1, 0, 0, 0)
+    if load_acquire(wake_word) == ASLEEP:
+        store_release(wake_word, value)
+        _system_call(_FUTEX, wake_word, _FUTEX_WAKE, 1, 0, 0, 0)
 
 
-@njit(nogil=True, cache=True)
-def set_bell(bell: int) -> None:
-    """Ask to be rung from now on; then look at all flags once more, then :func:`sleep` or :func:`mute`."""
-    store_release(bell, ASLEEP)
+@compiled(void(int64))
+def announce_sleep(wake_word: int) -> None:
+    """Ask to be woken from now on. Then look at all flags once more, then :func:`sleep` or :func:`cancel_sleep`."""
+    store_release(wake_word, ASLEEP)
     write_fence()
 
 
-@njit(nogil=True, cache=True)
-def mute(bell: int) -> None:
-    """Ask not to be rung any more."""
-    store_release(bell, SILENT)
+@compiled(void(int64))
+def cancel_sleep(wake_word: int) -> None:
+    """Ask not to be woken any more."""
+    store_release(wake_word, AWAKE)
 
 
-@njit(nogil=True, cache=True)
-def sleep(bell: int, nanoseconds: int, scratch: int) -> int:
-    """Sleep until rung, or for ``nanoseconds``, or until a signal comes.
+@compiled(int64(int64, int64, int64))
+def sleep(wake_word: int, nanoseconds: int, scratch: int) -> int:
+    """Sleep until woken, or for ``nanoseconds``, or until a signal comes.
 
-    ``scratch`` is the address of 16 bytes to work in. Returns what is left on the bell (ASLEEP: nobody rang), and
-    silences it.
+    ``scratch`` is the address of 16 bytes to work in. Returns what is left in the wake word (ASLEEP: nobody woke this
+    thread), and sets it to AWAKE.
     """
     store_release(scratch, nanoseconds // _SECOND)
     store_release(scratch + 8, nanoseconds % _SECOND)
-    _system_call(_FUTEX, bell, _FUTEX_WAIT, ASLEEP, scratch, 0, 0)
-    word = load_acquire(bell)
-    store_release(bell, SILENT)
+    _system_call(_FUTEX, wake_word, _FUTEX_WAIT, ASLEEP, scratch, 0, 0)
+    word = load_acquire(wake_word)
+    store_release(wake_word, AWAKE)
     return word
 
 
-@njit(nogil=True, cache=True)
+@compiled(int64(int64))
 def yield_core(scratch: int) -> int:
-    """Let others run on this core, and return how many nanoseconds that took; ``scratch`` as for :func:`sleep`."""
+    """Let others run on this core; return how many nanoseconds that took. ``scratch`` as for :func:`sleep`."""
     begin = monotonic_nanoseconds(scratch)
     _sched_yield()
     return monotonic_nanoseconds(scratch) - begin

@@ -1,4 +1,4 @@
-"""Ordered loads and stores on shared memory, raw copies, and ways to wait; for use inside numba functions.
+"""Ordered loads and stores on shared memory, raw copies, and ways to wait; for numba functions.
 
 Memory order. A writer fills rows with plain stores and then publishes a flag with :func:`store_release`; a
 reader polls the flag with :func:`load_acquire` and then reads the rows. Release forbids the row stores to
@@ -20,6 +20,9 @@ from numba.extending import intrinsic
 _WORD = ir.IntType(64)
 _BYTE = ir.IntType(8)
 _LINE = ir.VectorType(_WORD, 8)  # a cache line of 64 bytes
+
+#: Size of :func:`stack_memory`: half of a first-level cache.
+STACK_BYTES: Final = 16 << 10
 
 
 def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
@@ -134,6 +137,30 @@ def pointer_to(typingctx: Any, address: Any, sample: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
     return types.CPointer(element)(types.intp, sample), codegen
+
+
+@intrinsic
+def address_of(typingctx: Any, array: Any) -> Any:
+    """The address of an array's first element, as a signed integer: ``array.ctypes.data`` is an unsigned one, and
+    numba makes a float64 of the sum of the two kinds."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(context.make_array(array)(context, builder, args[0]).data, _WORD)
+
+    return types.intp(array), codegen
+
+
+@intrinsic
+def stack_memory(typingctx: Any) -> Any:
+    """The address of :data:`STACK_BYTES` bytes, at the start of a cache line, that live until the function returns."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        with builder.goto_entry_block():
+            memory = builder.alloca(_BYTE, ir.Constant(_WORD, STACK_BYTES))
+            memory.align = 64
+        return builder.ptrtoint(memory, _WORD)
+
+    return types.intp(), codegen
 
 
 @intrinsic

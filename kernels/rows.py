@@ -1,7 +1,8 @@
-"""Gather rows, and add rows in a fixed order; on raw addresses, for any row width.
+"""Gather and sum rows in memory that belongs to other processes.
 
-The kernels read every row once and write every row once. Index tables are int32 (a rank holds fewer than
-2**31 rows); every product of an index and a row size is formed in 64 bits.
+All functions take addresses and sizes in bytes. Row indices are int32 (a part has fewer than 2**31 rows);
+every product of an index and a row size is formed in 64 bits, and no address is ever mixed with an unsigned
+integer: numba would make a float64 of the two, which is exact below 2**53 only.
 
 :func:`sum_rows` is the whole arithmetic of a fold: the sum of a rank's own row and of what arrived for it, in
 the order of the arrival slots. No atomics, so the same input gives the same bits. 16-bit floats are added in
@@ -10,24 +11,19 @@ float32 and rounded once.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numba import carray, float32, float64, int8, int16, int32, int64, njit, uint8, uint16
+from numba import boolean, float32, int32, int64, njit, uint16, void
 
+from dgcl.kernels.additions import BFLOAT16, FLOAT16, SUMMABLE, add_row
+from dgcl.kernels.compiled import compiled
 from dgcl.kernels.copies import AHEAD, CLAIMED, STREAMED, claim_row, prefetch_row, stream_bytes
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
-from dgcl.kernels.memory import copy_bytes, pointer_to, write_fence
+from dgcl.kernels.memory import STACK_BYTES, copy_bytes, pointer_to, stack_memory, write_fence
 
-#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "2f9c43e6a09e447e"
+__all__ = ["STREAMED", "SUMMABLE", "add_arrivals", "gather_rows", "sum_rows"]
 
-#: Names of the element types that :func:`sum_rows` can add, in the order of their codes.
-SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
-
-_STAGED: Final = (
-    16 << 10
-)  # the longest row in bytes that is summed in the first-level cache before it is streamed
 _CLAIMED_FROM: Final = 64  # bytes of a row; of narrower ones several share a line
 _BLOCK: Final = 512  # columns of 16-bit floats that are added in float32 at a time
 
@@ -41,7 +37,7 @@ def _row_address(source: int, num_source_rows: int, overflow: int, row: int, row
     return overflow + (wide - num_source_rows) * row_bytes
 
 
-@njit(nogil=True, inline="never")
+@compiled(void(int64, int64, int64, int64, int32[::1], int64, int64, int64, int64))
 def gather_rows(
     destination: int,
     source: int,
@@ -51,7 +47,7 @@ def gather_rows(
     begin: int,
     end: int,
     row_bytes: int,
-    streamed_from: int = STREAMED,
+    streamed_from: int,
 ) -> None:
     """Copy rows ``rows[begin:end]`` to ``destination``, one behind the other; past the caches if they have
     ``streamed_from`` bytes, but rows of 4 bytes never.
@@ -60,8 +56,8 @@ def gather_rows(
     ``overflow`` (a rank's relay rows, which live apart from its result).
     """
     if row_bytes == 4:
-        narrow = carray(pointer_to(destination, int32(0)), (end - begin,))
-        near = carray(pointer_to(source, int32(0)), (num_source_rows,))
+        narrow = pointer_to(destination, int32(0))
+        near = pointer_to(source, int32(0))
         for i in range(begin, end):
             row = int64(rows[i])
             if row < num_source_rows:
@@ -93,25 +89,6 @@ def gather_rows(
 
 
 @njit(nogil=True, inline="always")
-def _add_exact(first: Any, target: int, left: int, right: int, width: int) -> None:
-    """target = left + right, elementwise, in the type of ``first``."""
-    out = carray(pointer_to(target, first), (width,))
-    a = carray(pointer_to(left, first), (width,))
-    b = carray(pointer_to(right, first), (width,))
-    for column in range(width):
-        out[column] = a[column] + b[column]
-
-
-@njit(nogil=True, inline="always")
-def _add_into(first: Any, target: int, right: int, width: int) -> None:
-    """target += right. Apart from :func:`_add_exact`, whose loop is only a fast one where nothing overlaps."""
-    out = carray(pointer_to(target, first), (width,))
-    b = carray(pointer_to(right, first), (width,))
-    for column in range(width):
-        out[column] += b[column]
-
-
-@njit(nogil=True, inline="always")
 def _prefetch_arrival(own: int, arrivals: int, row: int, slot: int, row_bytes: int) -> None:
     """Ask for what an addition will read: a row of the rank's own, if it has one, and what arrived for it."""
     if own != 0:
@@ -119,10 +96,9 @@ def _prefetch_arrival(own: int, arrivals: int, row: int, slot: int, row_bytes: i
     prefetch_row(arrivals + int64(slot) * row_bytes, row_bytes)
 
 
-@njit(nogil=True, inline="never")
-def _sum_exact(
-    zero: Any,
-    itemsize: int,
+@compiled(void(int64, int64, int64, int64, int64, int32[::1], int32[::1], int64, int64, int64, int64))
+def sum_rows(
+    code: int,
     destination: int,
     own: int,
     begin: int,
@@ -134,25 +110,45 @@ def _sum_exact(
     row_bytes: int,
     streamed_from: int,
 ) -> None:
-    width = row_bytes // itemsize
-    last = arrival_rows.shape[0]
+    """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other.
+
+    The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for
+    every ``p`` with ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the
+    first ``p`` with ``arrival_rows[p] >= begin``. Without own rows every row of the range has at least one
+    arrival. ``code`` is the element type's place in :data:`SUMMABLE`. Sums of at least ``streamed_from`` bytes are
+    written past the caches, but 16-bit floats never.
+    """
+    if code == FLOAT16 or code == BFLOAT16:
+        _sum_16bit(
+            code == FLOAT16,
+            destination,
+            own,
+            begin,
+            end,
+            arrival_rows,
+            arrival_slots,
+            first,
+            arrivals,
+            row_bytes,
+        )
+        return
+    last = len(arrival_rows)
     streamed = (end - begin) * row_bytes >= streamed_from
-    staged = streamed and row_bytes <= _STAGED
-    stage = np.empty(row_bytes if staged else 0, np.uint8)
+    # A row that fits there is summed in the first-level cache before it is streamed.
+    stage = stack_memory() if streamed and row_bytes <= STACK_BYTES else int64(0)
     p = first
     row = begin
     while row < end:
         stop = min(int64(arrival_rows[p]), end) if p < last else end
+        place = destination + (row - begin) * row_bytes
         if stop > row:  # a run of rows for which nothing arrived
-            target, num_bytes = destination + (row - begin) * row_bytes, (stop - row) * row_bytes
             if streamed:
-                stream_bytes(target, own + row * row_bytes, num_bytes)
+                stream_bytes(place, own + row * row_bytes, (stop - row) * row_bytes)
             else:
-                copy_bytes(target, own + row * row_bytes, num_bytes)
+                copy_bytes(place, own + row * row_bytes, (stop - row) * row_bytes)
             row = stop
             continue
-        place = destination + (row - begin) * row_bytes
-        target = stage.ctypes.data if staged else place
+        target = place if stage == 0 else stage
         if own != 0:
             so_far = own + row * row_bytes
         else:
@@ -163,38 +159,14 @@ def _sum_exact(
         while p < last and arrival_rows[p] == row:
             if p + AHEAD < last:
                 _prefetch_arrival(own, arrivals, arrival_rows[p + AHEAD], arrival_slots[p + AHEAD], row_bytes)
-            arrived = arrivals + int64(arrival_slots[p]) * row_bytes
-            if so_far == target:
-                _add_into(zero, target, arrived, width)
-            else:
-                _add_exact(zero, target, so_far, arrived, width)
+            add_row(code, target, so_far, arrivals + int64(arrival_slots[p]) * row_bytes, row_bytes)
             so_far = target
             p += 1
-        if staged:
+        if stage != 0:
             stream_bytes(place, target, row_bytes)
         row += 1
     if streamed:
         write_fence()
-
-
-@njit(nogil=True, inline="never")
-def _add_arrivals_exact(
-    zero: Any,
-    itemsize: int,
-    rows: int,
-    num_rows: int,
-    arrival_rows: np.ndarray,
-    arrival_slots: np.ndarray,
-    arrivals: int,
-    row_bytes: int,
-) -> None:
-    last = np.searchsorted(arrival_rows, num_rows)
-    for p in range(last):
-        if p + AHEAD < last:
-            _prefetch_arrival(rows, arrivals, arrival_rows[p + AHEAD], arrival_slots[p + AHEAD], row_bytes)
-        target = rows + int64(arrival_rows[p]) * row_bytes
-        arrived = arrivals + int64(arrival_slots[p]) * row_bytes
-        _add_into(zero, target, arrived, row_bytes // itemsize)
 
 
 @njit(nogil=True, inline="always")
@@ -202,7 +174,7 @@ def _to_single(is_half: bool, bits: int) -> float:
     return half_to_single(bits) if is_half else bfloat_to_single(bits)
 
 
-@njit(nogil=True, inline="never")
+@compiled(void(boolean, int64, int64, int64, int64, int32[::1], int32[::1], int64, int64, int64))
 def _sum_16bit(
     is_half: bool,
     destination: int,
@@ -215,17 +187,17 @@ def _sum_16bit(
     arrivals: int,
     row_bytes: int,
 ) -> None:
+    """:func:`sum_rows` for float16, or else bfloat16: blocks of columns are added in float32 and rounded once."""
     width = row_bytes // 2
-    last = arrival_rows.shape[0]
-    total = np.empty(_BLOCK, np.float32)
+    last = len(arrival_rows)
+    total = pointer_to(stack_memory(), float32(0))
     p = first
     row = begin
     while row < end:
         stop = min(int64(arrival_rows[p]), end) if p < last else end
+        place = destination + (row - begin) * row_bytes
         if stop > row:
-            copy_bytes(
-                destination + (row - begin) * row_bytes, own + row * row_bytes, (stop - row) * row_bytes
-            )
+            copy_bytes(place, own + row * row_bytes, (stop - row) * row_bytes)
             row = stop
             continue
         past = p
@@ -233,19 +205,19 @@ def _sum_16bit(
             past += 1
         for start in range(0, width, _BLOCK):
             columns = min(_BLOCK, width - start)
-            total[:columns] = 0.0
             if own != 0:
-                mine = carray(pointer_to(own + row * row_bytes + start * 2, uint16(0)), (columns,))
+                mine = pointer_to(own + row * row_bytes + start * 2, uint16(0))
                 for column in range(columns):
                     total[column] = _to_single(is_half, mine[column])
+            else:
+                for column in range(columns):
+                    total[column] = float32(0)
             for q in range(p, past):
                 slot = arrivals + int64(arrival_slots[q]) * row_bytes + start * 2
-                theirs = carray(pointer_to(slot, uint16(0)), (columns,))
+                theirs = pointer_to(slot, uint16(0))
                 for column in range(columns):
                     total[column] += _to_single(is_half, theirs[column])
-            out = carray(
-                pointer_to(destination + (row - begin) * row_bytes + start * 2, uint16(0)), (columns,)
-            )
+            out = pointer_to(place + start * 2, uint16(0))
             if is_half:
                 for column in range(columns):
                     out[column] = single_to_half(total[column])
@@ -256,48 +228,7 @@ def _sum_16bit(
         row += 1
 
 
-@njit(nogil=True, cache=True)
-def sum_rows(
-    code: int,
-    destination: int,
-    own: int,
-    begin: int,
-    end: int,
-    arrival_rows: np.ndarray,
-    arrival_slots: np.ndarray,
-    first: int,
-    arrivals: int,
-    row_bytes: int,
-    streamed_from: int = STREAMED,
-) -> None:
-    """Write the sums for local rows ``begin:end`` to ``destination``, one behind the other; past the caches if they
-    have ``streamed_from`` bytes, but 16-bit floats never.
-
-    The sum of row ``i`` is ``own[i]`` (left out when ``own`` is 0), then ``arrivals[arrival_slots[p]]`` for
-    every ``p`` with ``arrival_rows[p] == i``, in that order. ``arrival_rows`` is sorted; ``first`` is the
-    first ``p`` with ``arrival_rows[p] >= begin``. Without own rows every row of the range has at least one
-    arrival. ``code`` is the element type's place in :data:`SUMMABLE`.
-    """
-    task = (destination, own, begin, end, arrival_rows, arrival_slots, first, arrivals, row_bytes)
-    if code == 0:
-        _sum_exact(float32(0), 4, *task, streamed_from)
-    elif code == 1:
-        _sum_exact(float64(0), 8, *task, streamed_from)
-    elif code == 2 or code == 3:
-        _sum_16bit(code == 2, *task)
-    elif code == 4:
-        _sum_exact(int8(0), 1, *task, streamed_from)
-    elif code == 5:
-        _sum_exact(int16(0), 2, *task, streamed_from)
-    elif code == 6:
-        _sum_exact(int32(0), 4, *task, streamed_from)
-    elif code == 7:
-        _sum_exact(int64(0), 8, *task, streamed_from)
-    elif code == 8:
-        _sum_exact(uint8(0), 1, *task, streamed_from)
-
-
-@njit(nogil=True, cache=True)
+@compiled(void(int64, int64, int64, int32[::1], int32[::1], int64, int64))
 def add_arrivals(
     code: int,
     rows: int,
@@ -312,17 +243,19 @@ def add_arrivals(
     As :func:`sum_rows` over all of them with ``destination`` and ``own`` both ``rows``, without touching rows
     for which nothing arrived.
     """
-    task = (rows, num_rows, arrival_rows, arrival_slots, arrivals, row_bytes)
-    if code == 0:
-        _add_arrivals_exact(float32(0), 4, *task)
-    elif code == 1:
-        _add_arrivals_exact(float64(0), 8, *task)
-    else:
-        last = np.searchsorted(arrival_rows, num_rows)
-        p = 0
-        while p < last:
-            row = int64(arrival_rows[p])
-            target = rows + row * row_bytes
-            sum_rows(code, target, rows, row, row + 1, arrival_rows, arrival_slots, p, arrivals, row_bytes)
-            while p < last and arrival_rows[p] == row:
+    p = 0
+    while p < len(arrival_rows) and arrival_rows[p] < num_rows:
+        row = int64(arrival_rows[p])
+        target = rows + row * row_bytes
+        if code == FLOAT16 or code == BFLOAT16:
+            half = code == FLOAT16
+            _sum_16bit(half, target, rows, row, row + 1, arrival_rows, arrival_slots, p, arrivals, row_bytes)
+            while p < len(arrival_rows) and arrival_rows[p] == row:
                 p += 1
+        else:
+            if p + AHEAD < len(arrival_rows):
+                _prefetch_arrival(
+                    rows, arrivals, arrival_rows[p + AHEAD], arrival_slots[p + AHEAD], row_bytes
+                )
+            add_row(code, target, target, arrivals + int64(arrival_slots[p]) * row_bytes, row_bytes)
+            p += 1

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("topology", "planner", "kernels", "dgcl")
 # What of ours each folder may import, besides itself.
 ARROWS = {"topology": (), "planner": ("topology",), "kernels": (), "dgcl": ("topology", "planner", "kernels")}
+# The planner compiles, too, and machine code has one cache with one kind of stamp: this file of each folder is the door.
+DOOR = ("planner/compiled.py", "dgcl.kernels.compiled")
 LINKED = ("topology", "planner", "kernels")
 HEAVY = ("torch", "numba", "scipy", "matplotlib")
 MOST_LINES = 400
@@ -190,7 +192,10 @@ def test_arrow_rule_sees_an_offence(folder: str, code: str, offends: bool) -> No
 @pytest.mark.parametrize("path", ALL_FILES)
 def test_imports_follow_the_arrows(path: Path) -> None:
     tree, folder = parse(path), path.relative_to(ROOT).parts[0]
-    assert not wrong_arrows(tree, folder)
+    wrong = wrong_arrows(tree, folder)
+    if path.relative_to(ROOT).as_posix() == DOOR[0]:
+        wrong = [line for line in wrong if not line.partition(": ")[2].startswith(DOOR[1])]
+    assert not wrong
     if folder in ("topology", "planner"):
         assert not torch_imports(tree)
 
@@ -208,7 +213,9 @@ def test_simulator_shares_no_cost_code() -> None:
     """Its word about the cost model is worth something only if it does not lean on it."""
     simulator = {path.stem: path for path in sources("planner") if path.parent.name == "simulator"}
     assert "simulate" in simulator
-    lean_on = {f"dgcl.planner.{name}" for name in ("arrays", "errors", "plan", "relation", "trees")}
+    lean_on = {
+        f"dgcl.planner.{name}" for name in ("arrays", "compiled", "errors", "plan", "relation", "trees")
+    }
     lean_on |= {f"dgcl.planner.simulator.{name}" for name in simulator}
     for path in simulator.values():
         modules = {node.module for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom)}

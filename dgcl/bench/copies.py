@@ -6,21 +6,16 @@ writes there. No rows, no waiting, no numbering: what is left is the machine.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
-from numba import njit
 
 from dgcl.bench.flags import Flags
+from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import copy_bytes
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.engine import publish_ready
 
-#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "09e0f20d32c83a87"
 
-
-@njit(nogil=True, cache=True)
+@compiled
 def _copy(destination: int, source: int, num_bytes: int) -> None:
     copy_bytes(destination, source, num_bytes)
 

@@ -10,10 +10,10 @@ import time
 from typing import Final
 
 import numpy as np
-from numba import njit
 
 from dgcl.errors import CommTimeoutError, PeerLostError
-from dgcl.kernels.futex import ASLEEP, SILENT, mute, ring, set_bell, sleep
+from dgcl.kernels.compiled import compiled
+from dgcl.kernels.futex import ASLEEP, AWAKE, announce_sleep, cancel_sleep, sleep, wake
 from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.control_page import ControlPage
@@ -21,35 +21,32 @@ from dgcl.transport.shared_memory.engine import call_attention
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.segments import SegmentFile
 
-#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "cd65c71a98b5a209"
-
 _LOOK: Final = 2_000  # nanoseconds; longer would keep ranks that share the core from coming
-_NAP: Final = 2_000_000
+_SLEEP: Final = 2_000_000
 
 
-@njit(nogil=True, cache=True)
-def _reached(address: int, value: int, bell: int, scratch: int) -> bool:
+@compiled
+def _reached(address: int, value: int, wake_word: int, scratch: int) -> bool:
     """Wait some milliseconds at most for the word at ``address`` to reach ``value``."""
     begin = monotonic_nanoseconds(scratch)
     while load_acquire(address) < value:
         if monotonic_nanoseconds(scratch) - begin < _LOOK:
             continue
-        set_bell(bell)
+        announce_sleep(wake_word)
         if load_acquire(address) >= value:
-            mute(bell)
+            cancel_sleep(wake_word)
             break
-        if sleep(bell, _NAP, scratch) == ASLEEP:
+        if sleep(wake_word, _SLEEP, scratch) == ASLEEP:
             return load_acquire(address) >= value
     return True
 
 
-@njit(nogil=True, cache=True)
-def _post(address: int, value: int, bells: np.ndarray) -> None:
+@compiled
+def _post(address: int, value: int, wake_words: np.ndarray) -> None:
     """Raise a flag and wake all who may wait for it."""
     store_release(address, value)
-    for i in range(len(bells)):
-        ring(bells[i], SILENT)
+    for i in range(len(wake_words)):
+        wake(wake_words[i], AWAKE)
 
 
 class Flags:
@@ -62,7 +59,7 @@ class Flags:
         self.peers = Peers(control, self.file, self.control_page)
         self._meetings = 0
         others = [peer for peer in range(self.world_size) if peer != self.rank]
-        self.bells = np.array([self.peers.control_pages[peer].wake_address for peer in others], np.int64)
+        self.wake_words = np.array([self.peers.control_pages[peer].wake_address for peer in others], np.int64)
         self._scratch = np.zeros(2, np.int64)
 
     def wait(self, address: int, value: int, peer: int, what: str) -> None:
@@ -85,7 +82,7 @@ class Flags:
 
     def post(self, peer: int, value: int) -> None:
         """Tell ``peer``, and whoever looks, that this rank has reached ``value`` with it."""
-        _post(self.control_page.done_address(peer), value, self.bells)
+        _post(self.control_page.done_address(peer), value, self.wake_words)
 
     def wait_posted(self, peer: int, about: int, value: int, what: str) -> None:
         """Wait until ``peer`` has posted ``value`` for rank ``about``."""
@@ -106,6 +103,6 @@ class Flags:
     def close(self) -> None:
         """Leave. Idempotent, not collective."""
         self.control_page.post_closed()
-        call_attention(self.bells)
+        call_attention(self.wake_words)
         self.peers.close()
         self.file.close()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import carray, float32, float64, int64, njit, types
 from numba.extending import intrinsic
 
+from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import pointer_to
-
-#: Hash of the kernels compiled into the cached functions here, which numba does not look at; held by a test.
-COMPILED_FROM: Final = "c2313bc7fc52e2d0"
 
 
 @intrinsic
@@ -44,7 +42,7 @@ def _add(
                 sums[column] += row[column]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def add_rows(double: bool, atomic: bool, target: int, places: np.ndarray, rows: int, width: int) -> None:
     """Add row ``i`` at address ``rows`` to row ``places[i]`` at address ``target``, for every i.
 

@@ -86,7 +86,7 @@ class DirectFold(Baseline):
         self._call += 1
         words = [width, block.segment.base, block.segment.size, block.offset, 0, 0, 0]
         announced = np.array(words, np.int64)
-        announce(self._ready, flags.bells, flags.control_page.call_address, self._call, announced)
+        announce(self._ready, flags.wake_words, flags.control_page.call_address, self._call, announced)
         for step in range(1, world_size):
             owner = (rank + step) % world_size
             target = self._address(owner)

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numba import int64, njit, uint64
 
+from dgcl.kernels.compiled import compiled
+
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
@@ -39,7 +41,7 @@ def _bits(key: int, column: int, mask: int) -> int:
     return value if value != mask else uint64(0)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def fill_bits(out: np.ndarray, vertices: np.ndarray, iteration: int, mask: int) -> None:
     """Write the bits of every element into ``out`` (rows, columns), unsigned; ``mask`` is its type's ones."""
     for i in range(out.shape[0]):
@@ -48,7 +50,7 @@ def fill_bits(out: np.ndarray, vertices: np.ndarray, iteration: int, mask: int) 
             out[i, column] = _bits(key, column, uint64(mask))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_wrong_bits(found: np.ndarray, vertices: np.ndarray, iteration: int, mask: int) -> int:
     """How many elements of ``found`` are not what :func:`fill_bits` writes."""
     wrong = 0
@@ -65,7 +67,7 @@ def _share(key: int, rank: int, column: int, below: int) -> int:
     return _element(key ^ (uint64(rank + 1) * _MIX_1), column) & uint64(below - 1)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def fill_shares(out: np.ndarray, vertices: np.ndarray, iteration: int, rank: int, below: int) -> None:
     """Write what ``rank`` contributes to the sums of these vertices."""
     for i in range(out.shape[0]):
@@ -74,7 +76,7 @@ def fill_shares(out: np.ndarray, vertices: np.ndarray, iteration: int, rank: int
             out[i, column] = int64(_share(key, rank, column, below))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_wrong_sums(
     found: Any, vertices: np.ndarray, holders: np.ndarray, iteration: int, below: int, mask: int
 ) -> int:

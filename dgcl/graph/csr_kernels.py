@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dgcl.kernels.compiled import compiled
 
 MIN_BUCKET_BITS = 12
 MAX_BUCKET_BITS = 16  # the place within a bucket is kept in 16 bits
@@ -23,7 +24,7 @@ def bucket_bits(num_nodes: int) -> int:
     return min(MAX_BUCKET_BITS, max(MIN_BUCKET_BITS, (num_nodes - 1).bit_length() - 8))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
     """Return the position of the first id that is negative or >= num_nodes, or -1."""
     for e in range(ids.size):
@@ -32,7 +33,7 @@ def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_ids(ids: NDArray[Any], num_nodes: int, indptr: NDArray[np.int64]) -> tuple[int, bool]:
     """Count each id into ``indptr[id + 1]``; stop at the first id out of range.
 
@@ -52,7 +53,7 @@ def count_ids(ids: NDArray[Any], num_nodes: int, indptr: NDArray[np.int64]) -> t
     return -1, ascending
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_sources(ids: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
     """How often each id occurs, (N,); all must be in range.
 
@@ -73,7 +74,7 @@ def count_sources(ids: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
     return counts
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scatter_edges(
     src: NDArray[Any],
     dst: NDArray[Any],
@@ -94,7 +95,7 @@ def scatter_edges(
         place[k] = v & low
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scatter_csr(
     out_indptr: NDArray[np.int64],
     dst: NDArray[Any],
@@ -116,7 +117,7 @@ def scatter_csr(
             place[k] = v & low
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sort_buckets(
     indptr: NDArray[np.int64],
     bits: int,

@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dgcl.kernels.compiled import compiled
+
 OK, NOT_AN_ID, TOO_FEW, NEGATIVE, TOO_LARGE, OUT_OF_RANGE, COLUMNS, TOO_MANY = range(8)
 
 _SPACE, _TAB, _RETURN, _COMMA, _PERCENT = 32, 9, 13, 44, 37
@@ -13,12 +15,12 @@ _NEWLINE, _MINUS, _ZERO, _NINE = 10, 45, 48, 57
 _LARGEST = np.iinfo(np.int64).max
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _is_blank(byte: int) -> bool:
     return byte in (_SPACE, _TAB, _RETURN, _COMMA)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def parse_edges(
     text: NDArray[np.uint8],
     comment: int,

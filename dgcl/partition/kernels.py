@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dgcl.kernels.compiled import compiled
 
-@njit(cache=True, nogil=True)
+
+@compiled
 def symmetric_adjacency(
     indptr: NDArray[np.int64], indices: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -59,7 +60,7 @@ def symmetric_adjacency(
     return xadj, adjncy[:filled]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def induced_adjacency(
     xadj: NDArray[np.int64], adjncy: NDArray[np.int64], members: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -84,7 +85,7 @@ def induced_adjacency(
     return sub_xadj, sub_adjncy
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_edges(
     indptr: NDArray[np.int64], indices: NDArray[Any], part: NDArray[np.int32], num_parts: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -99,7 +100,7 @@ def count_edges(
     return edges, cut
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def spread_holders(
     indptr: NDArray[np.int64], indices: NDArray[Any], now: NDArray[np.uint64], after: NDArray[np.uint64]
 ) -> None:
@@ -111,7 +112,7 @@ def spread_holders(
             after[indices[k]] |= holders
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_bits(masks: NDArray[np.uint64]) -> int:
     """Return the number of set bits of all masks."""
     total = 0

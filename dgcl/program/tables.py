@@ -9,10 +9,12 @@ Places are unsigned where there are many of them: a signed one might count from 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
+
+from dgcl.kernels.compiled import compiled
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def assign_trees(
     num_items: int,
     class_ptr: np.ndarray,
@@ -34,7 +36,7 @@ def assign_trees(
     return tree_of_item
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def parent_edges(edge_ptr: np.ndarray, edge_src: np.ndarray, edge_dst: np.ndarray) -> np.ndarray:
     """``(E,)`` int64: the edge that enters each edge's sender, -1 at the root."""
     parent = np.full(len(edge_src), -1, np.int64)
@@ -47,7 +49,7 @@ def parent_edges(edge_ptr: np.ndarray, edge_src: np.ndarray, edge_dst: np.ndarra
     return parent
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def fill_tables(
     owner: np.ndarray,
     owned_index: np.ndarray,

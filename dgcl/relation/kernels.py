@@ -13,8 +13,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dgcl.kernels.compiled import compiled
 
-@njit(cache=True, nogil=True)
+
+@compiled
 def mark_readers(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
@@ -42,7 +44,7 @@ def mark_readers(
             mask[np.uint64(u)] |= bit
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def clear_owners(masks: NDArray[Any], owner: NDArray[np.int32]) -> None:
     """Clear each owner's bit in the masks (W, N)."""
     one = masks.dtype.type(1)
@@ -50,7 +52,7 @@ def clear_owners(masks: NDArray[Any], owner: NDArray[np.int32]) -> None:
         masks[owner[v] >> 6, v] &= ~(one << masks.dtype.type(owner[v] & 63))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def wanted_by_owner(
     masks: NDArray[Any], owner: NDArray[np.int32], world_size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
@@ -82,7 +84,7 @@ def wanted_by_owner(
     return items, dests, owner_ptr
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def number_classes(
     dests: NDArray[np.uint64], owner_ptr: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
@@ -123,7 +125,7 @@ def number_classes(
     return numbers, first[:num_classes].copy(), class_ptr
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _table_size(num: int) -> int:
     """Return a power of two that is at least twice `num`."""
     size = 4
@@ -132,7 +134,7 @@ def _table_size(num: int) -> int:
     return size
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _mix(x: np.uint64) -> np.uint64:
     """Scramble 64 bits (the finaliser of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -140,7 +142,7 @@ def _mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _same(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
     """Tell whether two masks are equal."""
     for w in range(a.size):  # noqa: SIM110 (numba does not compile all() of a generator)
@@ -164,7 +166,7 @@ def sort_classes(dests: NDArray[np.uint64], class_ptr: NDArray[np.int64]) -> NDA
     return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sort_long_masks(dests: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the order of masks of several words, compared by one 64-bit key first; see :func:`_key`."""
     num = dests.shape[0]
@@ -175,7 +177,7 @@ def sort_long_masks(dests: NDArray[np.uint64]) -> NDArray[np.int64]:
     return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge_sort(
     keys: NDArray[np.uint64],
     order: NDArray[np.int64],
@@ -212,7 +214,7 @@ def _merge_sort(
         order[:] = spare_order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _key(mask: NDArray[np.uint64]) -> np.uint64:
     """Return the four highest set bits of a mask, each as position + 1 in 16 bits, highest first.
 
@@ -235,7 +237,7 @@ def _key(mask: NDArray[np.uint64]) -> np.uint64:
     return key << np.uint64(16 * (4 - found)) if found else key
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _less(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
     """Compare two masks as integers."""
     for w in range(a.size - 1, -1, -1):
@@ -244,7 +246,7 @@ def _less(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def group_items(
     items: NDArray[np.int64],
     numbers: NDArray[np.int32],

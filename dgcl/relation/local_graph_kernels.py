@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from dgcl.kernels.compiled import compiled
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def take_rows(
     indptr: np.ndarray, sources: np.ndarray, vertices: np.ndarray, local_of: np.ndarray, out: np.ndarray
 ) -> bool:

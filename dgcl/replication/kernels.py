@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dgcl.kernels.compiled import compiled
 
-@njit(cache=True, nogil=True)
+
+@compiled
 def spread_hops(
     indptr: NDArray[np.int64], indices: NDArray[Any], hop_of: NDArray[np.int16], hops: int
 ) -> None:
@@ -28,7 +29,7 @@ def spread_hops(
                         hop_of[indices[k]] = hop
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_holders(
     masks: NDArray[np.uint64], weight: NDArray[np.int64], count: NDArray[np.int64], total: NDArray[np.int64]
 ) -> None:
@@ -44,7 +45,7 @@ def count_holders(
             bit += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_votes(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
@@ -72,7 +73,7 @@ def count_votes(
                 votes[place[u], mine] += np.uint16(1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def assign_keepers(votes: NDArray[np.uint16], free: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Give each vertex to the keeper with most votes among those with free places; ``free`` falls accordingly.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from dgcl.planner.compiled import compiled
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _added_seconds(
     link: int,
     stage: int,
@@ -31,7 +32,7 @@ def _added_seconds(
     return max(0.0, latency[link] + slowest - stage_seconds[stage]), latency[link] + alone
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _add_traffic(
     link: int,
     stage: int,
@@ -52,7 +53,7 @@ def _add_traffic(
     stage_seconds[stage] = max(stage_seconds[stage], latency[link] + slowest)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def grow_trees(
     source: Any, wanted: Any, amount: Any, link_of: Any, latency: Any, ptr: Any, hops: Any, inverse: Any
 ) -> Any:

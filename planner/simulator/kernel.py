@@ -9,10 +9,11 @@ import heapq
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from dgcl.planner.compiled import compiled
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
     """Write into ``rate`` the max-min fair share of each message in ``active``, the most urgent served first.
 
@@ -27,7 +28,7 @@ def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, ra
         _fill(active[urgency[active] == level], ptr, hops, left, rate)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _fill(active: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
     """Share ``left`` among the messages in ``active``, and subtract what they use."""
     through = np.zeros(left.shape[0], np.int64)
@@ -54,7 +55,7 @@ def _fill(active: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
                     break
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def run(
     size: Any,
     latency: Any,
@@ -169,7 +170,7 @@ def run(
     return issued, flowing, arrived, busy
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
     """Take the latencies that end by ``now`` off the heap; their messages may flow if nothing else is ahead."""
     while len(latencies) and latencies[0][0] <= now:
@@ -178,7 +179,7 @@ def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
         could[m] = ahead[m] == 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _count_busy(active: Any, rate: Any, ptr: Any, hops: Any, step: float, busy: Any) -> None:
     """Add ``step`` seconds to every direction over which something flows."""
     used = np.zeros(busy.shape[0], np.bool_)

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from dgcl.kernels.futex import ASLEEP, LOOK_UP, SILENT, mute, ring, set_bell, sleep
+from dgcl.kernels.futex import ASLEEP, ATTEND, AWAKE, announce_sleep, cancel_sleep, sleep, wake
 from dgcl.transport.shared_memory.engine import read_word, write_word
 
 _LONG = 60_000_000_000  # a nap that nobody ends would show
@@ -22,26 +22,26 @@ def at(words: np.ndarray, place: int) -> int:
 
 
 def test_a_nap_that_nobody_ends_ends_by_itself(words: np.ndarray) -> None:
-    set_bell(at(words, 0))
+    announce_sleep(at(words, 0))
     assert sleep(at(words, 0), 1_000_000, at(words, 8)) == ASLEEP
-    assert words[0] == SILENT
+    assert words[0] == AWAKE
 
 
-@pytest.mark.parametrize("word", [SILENT, LOOK_UP], ids=["a flag", "something else"])
+@pytest.mark.parametrize("word", [AWAKE, ATTEND], ids=["a flag", "something else"])
 def test_who_is_rung_before_it_sleeps_does_not_sleep(words: np.ndarray, word: int) -> None:
-    set_bell(at(words, 0))
-    ring(at(words, 0), word)
+    announce_sleep(at(words, 0))
+    wake(at(words, 0), word)
     assert sleep(at(words, 0), _LONG, at(words, 8)) == word
-    assert words[0] == SILENT
+    assert words[0] == AWAKE
 
 
 def test_nobody_is_rung_who_does_not_ask(words: np.ndarray) -> None:
-    ring(at(words, 0), LOOK_UP)
-    assert words[0] == SILENT
-    set_bell(at(words, 0))
-    mute(at(words, 0))
-    ring(at(words, 0), LOOK_UP)
-    assert words[0] == SILENT
+    wake(at(words, 0), ATTEND)
+    assert words[0] == AWAKE
+    announce_sleep(at(words, 0))
+    cancel_sleep(at(words, 0))
+    wake(at(words, 0), ATTEND)
+    assert words[0] == AWAKE
 
 
 def test_no_ring_is_lost_between_two_who_wait_for_each_other(words: np.ndarray) -> None:
@@ -54,11 +54,11 @@ def test_no_ring_is_lost_between_two_who_wait_for_each_other(words: np.ndarray) 
         bell, other_bell = at(words, 32 + 8 * me), at(words, 32 + 8 * other)
         for number in range(1, rounds + 1):
             write_word(own_flag, number)
-            ring(other_bell, SILENT)
+            wake(other_bell, AWAKE)
             while read_word(flag) < number:
-                set_bell(bell)
+                announce_sleep(bell)
                 if read_word(flag) >= number:
-                    mute(bell)
+                    cancel_sleep(bell)
                 else:
                     naps[me].append(sleep(bell, _LONG, at(words, 48 + 8 * me)))
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from numba import njit
 
 from dgcl.kernels.copies import STREAMED, write_bytes
 from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
@@ -11,9 +12,12 @@ from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
 WIDTHS = (1, 3, 7, 128, 513, 602, 1025)  # 16-bit sums go by blocks of 512 columns
 
 
-@njit
-def _gather(destination, source, num_source_rows, overflow, rows, begin, end, row_bytes):  # type: ignore[no-untyped-def]
-    gather_rows(destination, source, num_source_rows, overflow, rows, begin, end, row_bytes)
+def _gather(*call: Any) -> None:
+    gather_rows(*call, STREAMED)
+
+
+def _sum(*call: Any) -> None:
+    sum_rows(*call, STREAMED)
 
 
 def random_rows(generator: np.random.Generator, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
@@ -89,7 +93,7 @@ def test_results_too_large_for_the_caches(row_bytes: int, shift: int) -> None:
     slots = generator.permutation(1000).astype(np.int32)
     arrived = generator.integers(0, 1 << 20, (1000, width), np.int32)
     code, own, arrivals = SUMMABLE.index("int32"), whole.ctypes.data, arrived.ctypes.data
-    sum_rows(code, out.ctypes.data, own, 0, num_rows, arrival_rows, slots, 0, arrivals, row_bytes)
+    _sum(code, out.ctypes.data, own, 0, num_rows, arrival_rows, slots, 0, arrivals, row_bytes)
     expected = whole.copy()
     np.add.at(expected, arrival_rows, arrived[slots])
     assert np.array_equal(out, expected)
@@ -118,7 +122,7 @@ class Sums:
 
     def computed(self) -> torch.Tensor:
         out = torch.full((self.end - self.begin + 1, self.own.shape[1]), 77, dtype=self.dtype)
-        sum_rows(
+        _sum(
             SUMMABLE.index(str(self.dtype).removeprefix("torch.")),
             out.data_ptr(),
             self.own.data_ptr() if self.with_own else 0,
@@ -170,7 +174,7 @@ def test_16_bit_sums_are_rounded_once(name: str) -> None:
     own = torch.ones(1, 4, dtype=dtype)
     arrivals = torch.full((8, 4), tiny, dtype=dtype)
     out = torch.empty(1, 4, dtype=dtype)
-    sum_rows(
+    _sum(
         SUMMABLE.index(name),
         out.data_ptr(),
         own.data_ptr(),
@@ -196,7 +200,7 @@ def test_rows_far_into_memory_are_addressed_in_64_bits() -> None:
     assert np.array_equal(out, far[row * row_bytes :])
 
     total = np.zeros(row_bytes // 8, np.int64)
-    sum_rows(
+    _sum(
         SUMMABLE.index("int64"),
         total.ctypes.data,
         far.ctypes.data,

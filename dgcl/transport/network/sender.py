@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.kernels.rows import STREAMED, gather_rows, sum_rows
 from dgcl.transport.network.job import Job, slice_rows, slices_of
-from dgcl.transport.network.slices import fill_expand_slice, fill_fold_slice, wait_for_any
+from dgcl.transport.network.slices import wait_for_any
 from dgcl.transport.network.wire import ROWS, Wire
 from dgcl.transport.shared_memory.engine import EXPAND, read_word
 
@@ -151,9 +152,11 @@ class Sender:
             if job.cancelled:
                 return False
             if task.verb == EXPAND:
-                fill_expand_slice(target, source, num_source_rows, second, send_rows, first, past, row_bytes)
+                gather_rows(
+                    target, source, num_source_rows, second, send_rows, first, past, row_bytes, STREAMED
+                )
             else:
-                fill_fold_slice(
+                sum_rows(
                     call.row_type.sum_code,
                     target,
                     own,
@@ -161,8 +164,10 @@ class Sender:
                     past,
                     arrival_rows,
                     arrival_slots,
+                    int(np.searchsorted(arrival_rows, first)),
                     second,
                     row_bytes,
+                    STREAMED,
                 )
         return True
 

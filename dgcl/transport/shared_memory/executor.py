@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from dgcl.kernels.copies import write_bytes
-from dgcl.kernels.rows import sum_rows
+from dgcl.kernels.rows import STREAMED, sum_rows
 from dgcl.transport.shared_memory.abort_guard import AbortGuard
 from dgcl.transport.shared_memory.calls import CallRunner
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
@@ -96,6 +96,7 @@ class Runtime(CallRunner):
                 0,
                 arrivals.address,
                 row_type.row_bytes,
+                STREAMED,
             )
             self.pool.release(arrivals)
             self.record(call)

@@ -38,14 +38,17 @@ class Stepper:
 
     def _advance(self, call: Call, patience: Patience, chosen: int = ALL) -> int:
         task, row_type = call.task, call.row_type
+        row_bytes = row_type.row_bytes
         status: int = advance(
-            task.verb,
-            call.number,
-            self._num_stages,
-            call.tag,
-            row_type.row_bytes,
-            row_type.sum_code,
-            task.streamed_from(row_type.row_bytes),
+            (
+                task.verb,
+                call.number,
+                self._num_stages,
+                call.tag,
+                row_bytes,
+                row_type.sum_code,
+                task.streamed_from(row_bytes),
+            ),
             call.buffers,
             task.sends,
             task.receives,
@@ -61,6 +64,7 @@ class Stepper:
             task.times,
             patience,
             task.yields,
+            task.scratch,
             chosen,
         )
         return status

@@ -14,7 +14,7 @@ from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory.caches import last_level_cache
 from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.engine import FOLD
+from dgcl.transport.shared_memory.engine import FOLD, SCRATCH_WORDS
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.row_types import RowType
 
@@ -121,7 +121,8 @@ class Task:
         self._rows_on_host = int(schedule.send_count.sum()) * (program.world_size - len(peers.remote))
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)
-        self.where = np.zeros(4, np.int64)
+        self.where = np.zeros(2, np.int64)
+        self.scratch = np.zeros(SCRATCH_WORDS + program.world_size, np.int64)
         self.yields = np.zeros(2, np.int64)
         self.times = np.zeros((0, 2), np.int64)
         self.span = (0, 0)

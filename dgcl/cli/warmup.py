@@ -1,0 +1,79 @@
+"""``dgcl warmup``: compile what jobs usually need, so that the first one does not wait for it."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from typing import Any
+
+from dgcl.cli.errors import CliError
+
+_PARTS = ("exchange", "planner")
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command."""
+    parser = verbs.add_parser(
+        name,
+        help="compile the kernels for this machine, once, after installing",
+        description="Compile what most jobs need and keep it on disk: by default the code of the exchange and that of"
+        " the planner, side by side. What is there already is only loaded. Without this the first job on a machine"
+        " does it.",
+    )
+    parser.add_argument("part", nargs="?", choices=_PARTS, help="one of the two, in this process")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    begin = time.perf_counter()
+    if args.part is not None:
+        {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
+        print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
+        return 0
+    # In processes of their own: numba compiles on one core at a time.
+    running = [subprocess.Popen([sys.executable, "-m", "dgcl", "warmup", part]) for part in _PARTS]
+    try:
+        worst = max(process.wait() for process in running)
+    finally:
+        for process in running:
+            process.kill()
+    if worst:
+        raise CliError("a part could not be compiled, see above", status=1)
+    return 0
+
+
+def _warm_exchange() -> None:
+    """From a graph to rows that have been exchanged, on two ranks."""
+    import numpy as np
+    import torch
+
+    import dgcl
+    from dgcl.graph import as_graph
+    from dgcl.transport import kernels
+
+    kernels.prepare()
+    graph = as_graph(np.random.default_rng(0).integers(0, 60, (2, 300)))
+
+    def exchange() -> None:
+        comm = dgcl.build_comm_info(graph, "uniform")
+        comm.fold(comm.expand(torch.ones(comm.num_owned, 1)))
+
+    dgcl.launch(exchange, 2)
+
+
+def _warm_planner() -> None:
+    """Plans and their simulation, on one machine and on four."""
+    from dgcl.planner import PlanOptions
+    from dgcl.planner.methods import make_plan
+    from dgcl.planner.simulator.simulate import simulate
+    from dgcl.planner.synthetic import synthetic_relation
+    from dgcl.topology import resolve_topology
+
+    for machine, ranks in (("dgx1", 8), ("dgx1x4", 32)):
+        relation = synthetic_relation("web-google", ranks, scale=0.002)
+        for method in ("spst", "auto"):
+            simulate(
+                make_plan(relation, resolve_topology(machine, ranks), method, PlanOptions(time_limit=10))
+            )

@@ -1,0 +1,98 @@
+"""``@compiled``: numba's ``njit`` with a disk cache that several ranks share and that notices every change.
+
+The one way in which cached machine code is made, for :mod:`dgcl.kernels`, :mod:`dgcl.planner` and :mod:`dgcl` alike.
+It lives here because compiling is what this folder is about; the planner may import this one file of it.
+
+What numba's own cache lacks:
+
+- **Freshness.** Numba stamps a cached function with the hash of its own file. What was inlined into it from other
+  files would go on running after an upgrade that left the caller's file as it was. Here the stamp covers the file,
+  those of all compiled functions that it imports (and theirs), and the values of the constants that it imports.
+- **One compiler at a time.** Ranks start together and need the same kernels. The first one locks a file beside the
+  cache entry and compiles; the others wait and load. The kernel of the operating system releases the lock of a process
+  that dies, so nobody waits for the dead, and who waits hears Ctrl-C.
+- **Read-only places.** Entries are read from every folder of :func:`cache_folders` and written to the first that takes
+  them. Where none does, the code stays in memory.
+- **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
+  anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
+
+Numba offers no public way to any of this; tests hold that what is used here works.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any, ParamSpec, TypeVar, overload
+
+from numba import njit
+from numba.core import sigutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+
+from dgcl.kernels.kernel_cache import KernelCache
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_Function = Callable[_Arguments, _Result]
+
+
+@overload
+def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
+@overload
+def compiled(
+    signature: Any, /
+) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
+def compiled(what: Any, /) -> Any:
+    """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
+
+    As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
+    """
+    if isinstance(what, FunctionType):
+        return _decorated(what, None)
+    return functools.partial(_decorated, signature=what)
+
+
+def compile_all(*modules: ModuleType) -> None:
+    """Compile, or load, every function of ``modules`` that says its signature."""
+    for module in modules:
+        for value in list(vars(module).values()):
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__:
+                signature = getattr(value, "only_signature", None)
+                if signature is not None:
+                    value.compile(signature)
+
+
+def _decorated(function: Callable[..., Any], signature: Any) -> Any:
+    dispatcher = njit(nogil=True)(function)
+    dispatcher._cache = cache = KernelCache(function)
+    dispatcher.only_signature = signature
+    compile_one = dispatcher.compile
+
+    def compile(wanted: Any) -> Any:
+        with global_compiler_lock:
+            if (
+                signature is not None and dispatcher.overloads
+            ):  # another thread was first, and closed the list
+                return next(iter(dispatcher.overloads.values())).entry_point
+            try:
+                entry = compile_one(wanted if signature is None else signature)
+            finally:
+                cache.unlock()
+            if signature is not None:
+                dispatcher.disable_compile()
+        return entry
+
+    def compile_for_arguments(*arguments: Any) -> Any:
+        entry = dispatcher.compile(signature)
+        declared = sigutils.normalize_signature(signature)[0]
+        given = [dispatcher.typeof_pyval(argument) for argument in arguments]
+        if any(dispatcher.typingctx.can_convert(*pair) is None for pair in zip(given, declared, strict=True)):
+            raise TypeError(f"{function.__name__} takes {declared} (got {given})")
+        return entry
+
+    dispatcher.compile = compile
+    if signature is not None:
+        dispatcher._compile_for_args = compile_for_arguments
+    return dispatcher

@@ -1,0 +1,69 @@
+"""Cached machine code is fresh, is compiled once, and is kept where there is room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CALLEE = "from dgcl.kernels.compiled import compiled\n\nSCALE = {}\n\n@compiled\ndef part(n):\n    return SCALE * n\n"
+CALLER = "from probe.callee import {}\nfrom dgcl.kernels.compiled import compiled\n\n@compiled\ndef total(n):\n    return {}\n"
+
+
+def run(code: str, **environment: str) -> str:
+    """What a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [("part", "part(n) + part(n)"), ("SCALE", "SCALE * n * 2")],
+    ids=["function", "constant"],
+)
+def test_what_is_compiled_in_from_another_file_counts(tmp_path: Path, name: str, body: str) -> None:
+    package = tmp_path / "probe"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "caller.py").write_text(CALLER.format(name, body))
+    outputs = []
+    for factor in (1, 10):
+        (package / "callee.py").write_text(CALLEE.format(factor))
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom probe.caller import total\nprint(total(3))"
+        outputs.append(run(code))
+    assert outputs == ["6", "60"]
+
+
+FLOATS = """
+import sys
+from numba.core import typed_passes, types
+from dgcl.kernels import rows
+from dgcl.kernels.compiled import compile_all
+from dgcl.transport import kernels
+seen = set()
+lower = typed_passes.NativeLowering.run_pass
+def watched(self, state):
+    if any(isinstance(kind, types.Float) for kind in state.typemap.values()):
+        seen.add(state.func_id.func_qualname)
+    return lower(self, state)
+typed_passes.NativeLowering.run_pass = watched
+kernels.prepare()
+assert rows.sum_rows.overloads
+print(*sorted(seen))
+"""
+
+
+def test_no_address_becomes_a_float(tmp_path: Path) -> None:
+    """Numba makes a float64 of a signed and an unsigned integer, which is exact below 2**53 only."""
+    assert run(FLOATS, NUMBA_CACHE_DIR=str(tmp_path)) == "_sum_16bit"
