@@ -13,9 +13,14 @@
  *   - when a call returns, its buffer holds exactly this call's rows (assert RESULT), and a result stays what it was until it is
  *     dropped (assert KEPT).
  *
- * Parameters (-D): N ranks, K stages (< N), CALLS calls, B buffers per rank (>= 2 lets a result live through the next call).
+ * Two programs: calls with an even number run one of K2 stages, calls with an odd number one of K stages, on the same lines and
+ * counters. The counters count the stages of the longer one in every call, so that they grow with every call whatever it runs.
+ *
+ * Parameters (-D): N ranks, K stages (< N), K2 stages of the other program (<= K; K if not given), CALLS calls, B buffers per rank
+ * (>= 2 lets a result live through the next call).
  * MUTANT breaks the protocol in one place, to show that the checks bite: 1 the call number published before the buffer, 2 done set
- * before the row is written, 3 a relay that does not wait for its row, 4 a call that returns before its last row has come.
+ * before the row is written, 3 a relay that does not wait for its row, 4 a call that returns before its last row has come, 5 done
+ * that counts the stages of the program of its own call instead of those of the longest (it bites where K2 < K).
  */
 #ifndef N
 #define N 3
@@ -23,6 +28,10 @@
 #ifndef K
 #define K 2
 #endif
+#ifndef K2
+#define K2 K
+#endif
+#define STAGES(c) ((c) % 2 == 0 -> K2 : K)
 #ifndef CALLS
 #define CALLS 3
 #endif
@@ -38,6 +47,11 @@
 #define NEXT(r) (((r) + 1) % N)
 #define ROW(r, b, k) rows[((r) * B + (b)) * K + (k)]
 #define FREE 0
+#if MUTANT == 5
+#define DONE(c, s) ((c) * STAGES(c) + (s) + 1)
+#else
+#define DONE(c, s) ((c) * K + (s) + 1)
+#endif
 
 byte ready_call[N];            /* the line that rank r shows to PREV(r), its only writer */
 byte ready_buffer[N];
@@ -70,13 +84,13 @@ proctype Rank(byte me) {
 #endif
         sent = 0; received = 0;
         do
-        :: received < K && done[PREV(me)] >= call * K + received + 1 ->
+        :: received < STAGES(call) && done[PREV(me)] >= DONE(call, received) ->
             assert(ROW(me, buffer, received) == call);            /* COMPLETE: done was seen, so the row is there */
             received++
 #if MUTANT == 3
-        :: sent < K && ready_call[NEXT(me)] >= call ->
+        :: sent < STAGES(call) && ready_call[NEXT(me)] >= call ->
 #else
-        :: sent < K && sent <= received && ready_call[NEXT(me)] >= call ->
+        :: sent < STAGES(call) && sent <= received && ready_call[NEXT(me)] >= call ->
 #endif
             assert(ready_call[NEXT(me)] == call);
             peer_buffer = ready_buffer[NEXT(me)];
@@ -86,24 +100,24 @@ proctype Rank(byte me) {
             fi;
             assert(owner[NEXT(me) * B + peer_buffer] == call);    /* OWN */
 #if MUTANT == 2
-            done[me] = call * K + sent + 1;
+            done[me] = DONE(call, sent);
             ROW(NEXT(me), peer_buffer, sent) = call;
 #else
             ROW(NEXT(me), peer_buffer, sent) = call;
-            done[me] = call * K + sent + 1;
+            done[me] = DONE(call, sent);
 #endif
             sent++
 #if MUTANT == 4
-        :: sent == K -> break
+        :: sent == STAGES(call) -> break
 #else
-        :: sent == K && received == K -> break
+        :: sent == STAGES(call) && received == STAGES(call) -> break
 #endif
         od;
         /* The call returns; its buffer is now the program's result. */
         atomic {
             k = 0;
             do
-            :: k < K -> assert(ROW(me, buffer, k) == call); k++   /* RESULT */
+            :: k < STAGES(call) -> assert(ROW(me, buffer, k) == call); k++   /* RESULT */
             :: else -> break
             od;
             k = 0;
@@ -114,7 +128,7 @@ proctype Rank(byte me) {
             atomic {
                 k = 0;
                 do
-                :: k < K -> assert(ROW(me, kept, k) == kept_call); k++   /* KEPT */
+                :: k < STAGES(kept_call) -> assert(ROW(me, kept, k) == kept_call); k++   /* KEPT */
                 :: else -> break
                 od;
                 k = 0;

@@ -156,6 +156,7 @@ def test_the_program(ranks: list[str]) -> None:
     command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--check", "--epochs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr
     assert "equal to 1 rank: yes" in done.stdout
     assert done.stdout.count("equal to") == 1  # one rank prints
     assert "plan " in done.stdout
@@ -173,6 +174,7 @@ def train_on_file(name: str, num_ranks: int, *options: str) -> str:
     command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--graph", str(path), "--check", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr
     assert "equal to 1 rank: yes" in done.stdout
     return done.stdout
 

@@ -95,8 +95,8 @@ class _InUse:
     block: Block
     streams: set[int] = field(default_factory=set)
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting():
             self.pool.give_back(self.block, self.streams)
 
 

@@ -18,11 +18,19 @@ aligned, written once per event with release order and read with acquire order (
        ...     done[P]    one line per peer that this rank writes to: a sequence number
        ...     bell       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
 
-A *ready* line says "call n may be written": the call number last, so that who sees it sees the rest. A *done*
-line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
+A *ready* line says "call n may be written": the call number is written last, so a rank that sees it sees the rest. A
+*done* line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
 to that stage of that call. Calls are numbered from 1 and nothing is ever reset, so a stale flag cannot be
 mistaken for a fresh one. A rank publishes ready for call n + 1 only after it has seen every done of call n,
 by which time its senders have read the line of call n.
+
+A communicator may execute several programs, whose numbers of stages differ. K is the largest number of stages of any
+of them, the same on every rank. Nothing else of the protocol depends on which program a call executes: a program
+with fewer stages leaves out the last values of its call, so every done line still grows with every call that uses it,
+and no value of call n reaches ``(n + 1) * K + 1``, the first one of call n + 1. With the number of stages of the call's
+own program instead, a short call could end below what a long one before it has left, which would be taken for its
+done. All ranks make the calls in one order, and the tag names the exchange, so the ranks of a call execute one program
+(model: docs/protocol/exchange.pml).
 
 *call* and *tags* are for a rank that waits in vain: a peer that makes another call than it does may well have
 no ready line for it. The tag of call n stays until call n + 2 begins, so who reads n before and after a tag

@@ -18,6 +18,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,8 +105,9 @@ class SegmentFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()  # of a set-up that failed halfway
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting():  # at exit the process gives up its files, and modules may be torn down
+            self.close()  # of a set-up that failed halfway
 
 
 class PeerFile:
@@ -132,5 +135,6 @@ class PeerFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()  # of a set-up that failed halfway
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting():  # at exit the process gives up its files, and modules may be torn down
+            self.close()  # of a set-up that failed halfway

@@ -45,6 +45,19 @@ def test_the_protocol_holds(ranks: int, stages: int, states: int, tmp_path: Path
     assert visited == states
 
 
+def test_two_programs_of_different_numbers_of_stages_hold(tmp_path: Path) -> None:
+    """Calls of two stages and of one take turns; done flags count two in both."""
+    errors, visited, said = check(tmp_path, N=3, K=2, K2=1, CALLS=3, B=2)
+    assert errors == 0, said
+    assert visited == 472787
+
+
+def test_flags_that_count_the_stages_of_their_own_program_are_found(tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, N=3, K=2, K2=1, CALLS=3, B=2, MUTANT=5)
+    assert errors > 0, said
+    assert re.search(r"assertion violated .*rows", said), said
+
+
 @pytest.mark.parametrize(
     ("mutant", "assertion"),
     [(1, "owner"), (2, "rows"), (3, "rows|sent"), (4, "rows|end state|owner")],
