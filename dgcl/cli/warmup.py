@@ -23,7 +23,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " does it.",
     )
     parser.add_argument("part", nargs="?", choices=_PARTS, help="one of the two, in this process")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, prog=parser.prog)
 
 
 def _run(args: argparse.Namespace) -> int:
