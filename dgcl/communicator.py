@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -369,6 +370,11 @@ class Communicator(Handle):
         """
         before, self.transport = self.transport, transport
         return before
+
+    def use_exchange(self, transport: Transport) -> None:
+        """As :meth:`use_transport`, by the name of the version before."""
+        warnings.warn("use_exchange is now use_transport", DeprecationWarning, stacklevel=2)
+        self.use_transport(transport)
 
     def synchronize(self) -> None:
         """Wait until the current stream's work is done, and raise what went wrong between ranks in it.

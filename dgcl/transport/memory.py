@@ -7,6 +7,7 @@ exist is taken through the calls of a few training steps, and holds at the end w
 from __future__ import annotations
 
 import mmap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -53,6 +54,12 @@ class MemoryReport:
     def total(self) -> int:
         """Tables, control page and pool."""
         return self.tables + self.control_page + self.pool
+
+    def __getattr__(self, name: str) -> int:
+        if name == "board":  # the name of the version before
+            warnings.warn("MemoryReport.board is now control_page", DeprecationWarning, stacklevel=2)
+            return self.control_page
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 class _NoMemory:
