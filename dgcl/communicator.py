@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -87,8 +87,6 @@ class Communicator(Handle):
         self._dropout_calls = 0
         self.feature_dtype: torch.dtype | None = None
         self._number = ops.register_communicator(self)
-        # Not a __del__, which may run when the interpreter has torn down what it needs.
-        weakref.finalize(self, transport.close).atexit = False
 
     # What is where.
 
@@ -394,6 +392,11 @@ class Communicator(Handle):
     def fail(self, reason: str) -> None:
         """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
         self.transport.fail(CommError(f"rank {self.rank}: {reason}"))
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        # No weakref.finalize: it would keep the transport, and a recorder of calls there may refer to this object.
+        if not exiting() and "transport" in self.__dict__:
+            self.transport.close()
 
     def __repr__(self) -> str:
         rows = f"{self.num_owned} owned and {self.num_halo} halo rows"
