@@ -1,0 +1,108 @@
+"""One word for one thing, and the field's word: private names of earlier versions stay out of code and prose.
+
+The glossary is in docs/developing.md. Names are split at underscores and capitals; ordinary English that only looks like
+one of these words in prose (a turn, a card of a network) is left alone.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Not in any identifier or file name: the word, and what the field calls it.
+NAMES = {
+    "bell": "futex, wake",
+    "bells": "futex, wake",
+    "nap": "sleep",
+    "naps": "sleeps",
+    "patience": "wait policy",
+    "lookout": "failure detector",
+    "commitment": "abort guard",
+    "stepper": "progress engine",
+    "sibling": "other communicator",
+    "siblings": "other communicators",
+    "farewell": "abort reason",
+    "farewells": "abort reasons",
+    "meeting": "rendezvous",
+    "meetings": "rendezvous",
+    "ticket": "token of a rendezvous",
+    "tickets": "tokens of a rendezvous",
+    "mixture": "restricted master problem",
+    "mixtures": "restricted master problem",
+    "dealing": "flow decomposition",
+    "journey": "path of a flow decomposition",
+    "journeys": "paths of a flow decomposition",
+    "rehang": "re-parent",
+    "alike": "aggregated problem",
+    "felled": "removed",
+    "rent": "dual of a block",
+    "dear": "expensive",
+    "dearer": "more expensive",
+    "dearest": "most expensive",
+    "lap": "sample",
+    "laps": "samples",
+    "contender": "candidate",
+    "contenders": "candidates",
+}
+#: Not in any comment, docstring or page either.
+PROSE = re.compile(r"\b(bells?|lookout|farewells?|rehang\w*|felled|siblings?|contenders?|journeys?)\b", re.IGNORECASE)
+#: Where the list itself stands, and history.
+EXCEPT = {"tests/test_words.py", "CHANGELOG.md"}
+
+PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def tracked(*suffixes: str) -> list[str]:
+    """Files of the repository, those that git does not know yet included."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return [name for name in listed if name.endswith(suffixes) and (ROOT / name).is_file() and name not in EXCEPT]
+
+
+def private_names(code: str) -> set[str]:
+    """Identifiers of a source with a part that is on the list."""
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    names = {token.string for token in tokens if token.type == tokenize.NAME}
+    return {name for name in names if any(part.lower() in NAMES for part in PARTS.findall(name))}
+
+
+def private_prose(code: str) -> list[str]:
+    """Lines with a word that has no ordinary meaning here."""
+    return [line.strip() for line in code.splitlines() if PROSE.search(line)]
+
+
+@pytest.mark.parametrize("name", ["ring_bell", "_Lookout", "own_bells", "napTime", "say_farewell"])
+def test_the_list_sees_a_private_name(name: str) -> None:
+    assert private_names(f"{name} = 1") == {name}
+
+
+@pytest.mark.parametrize("name", ["turn", "network_card", "label", "turns_left", "appearance", "tenant"])
+def test_ordinary_names_pass(name: str) -> None:
+    assert not private_names(f"{name} = 1")
+
+
+def test_names() -> None:
+    found = {name: private_names((ROOT / name).read_text()) for name in tracked(".py", ".pyi")}
+    assert not {name: sorted(names) for name, names in found.items() if names}
+
+
+def test_file_names() -> None:
+    names = tracked(".py", ".pyi", ".md", ".c", ".pml")
+    assert not [n for n in names if any(part.lower() in NAMES for part in PARTS.findall(n))]
+
+
+def test_prose() -> None:
+    found = {name: private_prose((ROOT / name).read_text()) for name in tracked(".py", ".pyi", ".md", ".pml", ".c")}
+    assert not {name: lines for name, lines in found.items() if lines}
