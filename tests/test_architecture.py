@@ -264,3 +264,83 @@ def test_import_is_light(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
+
+
+#: The folders and modules of dgcl/ in the order of the data's way; what stands in one line may import each other.
+ORDER = (
+    ("__init__", "errors"),
+    ("graph",),
+    ("partition",),
+    ("relation",),
+    ("program",),
+    ("ranks",),
+    ("workers", "replication"),
+    ("prepare",),
+    ("transport",),
+    ("autograd", "communicator", "frameworks", "nn", "options", "build", "api"),
+    ("bench",),
+    ("calibration",),
+    ("cli", "__main__"),
+)
+LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "dgcl" else ("dgcl", *parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """For each of our files those that it imports, wherever the import stands."""
+    files = {module_name(path): path for folder in FOLDERS for path in sources(folder)}
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found = set()
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {name if name in files else node.module for name in names}
+        graph[module] = (found & files.keys()) - {module}
+    return graph
+
+
+def wrong_way(graph: dict[str, set[str]]) -> list[str]:
+    """Imports of a folder of dgcl/ that comes later on the data's way."""
+    found = []
+    for module, imports in graph.items():
+        for other in imports:
+            here, there = (name.split(".")[1] if "." in name else "__init__" for name in (module, other))
+            if here in LEVEL and there in LEVEL and LEVEL[there] > LEVEL[here]:
+                found.append(f"{module} -> {other}")
+    return sorted(found)
+
+
+def test_circles_and_wrong_ways_are_seen() -> None:
+    import networkx
+
+    circle = networkx.DiGraph({"dgcl.a": {"dgcl.b"}, "dgcl.b": {"dgcl.a"}})
+    assert not networkx.is_directed_acyclic_graph(circle)
+    assert wrong_way({"dgcl.graph.csr": {"dgcl.bench.folds"}}) == ["dgcl.graph.csr -> dgcl.bench.folds"]
+    assert not wrong_way({"dgcl.bench.folds": {"dgcl.graph.csr", "dgcl.kernels.rows"}})
+
+
+def test_no_file_is_on_a_circle_of_imports() -> None:
+    import networkx
+
+    components = networkx.strongly_connected_components(networkx.DiGraph(import_graph()))
+    assert not [sorted(files) for files in components if len(files) > 1]
+
+
+def test_folders_follow_the_way_of_the_data() -> None:
+    graph = import_graph()
+    assert {name.split(".")[1] for name in graph if name.count(".") > 0} <= {*LEVEL, *LINKED}, (
+        "name it in ORDER"
+    )
+    assert not wrong_way(graph)
+
+
+def test_the_root_is_small() -> None:
+    assert len(list((ROOT / "dgcl").glob("*.py"))) <= 8

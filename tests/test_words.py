@@ -52,7 +52,9 @@ NAMES = {
     "contenders": "candidates",
 }
 #: Not in any comment, docstring or page either.
-PROSE = re.compile(r"\b(bells?|lookout|farewells?|rehang\w*|felled|siblings?|contenders?|journeys?)\b", re.IGNORECASE)
+PROSE = re.compile(
+    r"\b(bells?|lookout|farewells?|rehang\w*|felled|siblings?|contenders?|journeys?)\b", re.IGNORECASE
+)
 #: Where the list itself stands, and history.
 EXCEPT = {"tests/test_words.py", "CHANGELOG.md"}
 
@@ -68,7 +70,9 @@ def tracked(*suffixes: str) -> list[str]:
         text=True,
         check=True,
     ).stdout.splitlines()
-    return [name for name in listed if name.endswith(suffixes) and (ROOT / name).is_file() and name not in EXCEPT]
+    return [
+        name for name in listed if name.endswith(suffixes) and (ROOT / name).is_file() and name not in EXCEPT
+    ]
 
 
 def private_names(code: str) -> set[str]:
@@ -104,5 +108,7 @@ def test_file_names() -> None:
 
 
 def test_prose() -> None:
-    found = {name: private_prose((ROOT / name).read_text()) for name in tracked(".py", ".pyi", ".md", ".pml", ".c")}
+    found = {
+        name: private_prose((ROOT / name).read_text()) for name in tracked(".py", ".pyi", ".md", ".pml", ".c")
+    }
     assert not {name: lines for name, lines in found.items() if lines}
