@@ -1,15 +1,15 @@
-/* The bell of dgcl/kernels/bells.py, for the model checker SPIN: no ring is lost.
+/* The futex wake-up of dgcl/kernels/futex.py, for the model checker SPIN: no wake-up is lost.
  *
- * R ringers each raise a counter of their own CALLS times; one sleeper waits for all of them to reach 1, then 2, and so on, and
- * sleeps on its bell in between. Naps do not end by themselves here, so a lost ring is a sleeper that never wakes: an invalid end
+ * R wakers each raise a counter of their own CALLS times; one sleeper waits for all of them to reach 1, then 2, and so on, and
+ * sleeps on its word in between. Sleeps do not end by themselves here, so a lost wake-up is a sleeper that never wakes: an invalid end
  * state.
  *
  * Every store goes into its writer's store buffer first, and from there into memory, in order but at any time: that is what x86
  * does, and what release stores do on Arm. A fence waits until the buffer is empty. Loads of a word that lies in one's own buffer do
- * not occur. The kernel compares the bell and lets the sleeper sleep in one step, against the step that wakes it.
+ * not occur. The kernel compares the word and lets the sleeper sleep in one step, against the step that wakes it.
  *
- * MUTANT breaks it in one place: 1 a ringer without its fence, 2 a sleeper without its fence, 3 a sleeper that does not look at the
- * flags once more after it has set the bell, 4 a ringer that wakes the sleeper but leaves the bell as it is.
+ * MUTANT breaks it in one place: 1 a waker without its fence, 2 a sleeper without its fence, 3 a sleeper that does not look at the
+ * flags once more after it has set the word, 4 a waker that wakes the sleeper but leaves the word as it is.
  */
 #ifndef R
 #define R 2
@@ -21,9 +21,9 @@
 #define MUTANT 0
 #endif
 
-#define BELL 255
+#define WORD 255
 byte flags[R];
-byte bell;
+byte waiting;
 bool asleep;
 byte over;                                     /* processes that have ended */
 
@@ -34,14 +34,14 @@ proctype Memory(byte owner) {                  /* empties one store buffer */
     do
     :: atomic { buffer[owner] ? word, value ->
            if
-           :: word == BELL -> bell = value
+           :: word == WORD -> waiting = value
            :: else -> flags[word] = value
            fi }
     :: over == R + 1 && empty(buffer[owner]) -> break
     od
 }
 
-proctype Ringer(byte me) {
+proctype Waker(byte me) {
     byte call = 1, seen;
     do
     :: call <= CALLS ->
@@ -49,11 +49,11 @@ proctype Ringer(byte me) {
 #if MUTANT != 1
         empty(buffer[me]);
 #endif
-        seen = bell;
+        seen = waiting;
         if
         :: seen == 1 ->
 #if MUTANT != 4
-            buffer[me] ! BELL, 0;
+            buffer[me] ! WORD, 0;
             empty(buffer[me]);                 /* the system call that follows is a fence */
 #endif
             asleep = false
@@ -73,7 +73,7 @@ proctype Sleeper() {
         do
         :: i < R && flags[i] >= call -> i++
         :: i < R && flags[i] < call ->
-            buffer[R] ! BELL, 1;
+            buffer[R] ! WORD, 1;
 #if MUTANT != 2
             empty(buffer[R]);
 #endif
@@ -84,16 +84,16 @@ proctype Sleeper() {
 #endif
                 atomic {
                     if
-                    :: bell == 1 -> asleep = true
-                    :: bell != 1 && nempty(buffer[R]) -> asleep = true   /* one's own store is seen at once */
-                    :: bell != 1 && empty(buffer[R])
+                    :: waiting == 1 -> asleep = true
+                    :: waiting != 1 && nempty(buffer[R]) -> asleep = true   /* one's own store is seen at once */
+                    :: waiting != 1 && empty(buffer[R])
                     fi
                 }
                 !asleep;
 #if MUTANT != 3
             fi;
 #endif
-            buffer[R] ! BELL, 0
+            buffer[R] ! WORD, 0
         :: i == R -> break
         od;
         call++
@@ -107,7 +107,7 @@ init {
     atomic {
         i = 0;
         do
-        :: i < R -> run Ringer(i); run Memory(i); i++
+        :: i < R -> run Waker(i); run Memory(i); i++
         :: else -> break
         od;
         run Sleeper();

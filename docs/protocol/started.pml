@@ -44,7 +44,7 @@ bool first[2 * N];             /* ghost: rank r waited in call c before it began
 #endif
 
 inline look(c) {
-    /* As Lookout._elsewhere, once for a peer of the rank's choice; each read is a step. */
+    /* As FailureDetector, asked whether the peer is elsewhere, once for a peer of the rank's choice; each read is a step. */
     stuck[AT(c, me)] = true;
     if
     :: !begun[AT(1 - c, me)] ->

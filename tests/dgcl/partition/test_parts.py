@@ -122,7 +122,7 @@ def test_vertex_weights_are_balanced(tolerance: float) -> None:
     assert np.bincount(part, weights=weights).max() <= (1 + tolerance) * weights.sum() / 4 + 9
 
 
-def test_weights_of_nothing_weigh_alike() -> None:
+def test_weights_of_nothing_are_equal() -> None:
     graph = as_graph(np.random.default_rng(0).integers(0, 400, (2, 2000)), num_nodes=400)
     part = partition_graph(graph, 4, vertex_weights=np.zeros(400, int))
     np.testing.assert_array_equal(part, partition_graph(graph, 4))

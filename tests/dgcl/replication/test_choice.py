@@ -23,7 +23,7 @@ from tests.dgcl.replication.machines import LAYOUTS, machines
 ROOT = Path(__file__).resolve().parents[3]
 GRAPH = as_graph(np.random.default_rng(8).integers(0, 200, (2, 300)), num_nodes=200)
 PART = np.arange(200) * 4 // 200
-CHEAP, SOME, DEAR = (Work(seconds, seconds) for seconds in (1e-12, 1e-8, 1e-6))
+CHEAP, SOME, EXPENSIVE = (Work(seconds, seconds) for seconds in (1e-12, 1e-8, 1e-6))
 
 
 def shares_with(
@@ -47,7 +47,7 @@ def layer_seconds(shares: list[Share], work: Work) -> float:
 
 @pytest.mark.parametrize(
     ("network", "work", "replicates"),
-    [(0.001, CHEAP, True), (1000.0, SOME, False), (0.001, DEAR, True), (10.0, DEAR, False)],
+    [(0.001, CHEAP, True), (1000.0, SOME, False), (0.001, EXPENSIVE, True), (10.0, EXPENSIVE, False)],
 )
 def test_auto_takes_what_is_faster(network: float, work: Work, replicates: bool) -> None:
     found = shares_with("auto", network, work)

@@ -1,4 +1,4 @@
-"""The Promela models of the protocol, of its bells and of started exchanges, checked by SPIN: they hold, and each way
+"""The Promela models of the protocol, of its wake-ups and of started exchanges, checked by SPIN: they hold, and each way
 of breaking them is found."""
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path: Path)
     assert re.search(rf"assertion violated .*({assertion})|invalid end state", said), said
 
 
-def test_no_ring_of_a_bell_is_lost(tmp_path: Path) -> None:
-    errors, visited, said = check(tmp_path, "bell.pml", R=2, CALLS=3)
+def test_no_wake_up_is_lost(tmp_path: Path) -> None:
+    errors, visited, said = check(tmp_path, "futex.pml", R=2, CALLS=3)
     assert errors == 0, said
     assert visited == 129021
 
 
 @pytest.mark.parametrize(
-    "mutant", [1, 2, 3, 4], ids=["ringer's fence", "sleeper's fence", "second look", "bell left as it is"]
+    "mutant", [1, 2, 3, 4], ids=["waker's fence", "sleeper's fence", "second look", "word not cleared"]
 )
-def test_a_broken_bell_is_found(mutant: int, tmp_path: Path) -> None:
-    errors, _, said = check(tmp_path, "bell.pml", R=2, CALLS=2, MUTANT=mutant)
+def test_a_broken_wake_up_is_found(mutant: int, tmp_path: Path) -> None:
+    errors, _, said = check(tmp_path, "futex.pml", R=2, CALLS=2, MUTANT=mutant)
     assert errors > 0, said
     assert "invalid end state" in said
 

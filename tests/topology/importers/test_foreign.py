@@ -93,7 +93,7 @@ def test_more_gpus_than_any_machine_has() -> None:
         parse_topo_matrix("\t" + "\t".join(names) + "\n" + rows)
 
 
-def test_two_lines_may_begin_alike_by_chance() -> None:
+def test_two_lines_may_begin_equally_by_chance() -> None:
     refuse_foreign("node1: a\nnode1: b\n")
     with pytest.raises(ValueError, match="every line begins with 'node1:'"):
         refuse_foreign("node1: a\nnode1: b\nnode1: c\n")

@@ -61,7 +61,7 @@ def spaced(width: int) -> str:
         pytest.param("\n\n" + MATRIX + "\n\n", id="empty lines around"),
     ],
 )
-def test_layouts_are_read_alike(text: str) -> None:
+def test_layouts_read_the_same(text: str) -> None:
     text = text.replace("user@host:~$ \n", "$ \n")
     assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
 
