@@ -57,7 +57,7 @@ class Flags:
         self.file = SegmentFile()
         self.control_page = ControlPage.create(self.file, control.world_size)
         self.peers = Peers(control, self.file, self.control_page)
-        self._meetings = 0
+        self._barriers = 0
         others = [peer for peer in range(self.world_size) if peer != self.rank]
         self.wake_words = np.array([self.peers.control_pages[peer].wake_address for peer in others], np.int64)
         self._scratch = np.zeros(2, np.int64)
@@ -93,12 +93,12 @@ class Flags:
 
         Uses the posts, so barriers and other posts do not mix.
         """
-        self._meetings += 1
+        self._barriers += 1
         others = [peer for peer in range(self.world_size) if peer != self.rank]
         for peer in others:
-            self.post(peer, self._meetings)
+            self.post(peer, self._barriers)
         for peer in others:
-            self.wait_posted(peer, self.rank, self._meetings, "it has not come to the barrier")
+            self.wait_posted(peer, self.rank, self._barriers, "it has not come to the barrier")
 
     def close(self) -> None:
         """Leave. Idempotent, not collective."""

@@ -1,4 +1,4 @@
-"""What takes turns in a measurement: every exchange, plain copies, and replication's extra work.
+"""What a round measures: every exchange, plain copies, and replication's extra work.
 
 A lane runs a few calls of one verb, back to back between two readings of the clock, on inputs and into
 memory that it has prepared, and checks every element afterwards. Nothing outside the two readings counts: ranks
@@ -17,8 +17,8 @@ from torch import Tensor
 from dgcl.bench import patterns
 from dgcl.bench.copies import Copies
 from dgcl.bench.flags import Flags
+from dgcl.bench.rounds import EXPAND, FOLD, Sample
 from dgcl.bench.transports import Measured, RuntimeCalls
-from dgcl.bench.turns import EXPAND, FOLD, Lap
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class ExchangeLane:
     """Calls of an exchange, with rows that tell the vertex, the column and the iteration."""
 
-    def __init__(self, comm: Communicator, exchange: Measured, meeting: Flags) -> None:
-        self._comm, self._exchange, self._meeting = comm, exchange, meeting
+    def __init__(self, comm: Communicator, exchange: Measured, flags: Flags) -> None:
+        self._comm, self._exchange, self._flags = comm, exchange, flags
         self._owned = comm.owned_ids.numpy()
         self._local = np.concatenate([self._owned, comm.halo_ids.numpy()])
         # What an expand returns: all local rows, or halo rows alone.
@@ -41,7 +41,7 @@ class ExchangeLane:
         sizes = (len(self._owned), len(self._local))
         self._inputs = [[torch.empty(size, width, dtype=dtype) for _ in range(calls)] for size in sizes]
 
-    def run(self, verb: int, first: int, calls: int) -> Lap:
+    def run(self, verb: int, first: int, calls: int) -> Sample:
         """Fill, poison, meet, run, check."""
         inputs, exchange, rank, world = (
             self._inputs[verb],
@@ -58,12 +58,12 @@ class ExchangeLane:
         exchange.poison()
         call = exchange.expand if verb == EXPAND else exchange.fold
         results: list[Any] = []
-        self._meeting.barrier()
+        self._flags.barrier()
         begin = time.perf_counter_ns()
         for k in range(calls):
             results.append(call(inputs[k]))  # noqa: PERF401 (a list that is complete is not what is timed)
         end = time.perf_counter_ns()
-        self._meeting.barrier()
+        self._flags.barrier()
         wrong = 0
         for k, result in enumerate(results):
             found = exchange.finish(result) if isinstance(exchange, RuntimeCalls) else result
@@ -71,7 +71,7 @@ class ExchangeLane:
                 wrong += patterns.wrong_expand(found, self._returned, first + k)
             else:
                 wrong += patterns.wrong_fold(found, self._owned, self._holders, first + k, world)
-        return Lap(begin, end, wrong)
+        return Sample(begin, end, wrong)
 
 
 def _holders(comm: Communicator) -> np.ndarray:
@@ -90,8 +90,8 @@ def _holders(comm: Communicator) -> np.ndarray:
 class CopyLane:
     """Plain copies of as many bytes as an exchange writes on a rank, on average: ``rows`` rows."""
 
-    def __init__(self, comm: Communicator, rows: float, meeting: Flags) -> None:
-        self._control, self._meeting, self._timeout = comm.control, meeting, comm.timeout
+    def __init__(self, comm: Communicator, rows: float, flags: Flags) -> None:
+        self._control, self._flags, self._timeout = comm.control, flags, comm.timeout
         self._rows = rows
         self._copies: Copies | None = None
 
@@ -101,19 +101,19 @@ class CopyLane:
         num_bytes = round(self._rows * width * dtype.itemsize)
         self._copies = Copies(self._control, num_bytes, calls, self._timeout)
 
-    def run(self, verb: int, first: int, calls: int) -> Lap:
+    def run(self, verb: int, first: int, calls: int) -> Sample:
         """Both verbs write as many bytes, so a copy is a copy."""
         del verb, first
         copies = self._copies
         assert copies is not None
         copies.poison()
-        self._meeting.barrier()
+        self._flags.barrier()
         begin = time.perf_counter_ns()
         for k in range(calls):
             copies.run(k)
         end = time.perf_counter_ns()
-        self._meeting.barrier()
-        return Lap(begin, end, copies.wrong())
+        self._flags.barrier()
+        return Sample(begin, end, copies.wrong())
 
     def close(self) -> None:
         """Give the memory back."""
@@ -125,15 +125,15 @@ class CopyLane:
 class ReplicationLane:
     """What replication pays instead of communication: sums over the edges of all replicas.
 
-    A lap's time is that of the replicated graph's sums minus that of the rank's own graph's, never below 0.
+    A sample's time is that of the replicated graph's sums minus that of the rank's own graph's, never below 0.
     """
 
-    def __init__(self, replicated: Communicator, plain: Communicator, meeting: Flags) -> None:
+    def __init__(self, replicated: Communicator, plain: Communicator, flags: Flags) -> None:
         self._graphs = tuple(comm.local_graph("csr") for comm in (replicated, plain))
         self._ids = tuple(
             np.concatenate([comm.owned_ids.numpy(), comm.halo_ids.numpy()]) for comm in (replicated, plain)
         )
-        self._owned, self._meeting = plain.num_owned, meeting
+        self._owned, self._flags = plain.num_owned, flags
         self._shape: tuple[int, torch.dtype] = (1, torch.float32)
 
     def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
@@ -142,7 +142,7 @@ class ReplicationLane:
             raise ValueError(f"method 'replication' computes in float32 and float64 (got {dtype})")
         self._shape = (width, dtype)
 
-    def run(self, verb: int, first: int, calls: int) -> Lap:
+    def run(self, verb: int, first: int, calls: int) -> Sample:
         """Sum over both graphs; the sums of own vertices must be the same."""
         width, dtype = self._shape
         wrong, spent = 0, [0, 0]
@@ -152,7 +152,7 @@ class ReplicationLane:
                 x = torch.empty(len(ids), width, dtype=dtype)
                 patterns.fill_fold(x, ids, first + k, 0, 1 << 12)
                 x.requires_grad_(verb == FOLD)
-                self._meeting.barrier()
+                self._flags.barrier()
                 if verb == EXPAND:
                     begin = time.perf_counter_ns()
                     found = graph.sum(x)
@@ -164,4 +164,4 @@ class ReplicationLane:
                     spent[which] += time.perf_counter_ns() - begin
                 sums.append(found.detach()[: self._owned])
             wrong += int((sums[0] != sums[1]).sum())
-        return Lap(0, max(spent[0] - spent[1], 0), wrong)
+        return Sample(0, max(spent[0] - spent[1], 0), wrong)

@@ -17,9 +17,9 @@ from dgcl.bench.lanes import CopyLane, ExchangeLane, ReplicationLane
 from dgcl.bench.methods import build_comm_info
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
+from dgcl.bench.rounds import Candidate, World, measure_case
 from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, RuntimeCalls, calls_of
-from dgcl.bench.turns import Contender, World, measure_case
 from dgcl.planner.methods import METHODS as PLANNERS
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
@@ -28,7 +28,7 @@ from dgcl.replication import METHOD
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-LAP_BYTES = 64 << 20  # of results that are alive at once, on each rank
+SAMPLE_BYTES = 64 << 20  # of results that are alive at once, on each rank
 
 #: Ways to call "auto", or gloo, that are measured beside the methods that build_comm_info knows: without tensors;
 #: as models call it; and halo rows alone.
@@ -61,35 +61,35 @@ def measure(
         CommError: A rank is gone or late.
     """
     control = context.require_control()
-    meeting = Flags(control, settings.timeout)
+    flags = Flags(control, settings.timeout)
     ranks: list[RankInfo] = []
     lines: list[Line] = []
     trace = None
     try:
         for case in cases:
-            with _opened(case, settings, control, meeting) as world:
+            with _opened(case, settings, control, flags) as world:
                 if not ranks:
                     ranks = control.exchange(_describe(world.plain))
                     if control.rank == 0:
                         emit(ranks)
-                for line in measure_case(case, world, settings, control, LAP_BYTES):
+                for line in measure_case(case, world, settings, control, SAMPLE_BYTES):
                     lines.append(line)
                     emit(line)
                 if settings.trace and case is cases[-1]:
-                    trace = _record(world, max(case.widths), DTYPES[settings.dtype], control, meeting)
+                    trace = _record(world, max(case.widths), DTYPES[settings.dtype], control, flags)
     finally:
-        meeting.close()
+        flags.close()
     return Measurement(ranks, lines, trace) if control.rank == 0 else None
 
 
 def _record(
-    world: World, width: int, dtype: torch.dtype, control: Control, meeting: Flags
+    world: World, width: int, dtype: torch.dtype, control: Control, flags: Flags
 ) -> dict[str, Any] | None:
     """The trace of one exchange by the first planned method, on rank 0. Collective."""
-    comm = next((contender.comm for contender in world.contenders if contender.plan is not None), None)
+    comm = next((candidate.comm for candidate in world.candidates if candidate.plan is not None), None)
     if comm is None:
         raise ValueError("trace: none of the methods is a plan, and others are not recorded")
-    traces = control.gather(record_exchange(comm, width, dtype, meeting))
+    traces = control.gather(record_exchange(comm, width, dtype, flags))
     return None if traces is None else chrome_trace(traces)
 
 
@@ -105,7 +105,7 @@ def _describe(comm: Communicator) -> RankInfo:
 
 
 @contextmanager
-def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) -> Iterator[World]:
+def _opened(case: Case, settings: Settings, control: Control, flags: Flags) -> Iterator[World]:
     """A communicator and a lane for each method; all closed at the end."""
     problem = case.problem() if control.rank == 0 else None
     opened: list[Communicator] = []
@@ -125,7 +125,7 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         opened.append(comm)
         return comm
 
-    contenders: list[Contender] = []
+    candidates: list[Candidate] = []
     plain: Communicator | None = None  # the first one that holds no replicas
     for method in settings.methods:
         if method == "replication":
@@ -140,22 +140,22 @@ def _opened(case: Case, settings: Settings, control: Control, meeting: Flags) ->
         note = "" if fold == "sum" else f"fold {fold}"
         note = ", ".join(filter(None, [note, _replicas(comm, settings.layers) if replicated else ""]))
         exchange = call(comm)
-        lane = ExchangeLane(comm, exchange, meeting)
+        lane = ExchangeLane(comm, exchange, flags)
         halo_only = getattr(exchange, "halo_only", False)
-        contenders.append(Contender(method, lane, comm, planned, note, halo_only))
+        candidates.append(Candidate(method, lane, comm, planned, note, halo_only))
     plain = plain or build("direct", "sum")
     if "replication" in settings.methods:
-        contenders.append(_replication(build("replication", "sum"), plain, settings.layers, meeting))
+        candidates.append(_replication(build("replication", "sum"), plain, settings.layers, flags))
     name = control.broadcast(problem and problem.name)
     counts = control.exchange((plain.num_halo, plain.num_local))
     halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
-    for contender in contenders:
-        contender.rows = halo_rows if contender.halo_only else local_rows
-        if contender.plan is not None and contender.comm is not None and contender.comm.layout.is_replicated:
-            contender.rows = sum(control.exchange(contender.comm.num_local))
-    lanes = {n: CopyLane(plain, n / control.world_size, meeting) for n in {c.rows for c in contenders}}
-    copies = {n: Contender("copy", lane) for n, lane in sorted(lanes.items())}
-    yield World(name, contenders, plain, halo_rows, local_rows, copies)
+    for candidate in candidates:
+        candidate.rows = halo_rows if candidate.halo_only else local_rows
+        if candidate.plan is not None and candidate.comm is not None and candidate.comm.layout.is_replicated:
+            candidate.rows = sum(control.exchange(candidate.comm.num_local))
+    lanes = {n: CopyLane(plain, n / control.world_size, flags) for n in {c.rows for c in candidates}}
+    copies = {n: Candidate("copy", lane) for n, lane in sorted(lanes.items())}
+    yield World(name, candidates, plain, halo_rows, local_rows, copies)
     for plain_copies in lanes.values():
         plain_copies.close()
     for comm in opened:
@@ -169,6 +169,6 @@ def _replicas(comm: Communicator, layers: int) -> str:
     return f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
 
 
-def _replication(comm: Communicator, plain: Communicator, layers: int, meeting: Flags) -> Contender:
+def _replication(comm: Communicator, plain: Communicator, layers: int, flags: Flags) -> Candidate:
     note = f"{_replicas(comm, layers)}; the time is that of the additional sums"
-    return Contender("replication", ReplicationLane(comm, plain, meeting), note=note)
+    return Candidate("replication", ReplicationLane(comm, plain, flags), note=note)

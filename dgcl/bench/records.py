@@ -70,11 +70,11 @@ class Timing:
 
     Attributes:
         seconds: Mean time of a call.
-        best, median: Of the laps' means.
+        best, median: Of the samples' means.
         copy_seconds: Mean time of plain copies of as many bytes, in the same turns.
         wrong: Elements that were wrong, over all calls and ranks.
-        laps: Mean time of a call in each lap.
-        copy_laps: Likewise.
+        samples: Mean time of a call in each sample.
+        copy_samples: Likewise.
     """
 
     seconds: float
@@ -82,8 +82,8 @@ class Timing:
     median: float
     copy_seconds: float
     wrong: int
-    laps: list[float]
-    copy_laps: list[float]
+    samples: list[float]
+    copy_samples: list[float]
 
 
 @dataclass(frozen=True)

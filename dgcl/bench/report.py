@@ -109,7 +109,7 @@ class Fit:
 
 def fits(lines: Sequence[Line]) -> list[tuple[str, str, Fit]]:
     """For each planned method and verb of a run over fractions, measured against modelled time (the paper's
-    Figure 10). The median of the laps is what is fitted: one hiccup of the host is no property of the model.
+    Figure 10). The median of the samples is what is fitted: one hiccup of the host is no property of the model.
     """
     found = []
     for method in dict.fromkeys(line.method for line in lines):

@@ -39,19 +39,19 @@ class RankTrace:
     records: list[CallRecord]
 
 
-def record_exchange(comm: Communicator, width: int, dtype: torch.dtype, meeting: Flags) -> RankTrace:
+def record_exchange(comm: Communicator, width: int, dtype: torch.dtype, flags: Flags) -> RankTrace:
     """Record one allgather and its backward of rows of ``width`` elements, after a few that are not recorded.
     Collective."""
     records: list[CallRecord] = []
     rows = torch.zeros(comm.num_owned, width, dtype=dtype)
     transport = planned_transport(comm)
     gradient = torch.zeros(comm.num_local, width, dtype=dtype)
-    for lap in range(_WARMUP + 1):
-        if lap == _WARMUP:
+    for sample in range(_WARMUP + 1):
+        if sample == _WARMUP:
             transport.record_calls(records.append)
-        meeting.barrier()
+        flags.barrier()
         transport.expand(rows)
-        meeting.barrier()
+        flags.barrier()
         transport.fold(gradient)
     transport.record_calls(None)
     program = comm.exchanges["halo"].program

@@ -2,8 +2,8 @@
 
     python docs/benchmarks/performance.py [--data FOLDER] [--page docs/performance.md] [--quick]
 
-FOLDER holds web_google_scc.npz and ogbn_arxiv.npz (graph files). What is compared takes turns, lap by lap, and
-ratios are medians over laps, so that whatever else the host does hits both sides. Every element of every call
+FOLDER holds web_google_scc.npz and ogbn_arxiv.npz (graph files). What is compared takes turns, sample by sample, and
+ratios are medians over samples, so that whatever else the host does hits both sides. Every element of every call
 is verified; a wrong one ends the run with exit status 1 and no figures. They replace what stands between the
 markers of the page; beside this program lies their JSON twin.
 """
@@ -68,20 +68,24 @@ def on_ranks(paths: dict[str, Path], topology: Topology, quick: bool) -> dict[st
     def alltoall(rows: int, width: int) -> Case:
         return Case(functools.partial(from_pattern, "alltoall", world_size, rows), (width,))
 
-    def laps(number: int) -> int:
+    def samples(number: int) -> int:
         return 5 if quick else number
 
-    found: dict[str, Any] = {"small": run(("executor", "operator", "gloo"), [alltoall(1, 256)], laps(1000))}
+    found: dict[str, Any] = {
+        "small": run(("executor", "operator", "gloo"), [alltoall(1, 256)], samples(1000))
+    }
     if paths:
         whole = [Case(functools.partial(load_problem, path), (WIDTH,)) for path in paths.values()]
-        found["graphs"] = run(COMPARED, whole, laps(11)) + run(OTHERS, whole, 5)
+        found["graphs"] = run(COMPARED, whole, samples(11)) + run(OTHERS, whole, 5)
         found["folds"] = run(("auto", "auto+atomic", "auto+substages"), whole, 5)
         per_rank = {size: (size << 20) // (WIDTH * 4 * (world_size - 1)) for size in SIZES}
-        found["large"] = run(("auto", "gloo"), [alltoall(rows, WIDTH) for rows in per_rank.values()], laps(7))
+        found["large"] = run(
+            ("auto", "gloo"), [alltoall(rows, WIDTH) for rows in per_rank.values()], samples(7)
+        )
         path = paths["ogbn_arxiv"]
         parts = [Case(functools.partial(fraction_of, path, f), (WIDTH,), f) for f in FRACTIONS]
-        found["fractions"] = run(("halo",), parts, laps(9))
-        found["profile"] = {name: profile(path, topology, laps(5)) for name, path in paths.items()}
+        found["fractions"] = run(("halo",), parts, samples(9))
+        found["profile"] = {name: profile(path, topology, samples(5)) for name, path in paths.items()}
         found["growth"] = grow(20 if quick else 1000)
         found["hot"] = {name: back_to_back(path, topology) for name, path in paths.items()}
         found["overlap"] = {name: overlap(path, topology, 5) for name, path in paths.items()}
@@ -159,7 +163,7 @@ def grow(epochs: int) -> list[dict[str, int]]:
     return control.exchange({"epochs": epochs, "pool": late - early, "resident": last - warm})
 
 
-def back_to_back(path: Path, topology: Topology, calls: int = 20, laps: int = 7) -> dict[str, list[float]]:
+def back_to_back(path: Path, topology: Topology, calls: int = 20, samples: int = 7) -> dict[str, list[float]]:
     """Seconds per exchange of halo rows, for many exchanges of the same rows one after the other, which so are
     in the caches as far as they fit; from the first rank's start to the last rank's end."""
     control = context.require_control()
@@ -169,29 +173,29 @@ def back_to_back(path: Path, topology: Topology, calls: int = 20, laps: int = 7)
     )
     exchanges: dict[str, Measured] = {"halo": HaloCalls(comm), "gloo-halo": GlooHaloCalls(comm)}
     rows, gradients = torch.ones(comm.num_owned, WIDTH), torch.ones(comm.num_local, WIDTH)
-    meeting = Flags(control, 300.0)
+    flags = Flags(control, 300.0)
     seconds: dict[str, list[float]] = {f"{name} {verb}": [] for name in exchanges for verb in VERBS}
-    for lap in range(laps + 1):
+    for sample in range(samples + 1):
         for name, exchange in exchanges.items():
             for verb, call, given in zip(
                 VERBS, (exchange.expand, exchange.fold), (rows, gradients), strict=True
             ):
-                meeting.barrier()
+                flags.barrier()
                 begin = time.perf_counter()
                 for _ in range(calls):
                     call(given)
                 times = control.exchange((begin, time.perf_counter()))
-                if lap > 0:
+                if sample > 0:
                     took = max(end for _, end in times) - min(start for start, _ in times)
                     seconds[f"{name} {verb}"].append(took / calls)
     for exchange in exchanges.values():
         exchange.close()
-    meeting.close()
+    flags.close()
     comm.close()
     return seconds
 
 
-def overlap(path: Path, topology: Topology, laps: int) -> dict[str, list[float]]:
+def overlap(path: Path, topology: Topology, samples: int) -> dict[str, list[float]]:
     """Seconds of a sum over all in-edges and its backward, the exchange included, in three ways that take
     turns; from the first rank's start to the last rank's end."""
     control = context.require_control()
@@ -209,24 +213,24 @@ def overlap(path: Path, topology: Topology, laps: int) -> dict[str, list[float]]
         "halo rows, then two sums": waited,
         "halo rows during the first sum": lambda: split.sum(x),
     }
-    meeting = Flags(control, 300.0)
+    flags = Flags(control, 300.0)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     results: list[torch.Tensor] = []
-    for lap in range(laps + 1):
+    for sample in range(samples + 1):
         for way, forward in ways.items():
             x.grad = None
-            meeting.barrier()
+            flags.barrier()
             begin = time.perf_counter()
             y = forward()
             y.backward(x.detach())
             times = control.exchange((begin, time.perf_counter()))
-            if lap == 0:
+            if sample == 0:
                 results += [y.detach(), x.grad]
             else:
                 seconds[way].append(max(end for _, end in times) - min(begin for begin, _ in times))
     for found, expected in zip(results[2:], results[:2] * 2, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)  # other orders of summation
-    meeting.close()
+    flags.close()
     comm.close()
     return seconds
 

@@ -144,8 +144,8 @@ def latency_targets(four: dict[str, Any], two: dict[str, Any]) -> list[Target]:
             why += f" {ranks} ranks take turns on {cores} cores." if ranks > cores else ""
             rows.append(Target(what, ">= 20x", f"{times:.1f}x", times >= 20, why))
         for verb in VERBS:
-            laps = zip(getattr(executor, verb).laps, getattr(operator, verb).laps, strict=True)
-            added = statistics.median(b - a for a, b in laps) * 1e6
+            samples = zip(getattr(executor, verb).samples, getattr(operator, verb).samples, strict=True)
+            added = statistics.median(b - a for a, b in samples) * 1e6
             goal = "< 100 us" if ranks <= cores else REPORTED
             what = f"1 KB per pair, {ranks} ranks, {verb}: the differentiable operation adds"
             rows.append(Target(what, goal, f"{added:.1f} us", added < 100))
@@ -223,9 +223,9 @@ def fraction_tables(lines: list[Line]) -> list[str]:
 def hot_table(found: dict[str, dict[str, list[float]]]) -> list[str]:
     """Halo rows that are in the caches as far as they fit, against Gloo."""
     rows = []
-    for name, laps in found.items():
+    for name, samples in found.items():
         for verb in VERBS:
-            ours, theirs = laps[f"halo {verb}"], laps[f"gloo-halo {verb}"]
+            ours, theirs = samples[f"halo {verb}"], samples[f"gloo-halo {verb}"]
             times = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
             cells = (f"{statistics.median(each) * 1e6:,.0f}" for each in (ours, theirs))
             rows.append((GRAPHS[name], verb, *cells, f"{times:.1f}x"))
@@ -237,9 +237,9 @@ def overlap_table(found: dict[str, dict[str, list[float]]]) -> list[str]:
     rows = []
     for name, ways in found.items():
         first = next(iter(ways.values()))
-        for way, laps in ways.items():
-            times = statistics.median(a / b for a, b in zip(first, laps, strict=True))
-            rows.append((GRAPHS[name], way, f"{statistics.median(laps) * 1e3:.1f}", f"{times:.2f}x"))
+        for way, samples in ways.items():
+            times = statistics.median(a / b for a, b in zip(first, samples, strict=True))
+            rows.append((GRAPHS[name], way, f"{statistics.median(samples) * 1e3:.1f}", f"{times:.2f}x"))
     return table(("graph", "way", "sum and backward (ms)", "speed"), rows)
 
 

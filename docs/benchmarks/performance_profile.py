@@ -57,24 +57,24 @@ def traffic(line: Line, halo_only: bool, verb: str) -> Traffic:
     return Traffic(halo + both, 3 * halo + both, 7 * halo + both, 9 * halo + both + owned)
 
 
-def profile(path: Path, topology: Topology, laps: int) -> dict[str, dict[str, float]]:
-    """For each exchange and verb the seconds that a rank spends in each of :data:`PARTS`: medians over laps of means
+def profile(path: Path, topology: Topology, samples: int) -> dict[str, dict[str, float]]:
+    """For each exchange and verb the seconds that a rank spends in each of :data:`PARTS`: medians over samples of means
     over ranks. Collective."""
     control = context.require_control()
     problem = load_problem(path) if control.rank == 0 else None
     comm = dgcl.build_comm_info(problem and problem.graph, topology, part=problem and problem.part)
-    meeting = Flags(control, 300.0)
+    flags = Flags(control, 300.0)
     exchanges: dict[str, Measured] = {"halo": HaloCalls(comm), "auto": Baseline(comm)}
     records: list[CallRecord] = []
     found: dict[str, list[list[float]]] = {}
     for name, exchange in exchanges.items():
-        lane = ExchangeLane(comm, exchange, meeting)
+        lane = ExchangeLane(comm, exchange, flags)
         lane.prepare(WIDTH, torch.float32, 1)
-        for lap in range(laps + 2):
+        for sample in range(samples + 2):
             for number, verb in enumerate(VERBS):
                 records.clear()
                 comm.transport.runtime.record_calls(records.append)
-                times = lane.run(number, lap, 1)
+                times = lane.run(number, sample, 1)
                 (record,) = records
                 assert times.wrong == 0
                 sent = float((record.sends[:, 1] - record.sends[:, 0]).sum())
@@ -86,24 +86,24 @@ def profile(path: Path, topology: Topology, laps: int) -> dict[str, dict[str, fl
                     sum(column) / comm.world_size / 1e9
                     for column in zip(*control.exchange(spent), strict=True)
                 ]
-                if lap >= 2:
+                if sample >= 2:
                     found.setdefault(f"{name} {verb}", []).append(means)
     comm.transport.runtime.record_calls(None)
-    meeting.close()
+    flags.close()
     comm.close()
     return {
-        key: dict(zip(PARTS, map(statistics.median, zip(*laps, strict=True)), strict=True))
-        for key, laps in found.items()
+        key: dict(zip(PARTS, map(statistics.median, zip(*samples, strict=True)), strict=True))
+        for key, samples in found.items()
     }
 
 
 def bound(line: Line, other: Line, halo_only: bool, verb: str) -> tuple[float, float]:
     """(seconds that our traffic takes at the rate of plain copies, how many times faster than ``other`` that is):
-    medians over laps. A plain copy of n bytes is traffic of 2n."""
+    medians over samples. A plain copy of n bytes is traffic of 2n."""
     ours = traffic(line, halo_only, verb).ours
     mine, theirs = getattr(line, verb), getattr(other, verb)
-    least = [copy * ours / (2 * line.moved) for copy in mine.copy_laps]
-    ratios = [slow / fast for slow, fast in zip(theirs.laps, least, strict=True)]
+    least = [copy * ours / (2 * line.moved) for copy in mine.copy_samples]
+    ratios = [slow / fast for slow, fast in zip(theirs.samples, least, strict=True)]
     return statistics.median(least), statistics.median(ratios)
 
 
@@ -157,7 +157,7 @@ def why_missed(
     gloo = moved.kept if ours == "halo" else moved.plain
     return (
         f"It moves {moved.ours / 1e6:.0f} MB where Gloo moves {gloo / 1e6:.0f} MB; at the rate of plain copies in the"
-        f" same laps that is {least * 1e6:,.0f} us, {most:.1f}x faster than Gloo. Of the"
+        f" same samples that is {least * 1e6:,.0f} us, {most:.1f}x faster than Gloo. Of the"
         f" {getattr(line, verb).median * 1e6:,.0f} us found a rank works {busy * 1e6:,.0f}"
         f" ({parts['sending'] * 1e6:,.0f} sending, {(parts['copying own rows'] + parts['adding']) * 1e6:,.0f} copying"
         f" and adding its own rows, {parts['around the call'] * 1e6:,.0f} in Python around the call) and waits, for its"

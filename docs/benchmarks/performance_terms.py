@@ -22,13 +22,13 @@ def pick(lines: list[Line], method: str, name: str | None = None) -> Line:
 
 
 def ratio(slow: Timing, fast: Timing) -> float:
-    """How many times as long, median over laps that took turns."""
-    return statistics.median(a / b for a, b in zip(slow.laps, fast.laps, strict=True))
+    """How many times as long, median over samples that took turns."""
+    return statistics.median(a / b for a, b in zip(slow.samples, fast.samples, strict=True))
 
 
 def share(timing: Timing) -> float:
-    """Of the bandwidth of plain copies in the same turns, median over laps."""
-    return statistics.median(c / t for c, t in zip(timing.copy_laps, timing.laps, strict=True))
+    """Of the bandwidth of plain copies in the same turns, median over samples."""
+    return statistics.median(c / t for c, t in zip(timing.copy_samples, timing.samples, strict=True))
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -1,6 +1,6 @@
 """``index_select`` into memory that the others see, and copies out of it: torch's own way between GPUs.
 
-The two halves are timed apart, with a meeting of the hosts between them that is not: a program would need one, or
+The two halves are timed apart, with a barrier of the hosts between them that is not: a program would need one, or
 events between processes, so what is measured here is what such a program cannot beat.
 """
 
@@ -16,7 +16,7 @@ from dgcl.bench.flags import Flags
 from dgcl.bench.on_device.clock import Clock
 from dgcl.bench.on_device.lanes import Rows
 from dgcl.bench.on_device.peers import Needs
-from dgcl.bench.turns import EXPAND, Lap
+from dgcl.bench.rounds import EXPAND, Sample
 from dgcl.errors import CommError
 from dgcl.transport.cuda.directory import Directory, PeerMemory
 from dgcl.transport.cuda.gpu import CudaError
@@ -93,10 +93,10 @@ class GatherLane:
     """Expands and folds by ``index_select``, copies and ``index_add_``."""
 
     def __init__(
-        self, comm: Communicator, device: Device, needs: Needs, rows: Rows, clock: Clock, meeting: Flags
+        self, comm: Communicator, device: Device, needs: Needs, rows: Rows, clock: Clock, flags: Flags
     ) -> None:
         self._comm, self._device, self._needs, self._rows = comm, device, needs, rows
-        self._clock, self._meeting = clock, meeting
+        self._clock, self._flags = clock, flags
         everyones = comm.control.exchange((needs.sends, needs.receives))
         # Where in each other rank's packed rows those for this rank begin, and how many they are.
         self._packed_at = [sum(sends[: comm.rank]) for sends, _ in everyones]
@@ -114,7 +114,7 @@ class GatherLane:
         self._shared = Shared(self._device, self._comm, self._most * width * dtype.itemsize * calls)
         self._inputs = self._rows.make(width, dtype, calls)
 
-    def run(self, verb: int, first: int, calls: int) -> Lap:
+    def run(self, verb: int, first: int, calls: int) -> Sample:
         """Fill, pack, meet, copy, check."""
         comm, inputs, results = self._comm, self._inputs[verb], list[Tensor]()
         for k in range(calls):
@@ -133,13 +133,13 @@ class GatherLane:
             for k in range(calls):
                 results.append(self._expanded(inputs[k], k) if verb == EXPAND else self._folded(inputs[k], k))
 
-        self._meeting.barrier()
+        self._flags.barrier()
         seconds = self._clock.seconds(pack)
-        self._meeting.barrier()
+        self._flags.barrier()
         seconds += self._clock.seconds(move)
-        self._meeting.barrier()  # nobody packs anew before all have copied
+        self._flags.barrier()  # nobody packs anew before all have copied
         wrong = sum(self._rows.wrong(verb, found, first + k) for k, found in enumerate(results))
-        return Lap(0, round(1e9 * seconds), wrong)
+        return Sample(0, round(1e9 * seconds), wrong)
 
     def _slot(self, rank: int, call: int, first: int, count: int) -> Tensor:
         assert self._shared is not None

@@ -1,4 +1,4 @@
-"""What takes turns: exchanges of rows on a device, and plain copies of as many bytes."""
+"""What a round measures on a device: exchanges of rows on a device, and plain copies of as many bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device import patterns
 from dgcl.bench.on_device.clock import Clock
-from dgcl.bench.turns import EXPAND, Lap
+from dgcl.bench.rounds import EXPAND, Sample
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -28,7 +28,7 @@ class Exchange(Protocol):
 
 
 class Rows:
-    """Inputs of a lap, and what must come out, for the rows of one communicator."""
+    """Inputs of a sample, and what must come out, for the rows of one communicator."""
 
     def __init__(self, comm: Communicator) -> None:
         self._rank, self._device = comm.rank, comm.device
@@ -66,14 +66,14 @@ class ExchangeLane:
     """Calls of an exchange, after one that is not timed and lets the ranks begin together."""
 
     def __init__(
-        self, comm: Communicator, exchange: Exchange, rows: Rows, clock: Clock, meeting: Flags
+        self, comm: Communicator, exchange: Exchange, rows: Rows, clock: Clock, flags: Flags
     ) -> None:
-        self._comm, self._exchange, self._rows, self._clock, self._meeting = (
+        self._comm, self._exchange, self._rows, self._clock, self._flags = (
             comm,
             exchange,
             rows,
             clock,
-            meeting,
+            flags,
         )
         self._inputs: tuple[list[Tensor], list[Tensor]] = ([], [])
 
@@ -81,7 +81,7 @@ class ExchangeLane:
         """Inputs for both verbs."""
         self._inputs = self._rows.make(width, dtype, calls)
 
-    def run(self, verb: int, first: int, calls: int) -> Lap:
+    def run(self, verb: int, first: int, calls: int) -> Sample:
         """Fill, meet, run, check."""
         inputs, results = self._inputs[verb], list[Tensor]()
         for k in range(calls):
@@ -92,18 +92,18 @@ class ExchangeLane:
             for k in range(calls):
                 results.append(call(inputs[k]))
 
-        self._meeting.barrier()
+        self._flags.barrier()
         warm = call(inputs[0])
         seconds = self._clock.seconds(timed)
         del warm
         wrong = sum(self._rows.wrong(verb, found, first + k) for k, found in enumerate(results))
-        return Lap(0, round(1e9 * seconds), wrong)
+        return Sample(0, round(1e9 * seconds), wrong)
 
     def host_seconds(self, calls: int) -> list[float]:
         """Host time of single expands while the device is idle."""
         found = []
         for _ in range(calls):
-            self._meeting.barrier()
+            self._flags.barrier()
             found.append(self._clock.host_seconds(lambda: self._exchange.expand(self._inputs[EXPAND][0])))
         return found
 
@@ -116,11 +116,11 @@ class CopyLane:
 
     Args:
         rows: Rows that all ranks of the device write together; 0 on all but the first of them.
-        device, clock, meeting: Of the rank.
+        device, clock, flags: Of the rank.
     """
 
-    def __init__(self, rows: int, device: torch.device, clock: Clock, meeting: Flags) -> None:
-        self._rows, self._device, self._clock, self._meeting = rows, device, clock, meeting
+    def __init__(self, rows: int, device: torch.device, clock: Clock, flags: Flags) -> None:
+        self._rows, self._device, self._clock, self._flags = rows, device, clock, flags
         self._source = self._target = torch.empty(0)
 
     def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
@@ -129,11 +129,11 @@ class CopyLane:
         self._source = torch.ones(size, dtype=torch.uint8, device=self._device)
         self._target = torch.zeros_like(self._source)
 
-    def run(self, verb: int, first: int, calls: int) -> Lap:
+    def run(self, verb: int, first: int, calls: int) -> Sample:
         """Both verbs write about as many bytes, so a copy is a copy."""
         del verb, first
         self._target.zero_()
-        self._meeting.barrier()
+        self._flags.barrier()
 
         def timed() -> None:
             for _ in range(calls):
@@ -141,5 +141,5 @@ class CopyLane:
 
         self._target.copy_(self._source)
         seconds = self._clock.seconds(timed) if self._rows else 0.0
-        self._meeting.barrier()
-        return Lap(0, round(1e9 * seconds), int((self._target != 1).sum()))
+        self._flags.barrier()
+        return Sample(0, round(1e9 * seconds), int((self._target != 1).sum()))

@@ -21,7 +21,7 @@ from dgcl.bench.on_device.nccl import try_nccl
 from dgcl.bench.on_device.peers import Needs, gloo_exchange, nccl_exchange
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.turns import Contender, Lane, World, measure_case
+from dgcl.bench.rounds import Candidate, Lane, World, measure_case
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.exchange import DeviceExchange
@@ -36,7 +36,9 @@ PEERS: Final = {
     "gloo": "torch.distributed all_to_all_single by Gloo, of packed rows",
     "nccl": "the same by NCCL, where it runs between these ranks",
 }
-LAP_BYTES: Final = 1 << 30  # of inputs and results, three times the rows, that are alive at once on each rank
+SAMPLE_BYTES: Final = (
+    1 << 30
+)  # of inputs and results, three times the rows, that are alive at once on each rank
 _HOST_CALLS: Final = 20
 
 Emit = Callable[[list[RankInfo] | Line | str], None]
@@ -72,26 +74,26 @@ def measure_on_device(
     control = context.require_control()
     if device == "cuda" and torch.cuda.is_available():
         torch.cuda.set_device(control.rank % torch.cuda.device_count())
-    meeting = Flags(control, settings.timeout)
+    flags = Flags(control, settings.timeout)
     ranks: list[RankInfo] = []
     lines: list[Line] = []
     tell: Emit = emit if control.rank == 0 else lambda record: None
 
-    def remark(contender: Contender) -> tuple[str, float | None]:
-        host = _host_seconds(contender, control)
+    def remark(candidate: Candidate) -> tuple[str, float | None]:
+        host = _host_seconds(candidate, control)
         return "" if host is None else f"a call takes the host {1e6 * host:.0f} us", host
 
     try:
         for case in cases:
-            with _opened(case, settings, control, meeting, device, tell) as world:
+            with _opened(case, settings, control, flags, device, tell) as world:
                 if not ranks:
                     ranks = control.exchange(_describe(world.plain))
                     tell(ranks)
-                for line in measure_case(case, world, settings, control, LAP_BYTES // 3, remark):
+                for line in measure_case(case, world, settings, control, SAMPLE_BYTES // 3, remark):
                     lines.append(line)
                     tell(line)
     finally:
-        meeting.close()
+        flags.close()
     return Measurement(ranks, lines) if control.rank == 0 else None
 
 
@@ -105,7 +107,7 @@ def _describe(comm: Communicator) -> RankInfo:
 
 @contextmanager
 def _opened(
-    case: Case, settings: Settings, control: Control, meeting: Flags, device: str, tell: Emit
+    case: Case, settings: Settings, control: Control, flags: Flags, device: str, tell: Emit
 ) -> Iterator[World]:
     """A communicator and a lane for each method; all closed at the end."""
     problem = case.problem() if control.rank == 0 else None
@@ -127,33 +129,33 @@ def _opened(
 
     plain = build("direct")
     clock = Clock(plain.device, lambda: _finish(built))
-    contenders: list[Contender] = []
+    candidates: list[Candidate] = []
     lane: Lane
     for method in settings.methods:
         if method not in PEERS:
             comm = build(method)
-            lane = ExchangeLane(comm, _Planned(comm), Rows(comm), clock, meeting)
-            contenders.append(Contender(method, lane, comm, comm.plan))
+            lane = ExchangeLane(comm, _Planned(comm), Rows(comm), clock, flags)
+            candidates.append(Candidate(method, lane, comm, comm.plan))
             continue
         try:
-            lane, note = _peer(method, plain, clock, meeting)
+            lane, note = _peer(method, plain, clock, flags)
         except ValueError as error:  # the same on every rank
             tell(f"{method} is left out: {error}")
             continue
-        contenders.append(Contender(method, lane, note=note))
+        candidates.append(Candidate(method, lane, note=note))
     mine, first = _ranks_on_device(plain)
     halo_rows, local_rows = (
         sum(column) for column in zip(*control.exchange((plain.num_halo, plain.num_local)), strict=True)
     )
     share = round(local_rows * mine / control.world_size) if first else 0
-    copy = Contender("copy", CopyLane(share, plain.device, clock, meeting))
-    for contender in contenders:
-        contender.rows = local_rows
+    copy = Candidate("copy", CopyLane(share, plain.device, clock, flags))
+    for candidate in candidates:
+        candidate.rows = local_rows
     name = control.broadcast(problem and problem.name)
-    yield World(name, contenders, plain, halo_rows, local_rows, {local_rows: copy})
-    for contender in contenders:
-        if isinstance(contender.lane, GatherLane):
-            contender.lane.close()
+    yield World(name, candidates, plain, halo_rows, local_rows, {local_rows: copy})
+    for candidate in candidates:
+        if isinstance(candidate.lane, GatherLane):
+            candidate.lane.close()
     for comm in built.values():
         comm.close()
 
@@ -163,7 +165,7 @@ def _finish(built: dict[str, Communicator]) -> None:
         comm.synchronize()
 
 
-def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tuple[Lane, str]:
+def _peer(method: str, comm: Communicator, clock: Clock, flags: Flags) -> tuple[Lane, str]:
     """The lane of a peer, and what there is to note. Collective.
 
     Raises:
@@ -174,17 +176,17 @@ def _peer(method: str, comm: Communicator, clock: Clock, meeting: Flags) -> tupl
         transport = device_transport(comm)
         if not transport.shares_memory:
             raise ValueError("ranks share no memory")
-        gathering = GatherLane(comm, transport.device, needs, rows, clock, meeting)
+        gathering = GatherLane(comm, transport.device, needs, rows, clock, flags)
         gathering.prepare(1, torch.float32, 1)
-        return gathering, "the ranks' meeting between packing and copying is not timed"
+        return gathering, "the barrier of the ranks between packing and copying is not timed"
     if method == "gloo":
         exchange, note = gloo_exchange(comm, needs)
-        return ExchangeLane(comm, exchange, rows, clock, meeting), note
+        return ExchangeLane(comm, exchange, rows, clock, flags), note
     problem = try_nccl(comm.world_size) if comm.rank == 0 else ""
     problem = comm.control.broadcast(problem)
     if problem:
         raise ValueError(f"NCCL does not run between {comm.world_size} ranks here: {problem}")
-    return ExchangeLane(comm, nccl_exchange(comm, needs), rows, clock, meeting), ""
+    return ExchangeLane(comm, nccl_exchange(comm, needs), rows, clock, flags), ""
 
 
 def device_transport(comm: Communicator) -> DeviceExchange | HostExchange:
@@ -200,8 +202,8 @@ def _ranks_on_device(comm: Communicator) -> tuple[int, bool]:
     return len(mine), mine[0] == comm.rank
 
 
-def _host_seconds(contender: Contender, control: Control) -> float | None:
+def _host_seconds(candidate: Candidate, control: Control) -> float | None:
     """Host time of a call of a plan, the median, on the rank that takes longest. Collective."""
-    if contender.plan is None or not isinstance(contender.lane, ExchangeLane):
+    if candidate.plan is None or not isinstance(candidate.lane, ExchangeLane):
         return None
-    return max(control.exchange(statistics.median(contender.lane.host_seconds(_HOST_CALLS))))
+    return max(control.exchange(statistics.median(candidate.lane.host_seconds(_HOST_CALLS))))

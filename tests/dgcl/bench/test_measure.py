@@ -47,7 +47,7 @@ def test_sizes_and_rows_are_those_of_the_problem() -> None:
         for timing in (line.forward, line.backward):
             assert timing.wrong == 0
             assert 0 < timing.best <= timing.median
-            assert timing.best <= timing.seconds == pytest.approx(sum(timing.laps) / len(timing.laps))
+            assert timing.best <= timing.seconds == pytest.approx(sum(timing.samples) / len(timing.samples))
             assert line.algbw(timing) == pytest.approx(line.size / timing.seconds / 1e9)
             assert line.busbw(timing) == pytest.approx(line.moved / timing.seconds / 1e9)
 

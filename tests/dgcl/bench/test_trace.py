@@ -29,12 +29,12 @@ def line(world_size: int) -> Topology:
 
 def record(world_size: int) -> RankTrace:
     comm = dgcl.build_comm_info(CASES[0].graph, line(world_size), part=CASES[0].part(world_size))
-    meeting = Flags(comm.control, 30.0)
-    trace = record_exchange(comm, 6, torch.float32, meeting)
+    flags = Flags(comm.control, 30.0)
+    trace = record_exchange(comm, 6, torch.float32, flags)
     before = len(trace.records)
     comm.expand(torch.zeros(comm.num_owned, 6))  # after the recording
     assert len(trace.records) == before == 2
-    meeting.close()
+    flags.close()
     return trace
 
 

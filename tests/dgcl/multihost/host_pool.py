@@ -56,7 +56,7 @@ class HostPool(RankPool):
 
     def _start(self) -> None:
         self.hosts = Hosts(len(self.ranks), self.megabytes, max(self.card_of_rank) + 1).__enter__()
-        meeting = f"tcp://{self.hosts.address(0)}:{PORT}"
+        address = f"tcp://{self.hosts.address(0)}:{PORT}"
         for host, count in enumerate(self.ranks):
             there: list[Connection] = []
             places = []
@@ -69,7 +69,7 @@ class HostPool(RankPool):
             self._processes.append(
                 subprocess.Popen(
                     self.hosts.command(
-                        host, [sys.executable, "-m", MODULE, meeting, str(self.world_size), *places]
+                        host, [sys.executable, "-m", MODULE, address, str(self.world_size), *places]
                     ),
                     cwd=ROOT,
                     env=environment(),
@@ -82,7 +82,7 @@ class HostPool(RankPool):
 
 def main() -> None:
     """On a host: ``MEETING WORLD_SIZE RANK:PIPE:NAMESPACE ...``; returns when all ranks have ended."""
-    meeting, world_size, *places = sys.argv[1:]
+    address, world_size, *places = sys.argv[1:]
     ranks = [place.split(":") for place in places]
     for name in PRELOAD:  # what is not installed is not tested
         if importlib.util.find_spec(name.split(".")[0]) is not None:
@@ -91,7 +91,7 @@ def main() -> None:
     for rank, pipe, namespace in ranks:
         child = os.fork()  # nothing has run in parallel yet
         if child == 0:
-            _be_rank(int(rank), int(world_size), meeting, int(pipe), namespace, [int(p) for _, p, _ in ranks])
+            _be_rank(int(rank), int(world_size), address, int(pipe), namespace, [int(p) for _, p, _ in ranks])
         children.append(child)
     for _, pipe, _ in ranks:
         os.close(int(pipe))  # a rank that dies closes the last end
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _be_rank(
-    rank: int, world_size: int, meeting: str, pipe: int, namespace: str, pipes: Sequence[int]
+    rank: int, world_size: int, address: str, pipe: int, namespace: str, pipes: Sequence[int]
 ) -> None:
     """In a process of its own: go to the card's network, and serve until the tests are over."""
     try:
@@ -111,7 +111,7 @@ def _be_rank(
         if ctypes.CDLL(None, use_errno=True).setns(network, _NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
         os.close(network)
-        serve(rank, world_size, meeting, Connection(pipe))
+        serve(rank, world_size, address, Connection(pipe))
     except (
         BaseException
     ):  # to be seen among the output of the tests, and never to return into the loop of main
