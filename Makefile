@@ -35,11 +35,11 @@ demo: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=4 examples/train.py --check
 
 test: $(READY)
-	-$(BIN)/python -m tests.warm
+	@$(BIN)/dgcl warmup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_FLAGS)
 
 test-all: $(READY)
-	-$(BIN)/python -m tests.warm
+	@$(BIN)/dgcl warmup
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
 lint: $(READY)

@@ -301,8 +301,7 @@ class Communicator(Handle):
         return local_graph(kind, self.local, **options)
 
     def split_graph(self, edge_weight: Tensor | None = None) -> SplitGraph:
-        """This rank's edges in two parts, from owned and from halo rows, so that a layer's sum over owned rows
-        runs while halo rows arrive; see :class:`~dgcl.frameworks.split.SplitGraph`."""
+        """This rank's edges from owned and from halo rows apart (:class:`~dgcl.frameworks.split.SplitGraph`)."""
         from dgcl.frameworks.split import SplitGraph
 
         return SplitGraph(self, edge_weight)
@@ -359,9 +358,7 @@ class Communicator(Handle):
         return self.transport.memory(calls, dtype, **kinds)
 
     def use_transport(self, transport: Transport) -> Transport:
-        """Let another transport move the rows from now on. Call it on every rank.
-
-        This is how baselines train models (:mod:`dgcl.bench`).
+        """Let another transport move the rows from now on, as baselines do; called on every rank.
 
         Returns:
             The one that moved them so far; whoever replaces it closes it.
@@ -377,8 +374,7 @@ class Communicator(Handle):
     def synchronize(self) -> None:
         """Wait until the current stream's work is done, and raise what went wrong between ranks in it.
 
-        On a device calls return before they are carried out; a CommError is raised by the next one, or here. On
-        the CPU there is nothing to wait for."""
+        On a device calls return before they are carried out; the next one, or this, raises a CommError of theirs."""
         self.transport.synchronize()
 
     def record_stream(self, rows: Tensor, stream: torch.cuda.Stream) -> None:

@@ -8,12 +8,12 @@ import pytest
 from dgcl.kernels.futex import ASLEEP, ATTEND, AWAKE, announce_sleep, cancel_sleep, sleep, wake
 from dgcl.transport.shared_memory.engine import read_word, write_word
 
-_LONG = 60_000_000_000  # a nap that nobody ends would show
+_LONG = 60_000_000_000  # a sleep that nobody ends would show
 
 
 @pytest.fixture
 def words() -> np.ndarray:
-    """A bell, two words to work in, and flags, on lines of their own."""
+    """A wake-up word, two words to work in, and flags, on lines of their own."""
     return np.zeros(64, np.int64)
 
 
@@ -21,7 +21,7 @@ def at(words: np.ndarray, place: int) -> int:
     return int(words.ctypes.data) + 8 * place
 
 
-def test_a_nap_that_nobody_ends_ends_by_itself(words: np.ndarray) -> None:
+def test_a_sleep_that_nobody_ends_ends_by_itself(words: np.ndarray) -> None:
     announce_sleep(at(words, 0))
     assert sleep(at(words, 0), 1_000_000, at(words, 8)) == ASLEEP
     assert words[0] == AWAKE
@@ -46,26 +46,26 @@ def test_nobody_is_rung_who_does_not_ask(words: np.ndarray) -> None:
 
 def test_no_ring_is_lost_between_two_who_wait_for_each_other(words: np.ndarray) -> None:
     """Each raises its flag, rings, and sleeps until the other has: a lost ring would cost a minute."""
-    rounds, naps = 3000, [[], []]  # type: tuple[int, list[list[int]]]
+    rounds, sleeps = 3000, [[], []]  # type: tuple[int, list[list[int]]]
 
     def play(me: int) -> None:
         other = 1 - me
         own_flag, flag = at(words, 16 + 8 * me), at(words, 16 + 8 * other)
-        bell, other_bell = at(words, 32 + 8 * me), at(words, 32 + 8 * other)
+        word, other_word = at(words, 32 + 8 * me), at(words, 32 + 8 * other)
         for number in range(1, rounds + 1):
             write_word(own_flag, number)
-            wake(other_bell, AWAKE)
+            wake(other_word, AWAKE)
             while read_word(flag) < number:
-                announce_sleep(bell)
+                announce_sleep(word)
                 if read_word(flag) >= number:
-                    cancel_sleep(bell)
+                    cancel_sleep(word)
                 else:
-                    naps[me].append(sleep(bell, _LONG, at(words, 48 + 8 * me)))
+                    sleeps[me].append(sleep(word, _LONG, at(words, 48 + 8 * me)))
 
     threads = [threading.Thread(target=play, args=(me,)) for me in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert ASLEEP not in naps[0] + naps[1]
-    assert len(naps[0]) + len(naps[1]) > 0, "nobody ever slept"
+    assert ASLEEP not in sleeps[0] + sleeps[1]
+    assert len(sleeps[0]) + len(sleeps[1]) > 0, "nobody ever slept"

@@ -1,4 +1,4 @@
-"""Whose turn it is: a communicator carries out one call at a time, from one thread at a time."""
+"""One call at a time on a communicator, from one thread at a time."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import threading
 import time
 
 
-class Turn:
+class CallLock:
     """Held by the thread that makes a call, from its check to the call's end.
 
-    The thread that holds it may take it again: a call that failed before it began leaves it behind. A thread that
-    only lends a hand to a call that was started holds it for a moment, for which others wait. Ctrl-C may have that
-    thread leave its hand behind: it takes it up again itself, and others do not wait for ever.
+    The thread that holds it may acquire it again: a call that failed before it began leaves it held. A thread that
+    only assists a started call of another thread (:mod:`dgcl.transport.shared_memory.calls`) holds it for a moment, for
+    which others wait. Ctrl-C may leave that hold behind: its own thread acquires it again, and others wait for it no
+    longer than ``timeout``.
 
     Args:
         rank: For messages.
-        timeout: Seconds to wait for a hand.
+        timeout: Seconds to wait for a thread that assists.
     """
 
     def __init__(self, rank: int, timeout: float) -> None:
         self._rank, self._timeout = rank, timeout
-        self._holder: dict[str, int] = {}  # setdefault is one step: of two threads one sees the other
+        # The holder's thread number, negative while it assists. setdefault is atomic: of two threads one sees the other.
+        self._holder: dict[str, int] = {}
 
-    def take(self) -> None:
-        """Begin, or go on.
+    def acquire(self) -> None:
+        """Begin a call, or go on with it.
 
         Raises:
             ValueError: Another thread is in a call.
@@ -40,18 +42,18 @@ class Turn:
                     f"rank {self._rank}: another thread is in a call on this communicator; make its calls one after"
                     " the other (peers must see them in one order), or build a communicator for each thread"
                 )
-            time.sleep(1e-4)  # a hand is lent
+            time.sleep(1e-4)  # another thread assists
 
-    def lend_hand(self) -> bool:
-        """Take it for a moment, if nobody holds it; :meth:`withdraw_hand` follows."""
-        hand = -threading.get_ident()
-        return self._holder.setdefault("thread", hand) == hand
+    def try_assist(self) -> bool:
+        """Hold it for a moment, if nobody does; :meth:`end_assist` follows."""
+        me = -threading.get_ident()
+        return self._holder.setdefault("thread", me) == me
 
-    def withdraw_hand(self) -> None:
-        """The hand is needed no more, if it was lent at all."""
+    def end_assist(self) -> None:
+        """Release it if this thread holds it to assist."""
         if self._holder.get("thread") == -threading.get_ident():
             self._holder.clear()
 
-    def give_back(self) -> None:
-        """The call is over, or waits to be taken up again."""
+    def release(self) -> None:
+        """The call is over, or waits to be gone on with."""
         self._holder.clear()

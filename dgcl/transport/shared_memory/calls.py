@@ -22,7 +22,7 @@ from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.call_lock import Turn
+from dgcl.transport.shared_memory.call_lock import CallLock
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import (
     DISAGREES,
@@ -37,12 +37,12 @@ from dgcl.transport.shared_memory.engine import (
 from dgcl.transport.shared_memory.failure_detector import FailureDetector, OtherCommunicator
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.pool import Block, BufferPool
-from dgcl.transport.shared_memory.progress import Stepper
+from dgcl.transport.shared_memory.progress import ProgressEngine
 from dgcl.transport.shared_memory.remote import OpenNetwork, RemoteChannel
 from dgcl.transport.shared_memory.row_types import RowType
 from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 from dgcl.transport.shared_memory.tasks import Call, CallRecord, Task, call_label
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE, among_others, choose_patience
+from dgcl.transport.shared_memory.wait_policy import AT_ONCE, among_others, choose_policy
 from dgcl.transport.shared_memory.waits import pack_tag, progress
 
 
@@ -81,7 +81,7 @@ class CallRunner:
     ) -> None:
         self.names, self.programs = tuple(programs), tuple(programs.values())
         self.control, self._timeout = control, timeout
-        self.rank, self._lock = control.rank, Turn(control.rank, timeout)
+        self.rank, self._lock = control.rank, CallLock(control.rank, timeout)
         self._process = os.getpid()
         try:
             check_agreement(control, programs)
@@ -106,7 +106,7 @@ class CallRunner:
             for exchange, program in enumerate(self.programs)
             for verb in (EXPAND, FOLD)
         )
-        self.wait_policy = choose_patience(self._peers)
+        self.wait_policy = choose_policy(self._peers)
         self._call = 0
         self._failure: CommError | None = None
         self._closed = False
@@ -120,7 +120,7 @@ class CallRunner:
             self._network = open_network(
                 control, self._peers, self.programs, num_stages, timeout, self.bytes_sent
             )
-        self._stepper = Stepper(self.rank, num_stages, self._peers, self._control_page, self.bytes_sent)
+        self._engine = ProgressEngine(self.rank, num_stages, self._peers, self._control_page, self.bytes_sent)
         self.failure_detector = FailureDetector(
             self.rank, self.names, num_stages, self._peers, timeout, self._network
         )
@@ -193,7 +193,7 @@ class CallRunner:
             self._closed = True
             if os.getpid() == self._process:
                 self._control_page.post_closed()
-                call_attention(self.tasks[EXPAND].bells)
+                call_attention(self.tasks[EXPAND].wake_words)
                 if self._network is not None:
                     self._network.close()
             self._peers.close()
@@ -235,7 +235,7 @@ class CallRunner:
                 f"rank {self.rank}: {self.under_way.task.label} {self.under_way.number} was started and"
                 " is not finished; call wait() on its result first"
             )
-        self._lock.take()
+        self._lock.acquire()
 
     def start(
         self,
@@ -278,12 +278,12 @@ class CallRunner:
         """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
         that was all."""
         self.check_present()
-        self._lock.take()
+        self._lock.acquire()
         task = call.task
         policy = self.wait_policy if wait else AT_ONCE
         try:
             while True:
-                status = self._stepper.carry_on(call, policy)
+                status = self._engine.run(call, policy)
                 if status == DONE and call.job is not None and not call.job.is_sent(wait):
                     status = WAITING
                 if status == DONE:
@@ -306,7 +306,7 @@ class CallRunner:
                         if other.assist():
                             policy = among_others(self.wait_policy)
         finally:
-            self._lock.give_back()
+            self._lock.release()
 
     def assist(self) -> bool:
         """Do what can be done at once for a started call, from a thread that waits in another; whether there is one.
@@ -315,13 +315,13 @@ class CallRunner:
         if self._started() is None:
             return False
         try:
-            if self._lock.lend_hand():
-                while (call := self._started()) and self._stepper.carry_on(call, AT_ONCE) == UNMAPPED:
+            if self._lock.try_assist():
+                while (call := self._started()) and self._engine.run(call, AT_ONCE) == UNMAPPED:
                     self._map_target(call.task)
         except CommError:
             pass
         finally:
-            self._lock.withdraw_hand()
+            self._lock.end_assist()
         return True
 
     def _started(self) -> Call | None:
@@ -337,7 +337,7 @@ class CallRunner:
 
     def _post_failure(self, error: CommError) -> None:
         self._control_page.post_failure(error)
-        call_attention(self.tasks[EXPAND].bells)
+        call_attention(self.tasks[EXPAND].wake_words)
         if self._network is not None:
             self._network.post_failure(error)
         self.failure_detector.leave_control(error, self.under_way)

@@ -1,6 +1,6 @@
 """The control page: the page of shared memory on which a rank tells its peers where it stands.
 
-A rank writes only its own control page, but for the bells, and reads those of its peers. Words are int64, naturally
+A rank writes only its own control page, but for wake-up words, and reads those of its peers. Words are int64, naturally
 aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
 
     byte 0     token      random; proves to a peer that it opened the right file
@@ -16,7 +16,7 @@ aligned, written once per event with release order and read with acquire order (
        984     text       the name, UTF-8
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
-       ...     bell       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
+       ...     wake       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
 
 A *ready* line says "call n may be written": the call number is written last, so a rank that sees it sees the rest. A
 *done* line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
@@ -51,7 +51,7 @@ Memory order, on x86 and on Arm. Four pairs of events must not change places:
    The same as 3, with the line in place of the buffer.
 
 Nothing here needs two different flags to be seen in one order by all ranks, so no sequential consistency is
-asked for; bells, which only save waiting, have fences of their own. Flags are aligned 8-byte words, which both
+asked for; wake-ups, which only save waiting, have fences of their own. Flags are aligned 8-byte words, which both
 architectures read and write in one piece.
 
 A line fills two cache lines' worth of space, because processors fetch lines in pairs.

@@ -1,4 +1,4 @@
-"""Lets the engine run on a call, in one go or, for a profiler, one send at a time."""
+"""Runs the compiled engine on a call: in one go, or one send at a time for a profiler."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dgcl.transport.shared_memory.engine import ALL, FOUND, LOOK, SENT, advance
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.profiler_ranges import send_label, wait_label
 from dgcl.transport.shared_memory.tasks import Call
-from dgcl.transport.shared_memory.wait_policy import Patience
+from dgcl.transport.shared_memory.wait_policy import WaitPolicy
 
 
-class Stepper:
-    """What the engine needs besides the call.
+class ProgressEngine:
+    """Runs the compiled engine on a call; holds what it needs besides the call.
 
     Args:
         rank: This rank.
@@ -28,15 +28,15 @@ class Stepper:
         self, rank: int, num_stages: int, peers: Peers, control_page: ControlPage, bytes_sent: np.ndarray
     ) -> None:
         self._rank, self._num_stages, self._peers = rank, num_stages, peers
-        self._bell, self._bytes_sent = control_page.wake_address, bytes_sent
+        self._wake_word, self._bytes_sent = control_page.wake_address, bytes_sent
 
-    def carry_on(self, call: Call, patience: Patience) -> int:
-        """Do what can be done, wait as long as ``patience`` says, and return what :func:`advance` does."""
+    def run(self, call: Call, policy: WaitPolicy) -> int:
+        """Do what can be done, wait as long as ``policy`` says, and return what :func:`advance` does."""
         if torch.autograd._profiler_enabled():
-            return self._in_ranges(call, patience)
-        return self._advance(call, patience)
+            return self._in_ranges(call, policy)
+        return self._advance(call, policy)
 
-    def _advance(self, call: Call, patience: Patience, chosen: int = ALL) -> int:
+    def _advance(self, call: Call, policy: WaitPolicy, chosen: int = ALL) -> int:
         task, row_type = call.task, call.row_type
         row_bytes = row_type.row_bytes
         status: int = advance(
@@ -55,29 +55,29 @@ class Stepper:
             task.tables,
             task.lines,
             self._peers.maps,
-            task.bells,
-            self._bell,
+            task.wake_words,
+            self._wake_word,
             task.sent,
             task.received,
             self._bytes_sent[task.exchange, task.verb],
             task.where,
             task.times,
-            patience,
+            policy,
             task.yields,
             task.scratch,
             chosen,
         )
         return status
 
-    def _in_ranges(self, call: Call, patience: Patience) -> int:
+    def _in_ranges(self, call: Call, policy: WaitPolicy) -> int:
         """As :meth:`_advance`, one send at a time, with a range of the profiler around each and each wait."""
         while True:
             with record_function(wait_label(self._rank, call.task)):
-                status = self._advance(call, patience, LOOK)
+                status = self._advance(call, policy, LOOK)
             if status != FOUND:
                 return status
             send = int(call.task.where[0])
             with record_function(send_label(self._rank, call.task, send, call.row_type.row_bytes)):
-                status = self._advance(call, patience, send)
+                status = self._advance(call, policy, send)
             if status != SENT:
                 return status

@@ -113,9 +113,9 @@ class Task:
         self.own_ready = np.array(
             [control_page.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
         )
-        #: The bells of all ranks, and of those that are told where to write.
-        self.bells = np.array([peers.control_pages[peer].wake_address for peer in ranks], np.int64)
-        self.own_senders = self.bells[sorted(set(schedule.recv_peer.tolist()))]
+        #: The words on which ranks sleep: of all ranks, and of those that are told where to write.
+        self.wake_words = np.array([peers.control_pages[peer].wake_address for peer in ranks], np.int64)
+        self.own_senders = self.wake_words[sorted(set(schedule.recv_peer.tolist()))]
         self.remote = np.isin(schedule.send_peer, peers.remote)
         # Of the other ranks only this is known: they send about as much.
         self._rows_on_host = int(schedule.send_count.sum()) * (program.world_size - len(peers.remote))

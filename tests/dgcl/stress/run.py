@@ -156,8 +156,8 @@ def _serve(channel: Connection, problems: list[Problem], seconds: float, seed: i
     channel.recv()
 
 
-def stress(num_ranks: int, seconds: float, seed: int = 0, patience: float = 120.0) -> Outcome:
-    """Run ranks for some seconds; what came of it. A rank that dies or hangs for ``patience`` seconds beyond that
+def stress(num_ranks: int, seconds: float, seed: int = 0, grace: float = 120.0) -> Outcome:
+    """Run ranks for some seconds; what came of it. A rank that dies or hangs for ``grace`` seconds beyond that
     is an AssertionError that names it."""
     problems = [
         Problem.of(
@@ -171,7 +171,7 @@ def stress(num_ranks: int, seconds: float, seed: int = 0, patience: float = 120.
         ),
     ]
     with Ranks(num_ranks, _serve, problems, seconds, seed) as ranks:
-        answers = ranks.told(deadline=seconds + patience)
+        answers = ranks.told(deadline=seconds + grace)
         ranks.tell("end")
     wrong = []
     for rank, answer in answers.items():

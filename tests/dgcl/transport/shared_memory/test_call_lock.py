@@ -1,4 +1,4 @@
-"""Whose turn it is, when a thread lends a hand and when one was left behind."""
+"""The call lock: threads that assist, and one that was interrupted while it did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dgcl.transport.shared_memory.call_lock import Turn
+from dgcl.transport.shared_memory.call_lock import CallLock
 
 
 def in_another_thread(function: Callable[[], object]) -> str:
@@ -28,21 +28,21 @@ def in_another_thread(function: Callable[[], object]) -> str:
     return said[0]
 
 
-def test_a_hand_is_waited_for() -> None:
-    turn = Turn(0, 20.0)
-    assert turn.lend_hand()
-    threading.Timer(0.05, turn.give_back).start()
-    assert in_another_thread(turn.take) == ""
-    assert not turn.lend_hand(), "the other thread has it"
-    turn.withdraw_hand()
+def test_an_assisting_thread_is_waited_for() -> None:
+    lock = CallLock(0, 20.0)
+    assert lock.try_assist()
+    threading.Timer(0.05, lock.release).start()
+    assert in_another_thread(lock.acquire) == ""
+    assert not lock.try_assist(), "the other thread has it"
+    lock.end_assist()
     with pytest.raises(ValueError, match="another thread is in a call"):
-        turn.take()
+        lock.acquire()
 
 
-def test_a_hand_that_was_left_behind_holds_nobody_for_ever() -> None:
-    turn = Turn(0, 0.1)
-    assert turn.lend_hand()
-    assert "another thread is in a call" in in_another_thread(turn.take)
-    turn.take()
-    turn.withdraw_hand()
-    assert "another thread is in a call" in in_another_thread(turn.take), "it is a hand no more"
+def test_an_interrupted_assist_blocks_nobody_for_ever() -> None:
+    lock = CallLock(0, 0.1)
+    assert lock.try_assist()
+    assert "another thread is in a call" in in_another_thread(lock.acquire)
+    lock.acquire()
+    lock.end_assist()
+    assert "another thread is in a call" in in_another_thread(lock.acquire), "it assists no more"

@@ -45,14 +45,14 @@ class _Interrupts:
 
 def wait_in_vain(comm: Communicator, times: int) -> None:
     """Have the next ``times`` looks of the engine find nothing to do."""
-    stepper = comm.transport.runtime._stepper
-    carry_on, left = stepper.carry_on, [times]
+    engine = comm.transport.runtime._engine
+    run, left = engine.run, [times]
 
     def look(*given: Any) -> int:
         left[0] -= 1
-        return WAITING if left[0] >= 0 else carry_on(*given)
+        return WAITING if left[0] >= 0 else run(*given)
 
-    stepper.carry_on = look  # type: ignore[method-assign, assignment]
+    engine.run = look  # type: ignore[method-assign, assignment]
 
 
 def expand(comm: Communicator) -> None:

@@ -17,7 +17,7 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
 from dgcl.transport.shared_memory.engine import EXPAND, WAITING
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE, Patience, among_others, fit_on_cores
+from dgcl.transport.shared_memory.wait_policy import AT_ONCE, WaitPolicy, among_others, fit_on_cores
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -47,25 +47,25 @@ def test_against_all_ways(allowed: list[set[int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "patience", [AT_ONCE, (2_000, 50_000, 200_000, 4, 5_000_000), (50_000, 0, 0, 200, 50_000)]
+    "policy", [AT_ONCE, (2_000, 50_000, 200_000, 4, 5_000_000), (50_000, 0, 0, 200, 50_000)]
 )
-def test_with_more_under_way_nobody_sleeps_longer_than_a_millisecond(patience: Patience) -> None:
-    *awake, naps, nap = among_others(patience)
-    assert tuple(awake) == patience[:3]
-    assert naps * nap <= min(1_000_000, patience[3] * patience[4])
+def test_with_more_under_way_nobody_sleeps_longer_than_a_millisecond(policy: WaitPolicy) -> None:
+    *awake, sleeps, sleep = among_others(policy)
+    assert tuple(awake) == policy[:3]
+    assert sleeps * sleep <= min(1_000_000, policy[3] * policy[4])
 
 
-EVERY_YIELD_IS_DEAR: Patience = (1, 1_000_000_000, -1, 1, 1)
-NO_YIELD_IS_DEAR: Patience = (1, 100_000, 10**15, 1, 1)
+EVERY_YIELD_IS_EXPENSIVE: WaitPolicy = (1, 1_000_000_000, -1, 1, 1)
+NO_YIELD_IS_EXPENSIVE: WaitPolicy = (1, 100_000, 10**15, 1, 1)
 
 
-def waits_in_vain(comm: Communicator, patience: Patience, times: int) -> list[list[int]]:
+def waits_in_vain(comm: Communicator, policy: WaitPolicy, times: int) -> list[list[int]]:
     """What becomes of ``yields`` in waits of rank 0 for a rank that has not come yet."""
     runtime, yields = comm.transport.runtime, comm.transport.runtime.tasks[EXPAND].yields
     call, history = runtime.under_way, []
     assert call is not None
     for _ in range(times):
-        assert runtime._stepper.carry_on(call, patience) == WAITING
+        assert runtime._engine.run(call, policy) == WAITING
         history.append(yields.tolist())
     return history
 
@@ -91,8 +91,8 @@ def on_two_ranks(body: Callable[[Communicator], Any]) -> Any:
     return dgcl.launch(run, 2)[0]
 
 
-def test_a_dear_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_next() -> None:
-    history, _ = on_two_ranks(lambda comm: waits_in_vain(comm, EVERY_YIELD_IS_DEAR, 18 + 33))
+def test_an_expensive_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_next() -> None:
+    history, _ = on_two_ranks(lambda comm: waits_in_vain(comm, EVERY_YIELD_IS_EXPENSIVE, 18 + 33))
     assert history[0] == [16, 16]
     assert history[1:17] == [[left, 16] for left in range(15, -1, -1)]  # none of them yields
     assert history[17] == [32, 32]
@@ -103,13 +103,13 @@ def test_a_dear_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_nex
 def test_waits_without_yields_do_not_grow_for_ever() -> None:
     def body(comm: Communicator) -> Any:
         comm.transport.runtime.tasks[EXPAND].yields[1] = 1000
-        return waits_in_vain(comm, EVERY_YIELD_IS_DEAR, 1)
+        return waits_in_vain(comm, EVERY_YIELD_IS_EXPENSIVE, 1)
 
     assert on_two_ranks(body)[0] == [[1024, 1024]]
 
 
 def test_cheap_yields_that_were_of_no_use_change_nothing() -> None:
-    assert on_two_ranks(lambda comm: waits_in_vain(comm, NO_YIELD_IS_DEAR, 3))[0] == [[0, 0]] * 3
+    assert on_two_ranks(lambda comm: waits_in_vain(comm, NO_YIELD_IS_EXPENSIVE, 3))[0] == [[0, 0]] * 3
 
 
 def test_who_has_a_core_for_itself_does_not_yield() -> None:
