@@ -228,7 +228,9 @@ def _tell(text: str) -> None:
 
 @functools.cache
 def _announce(folder: str) -> None:
-    _tell(f"compiling kernels for this machine, once, about 10 s (kept in {folder})")
+    _tell(
+        f"compiling kernels for this machine, once: some 15 s for exchanges, a minute for planning (kept in {folder})"
+    )
 
 
 @functools.cache

@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("topology", "planner", "kernels", "dgcl")
 # What of ours each folder may import, besides itself.
 ARROWS = {"topology": (), "planner": ("topology",), "kernels": (), "dgcl": ("topology", "planner", "kernels")}
-# The planner compiles, too, and machine code has one cache with one kind of stamp: this file of each folder is the door.
+# The planner compiles, too, and machine code has one cache with one kind of stamp: this file of each folder is the
+# door.
 DOOR = ("planner/compiled.py", "dgcl.kernels.compiled")
 LINKED = ("topology", "planner", "kernels")
 HEAVY = ("torch", "numba", "scipy", "matplotlib")

@@ -1,7 +1,7 @@
 """One word for one thing, and the field's word: private names of earlier versions stay out of code and prose.
 
-The glossary is in docs/developing.md. Names are split at underscores and capitals; ordinary English that only looks like
-one of these words in prose (a turn, a card of a network) is left alone.
+The glossary is in docs/developing.md. Names are split at underscores and capitals; ordinary English that only
+looks like one of these words in prose (a turn, a card of a network) is left alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Rounds of samples, one of each method, and the lines that they come to: what measurements on hosts and on devices have in common.
+"""Rounds of samples, one of each method, and the lines that they come to: what measurements on hosts and on
+devices have in common.
 
-Every round takes one sample of each method of a case, so that whatever else the machine does hits all of them alike, and
-their times may be compared within a run. A sample is a few calls back to back, timed from the first rank's start to
-the last rank's end; on devices, which share no clock, it lasts as long as on the slowest rank. The time that is
-reported is the mean over all samples, the fastest sample and the median stand in the JSON twin.
+Every round takes one sample of each method of a case, so that whatever else the machine does hits all of them
+alike, and their times may be compared within a run. A sample is a few calls back to back, timed from the first
+rank's start to the last rank's end; on devices, which share no clock, it lasts as long as on the slowest rank. The
+time that is reported is the mean over all samples, the fastest sample and the median stand in the JSON twin.
 """
 
 from __future__ import annotations

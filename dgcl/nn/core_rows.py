@@ -26,7 +26,7 @@ def num_counted(comm: Communicator, outputs: Tensor) -> int:
         ValueError: With replicas, rows that are neither all owned rows nor the core rows alone: which of them
             count cannot be known.
     """
-    if "replication" not in comm.plan.meta:
+    if not comm.layout.is_replicated:
         return len(outputs)
     if len(outputs) not in (comm.num_owned, comm.num_core):
         raise ValueError(
@@ -58,7 +58,7 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
         comm: the communicator; default the current one.
     """
     comm = comm if comm is not None else dgcl.current_communicator()
-    if "replication" not in comm.plan.meta:
+    if not comm.layout.is_replicated:
         return rows
     if len(rows) != comm.num_owned:
         raise ValueError(

@@ -19,7 +19,8 @@ def symmetric_adjacency(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (xadj (N + 1,), adjncy (M,)) of the undirected simple graph.
 
-    Both directions, no loops, no repeats. Neighbours are in no particular order. Memory at the peak: 16 bytes per edge and 20 per vertex.
+    Both directions, no loops, no repeats. Neighbours are in no particular order. Memory at the peak: 16 bytes per
+    edge and 20 per vertex.
     """
     num_nodes = indptr.size - 1
     xadj = np.zeros(num_nodes + 1, np.int64)

@@ -2,8 +2,8 @@
 
 An entry is one npz file in a folder of the user's choice, named by a hash of everything it was made from: the
 graph, the parts (where they were given), the topology, every option, and the versions and sources of what
-partitions and plans. It holds that description in full, the part of every vertex and the plan, of which the relation is a
-part.
+partitions and plans. It holds that description in full, the part of every vertex and the plan, of which the
+relation is a part.
 
 Such a file is trusted only as far as it is checked: it is a plain file (not a
 link, not a pipe) of arrays of the stated sizes, read without pickle; its hash is right; its description is

@@ -50,8 +50,8 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
 
     A replica goes to the rank that reads it most, by edges from one hop nearer (hop by hop outwards), among
     those with free places: every rank keeps as many rows as :meth:`CopyCounts.owned` says. The same input gives
-    the same copies. Time O(K * (N + E)) for each machine; memory as :meth:`CopyCounts.bytes_to_build` says, and 2 bytes for
-    each vertex of a hop set and rank of its machine.
+    the same copies. Time O(K * (N + E)) for each machine; memory as :meth:`CopyCounts.bytes_to_build` says, and 2
+    bytes for each vertex of a hop set and rank of its machine.
 
     Args:
         graph: N vertices.

@@ -1,16 +1,17 @@
 """``cover``: edges summed so that the fewest rows travel, by a minimum vertex cover of each pair of ranks.
 
-Between ranks i and j an edge from u (owned by i) to v (owned by j) is served if u's row travels to j, or a partial sum for v
-travels from i. The rows that serve all edges of the pair are a vertex cover of a bipartite graph, and a smallest one is as
-large as a maximum matching (Koenig's theorem). A node belongs to one ordered pair, (u, j) or (v, i), so all pairs are one
-bipartite graph and one run of Hopcroft and Karp's algorithm (scipy's) covers them all.
+Between ranks i and j an edge from u (owned by i) to v (owned by j) is served if u's row travels to j, or a partial
+sum for v travels from i. The rows that serve all edges of the pair are a vertex cover of a bipartite graph, and a
+smallest one is as large as a maximum matching (Koenig's theorem). A node belongs to one ordered pair, (u, j) or
+(v, i), so all pairs are one bipartite graph and one run of Hopcroft and Karp's algorithm (scipy's) covers them all.
 
-The cover is Koenig's: nodes of the left side that no alternating path reaches from an unmatched left node, and nodes of the
-right side that one reaches. Every node of a minimum cover serves an edge that no other serves, so as many rows travel as
-the matching has edges, never more than with ``head`` or ``tail``.
+The cover is Koenig's: nodes of the left side that no alternating path reaches from an unmatched left node, and
+nodes of the right side that one reaches. Every node of a minimum cover serves an edge that no other serves, so as
+many rows travel as the matching has edges, never more than with ``head`` or ``tail``.
 
-It counts rows for each pair: a row that travels to two ranks of another machine counts twice although a plan may carry it
-there once. With ``group`` the pairs are those of groups of ranks (machines), and edges within a group are summed at the head.
+It counts rows for each pair: a row that travels to two ranks of another machine counts twice although a plan may
+carry it there once. With ``group`` the pairs are those of groups of ranks (machines), and edges within a group are
+summed at the head.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def cover(
 ) -> NDArray[np.int32]:
     """The worker of every edge under a minimum vertex cover of each pair of ranks.
 
-    Time O(M sqrt(N)) for M cut edges between N nodes (a vertex and a rank), in practice near O(M); memory about 60 bytes
-    for each cut edge beside the result.
+    Time O(M sqrt(N)) for M cut edges between N nodes (a vertex and a rank), in practice near O(M); memory about 60
+    bytes for each cut edge beside the result.
 
     Args:
         graph: The graph.

@@ -4,11 +4,13 @@ With ``worker(u, v)`` the rank that sums edge u->v::
 
     expand = {(u, r): some edge out of u has worker r, r != owner(u)}      the ranks that want u's row
     fold   = {(v, r): some edge into v has worker r, r != owner(v)}        the ranks that contribute to v
-    aggregate = fold . local sum . expand          its adjoint = fold of the rows' gradients . local sum^T . expand of y's
+    aggregate = fold . local sum . expand          its adjoint = fold of the rows' gradients . local sum^T . expand
+    of y's
 
-Both are ordinary demands. The ranks of a fold are its *contributors*: it is planned as the expand of the same demand, which
-its rows travel backwards. Every edge has one worker, and each worker has x_u and contributes to y_v by definition, so y is the
-full sum. Rows received in one aggregation, over all ranks: those of both demands together; its adjoint moves as many.
+Both are ordinary demands. The ranks of a fold are its *contributors*: it is planned as the expand of the same
+demand, which its rows travel backwards. Every edge has one worker, and each worker has x_u and contributes to y_v
+by definition, so y is the full sum. Rows received in one aggregation, over all ranks: those of both demands
+together; its adjoint moves as many.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the ranks of the tests of communicators do: each is a process of its own, all on one GPU.
 
-:mod:`tests.gpu.test_communicators` starts them by :func:`dgcl.launch`; the functions are at the top level so that spawned
-processes find them. They take the device by name, so that they can be tried on a CPU.
+:mod:`tests.gpu.test_communicators` starts them by :func:`dgcl.launch`; the functions are at the top level so that
+spawned processes find them. They take the device by name, so that they can be tried on a CPU.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ module                                          what
 :mod:`dgcl.transport.cuda.gpu`                  one device: driver, kernels, streams, the tensors of torch
 :mod:`dgcl.transport.cuda.pool`                 buffers that peers can write to, reused in stream order
 :mod:`dgcl.transport.cuda.tables`               tables in device memory
-:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and the page shared with its host
+:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and its host's page
 :mod:`dgcl.transport.cuda.directory`            the list of a rank's allocations, and how peers open them
 :mod:`dgcl.transport.cuda.connect`              sets all of it up (:mod:`~dgcl.transport.cuda.connections`), and tests
                                                 by transfers which devices reach each other

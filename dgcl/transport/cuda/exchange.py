@@ -142,7 +142,8 @@ class DeviceExchange(WholeCalls):
         self._rows_to = rows_to_peers(self._programs)
 
     def _reserve(self, control: Control) -> None:
-        """Allocate what first calls are likely to need; peers open it now, while no kernel runs that could delay them."""
+        """Allocate what first calls are likely to need; peers open it now, while no kernel runs that could delay
+        them."""
         rows = max(each.num_local + each.num_relay + each.num_arrivals for each in self._programs)
         try:
             block = self.pool.allocate(min(2 * rows * _LIKELY_ROW_BYTES, _MOST_RESERVED), 0)

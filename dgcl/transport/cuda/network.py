@@ -143,7 +143,8 @@ def join_network(
 def peers_of(
     control: Control, file: SegmentFile, control_page: ControlPage, network: Network | None
 ) -> Peers:
-    """The other ranks: those of this machine by their memory, the others by the control pages that stand in for them."""
+    """The other ranks: those of this machine by their memory, the others by the control pages that stand in for
+    them."""
     if network is None:
         return Peers(control, file, control_page, "memory")
     peers = Peers(control, file, control_page, network.channel)

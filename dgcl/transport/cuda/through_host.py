@@ -2,10 +2,10 @@
 
 Where two ranks of a job share no memory, their devices cannot reach each other either. Then all ranks take this way:
 a call brings its rows from the device into the runtime's own buffer, one copy engine's copy into memory that is locked
-when it is first used; the runtime moves them through shared memory and the network channel (:mod:`dgcl.transport.network`), by
-the same program and with the same deadlines and messages; and the result goes back to the device. The host waits in
-every call, for its rows to come down and for its peers, so such calls cannot be captured into CUDA graphs; results
-come up behind the call, in the order of its stream.
+when it is first used; the runtime moves them through shared memory and the network channel
+(:mod:`dgcl.transport.network`), by the same program and with the same deadlines and messages; and the result goes
+back to the device. The host waits in every call, for its rows to come down and for its peers, so such calls cannot
+be captured into CUDA graphs; results come up behind the call, in the order of its stream.
 
 What it costs beside a way between devices: twice over the bus, and the exchange at the speed of the hosts. It is the
 way where NCCL (:mod:`dgcl.transport.cuda.nccl`) is not there or does not work.

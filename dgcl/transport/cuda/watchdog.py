@@ -142,8 +142,8 @@ class Watchdog:
             call, tag = self._connections.page.begun()
             self.fail(
                 CommTimeoutError(
-                    f"{place(self._rank, self._names, call, tag)}: the driver did not answer for {self._timeout:g} s, and "
-                    "the device was stopped; ranks that are threads need CUDA_MODULE_LOADING=EAGER"
+                    f"{place(self._rank, self._names, call, tag)}: the driver did not answer for {self._timeout:g} s,"
+                    " and the device was stopped; ranks that are threads need CUDA_MODULE_LOADING=EAGER"
                 )
             )
         problem = self._connections.map_new()

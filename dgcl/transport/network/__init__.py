@@ -1,8 +1,8 @@
 """The network channel: rows between ranks that share no memory, through ``torch.distributed`` point-to-point.
 
 For each rank on another machine, its *partners*, threads of this rank play that partner's part here. A partner
-has a control page in this rank's own memory, a stand-in for the one that cannot be mapped, so the engine, relays, folds,
-stages, deadlines and messages are those of shared memory:
+has a control page in this rank's own memory, a stand-in for the one that cannot be mapped, so the engine, relays,
+folds, stages, deadlines and messages are those of shared memory:
 
 - a *listener* per partner waits for its messages: READY (the call it has begun, and the tag to agree on), FAILED
   (and why), CLOSED. It writes them on the stand-in, where the executor looks for them. A connection that breaks
@@ -32,6 +32,6 @@ What keeps it right:
 
 A listener per partner is what Gloo allows: a receive from any rank does not say whose connection broke. It sleeps; 16
 of them take 4 MB and no time. :class:`dgcl.transport.network.wire.Wire` is all that knows of Gloo. Rows of devices
-do not come through here where NCCL works between machines (:mod:`dgcl.transport.cuda.groups`), whose rules are others: no tags,
-and a posted receive occupies the device. News of failures do, for which every rank has this channel all the same.
+do not come through here where NCCL works between machines (:mod:`dgcl.transport.cuda.groups`), whose rules are
+others: no tags, and a posted receive occupies the device. News of failures do, for which every rank has this channel.
 """

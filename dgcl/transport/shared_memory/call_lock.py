@@ -21,7 +21,8 @@ class CallLock:
 
     def __init__(self, rank: int, timeout: float) -> None:
         self._rank, self._timeout = rank, timeout
-        # The holder's thread number, negative while it assists. setdefault is atomic: of two threads one sees the other.
+        # The holder's thread number, negative while it assists. setdefault is atomic: of two threads one sees the
+        # other.
         self._holder: dict[str, int] = {}
 
     def acquire(self) -> None:

@@ -246,7 +246,8 @@ class CallRunner:
     ) -> Call:
         """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
 
-        Within a :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`: from here on peers count on this rank."""
+        Within a :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`: from here on peers count on this
+        rank."""
         call = Call(task, self.next_call, pack_tag(task.verb, row_type, task.exchange), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:

@@ -14,7 +14,10 @@ from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.control_page import ALIVE
 from dgcl.transport.shared_memory.peers import Peers
 
-_ADVICE: Final = "Make each call on every rank, in the same order: what stands under `if comm.rank == 0` runs on rank 0 alone"
+_ADVICE: Final = (
+    "Make each call on every rank, in the same order: what stands under `if comm.rank == 0` runs on rank 0"
+    " alone"
+)
 
 
 class ControlCalls:

@@ -151,7 +151,8 @@ class ControlPage:
 
     @property
     def stuck_call(self) -> int:
-        """The last call of which this control page's rank has said that nothing else can happen in its process meanwhile."""
+        """The last call of which this control page's rank has said that nothing else can happen in its process
+        meanwhile."""
         return int(read_word(self._segment.address + _STUCK))
 
     def post_stuck(self, call: int) -> None:

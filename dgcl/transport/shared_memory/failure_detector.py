@@ -130,7 +130,8 @@ class FailureDetector:
         else:
             what = f"call {call}: {unpack_tag(theirs, self._exchanges)}"
         return DisagreementError(
-            f"ranks make different calls: rank {self._rank} is in call {mine.number}: {unpack_tag(mine.tag, self._exchanges)}; "
+            f"ranks make different calls: rank {self._rank} is in call {mine.number}:"
+            f" {unpack_tag(mine.tag, self._exchanges)}; "
             f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )
@@ -144,15 +145,15 @@ class FailureDetector:
     def _elsewhere(self, mine: Call, crossed: bool) -> str:
         """A call of another communicator that a peer has begun and this rank has not; "" if there is none.
 
-        With ``crossed`` only one that proves a mistake. This rank waits in ``mine`` and has not begun call m of a
-        other communicator; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too, and has not
-        begun ``mine`` goes through them in the other order, whatever else happens. That it has begun m is not enough:
-        it may have started m, and go on to ``mine`` before it waits; or another of its threads may. Who made the
-        calls before tells nothing: a program may build its communicators in one thread and then give each thread its
-        own.
+        With ``crossed`` only one that proves a mistake. This rank waits in ``mine`` and has not begun call m of
+        another communicator; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too,
+        and has not begun ``mine`` goes through them in the other order, whatever else happens. That it has begun m is
+        not enough: it may have started m, and go on to ``mine`` before it waits; or another of its threads may. Who
+        made the calls before tells nothing: a program may build its communicators in one thread and then give each
+        thread its own.
 
-        A peer that has left the other communicator, or has failed in it, is not in it any more; unless it failed because it found
-        the crossing first.
+        A peer that has left the other communicator, or has failed in it, is not in it any more; unless it failed
+        because it found the crossing first.
         """
         for other in self.other_communicators():
             for peer, control_page in enumerate(other.control_pages):

@@ -1,9 +1,10 @@
 """The wait policy: how long the engine spins, yields and sleeps before Python looks at deadlines and peers.
 
-Ranks that share a core yield it for a while before they sleep: of 4 ranks on 2 cores that exchange a few rows, each waits
-for what another on its core is about to do, and a futex wake-up takes longer than all the rest. But a yield may cost a whole
-time slice (:mod:`dgcl.kernels.futex`), in which rows arrive and nobody sees them. So an expensive yield is the last one for
-many waits, for twice as many if the next one is expensive, too, and for half as many after a wait that cheap ones ended.
+Ranks that share a core yield it for a while before they sleep: of 4 ranks on 2 cores that exchange a few rows,
+each waits for what another on its core is about to do, and a futex wake-up takes longer than all the rest. But a
+yield may cost a whole time slice (:mod:`dgcl.kernels.futex`), in which rows arrive and nobody sees them. So an
+expensive yield is the last one for many waits, for twice as many if the next one is expensive, too, and for half
+as many after a wait that cheap ones ended.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ WaitPolicy = tuple[int, int, int, int, int]
 #: Do not wait.
 AT_ONCE: Final[WaitPolicy] = (0, 0, 0, 0, 0)
 
-# A rank with a core for itself spins for twice as long as it takes to send to a sleeping one and wake it; one that shares
-# its core would keep the rank that it waits for from working.
+# A rank with a core for itself spins for twice as long as it takes to send to a sleeping one and wake it; one that
+# shares # its core would keep the rank that it waits for from working.
 _ALONE: Final = (50_000, 0, 0)
 _CROWDED: Final = (2_000, 50_000, 200_000)
 _SLEEPS: Final = (4, 5_000_000)
@@ -37,7 +38,8 @@ def choose_policy(peers: Peers) -> WaitPolicy:
 
 
 def among_others(policy: WaitPolicy) -> WaitPolicy:
-    """Shorten the sleeps of a rank with several calls under way: other communicators have wake-up words of their own."""
+    """Shorten the sleeps of a rank with several calls under way: other communicators have wake-up words of their
+    own."""
     return (*policy[:3], *min(_SHORT_SLEEPS, policy[3:]))
 
 

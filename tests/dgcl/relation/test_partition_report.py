@@ -1,4 +1,5 @@
-"""dgcl.relation.partition_report and dgcl.partition.replication: the figures of a partition, against sets and searches."""
+"""dgcl.relation.partition_report and dgcl.partition.replication: the figures of a partition, against sets and
+searches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Promela models of the protocol, of its wake-ups and of started exchanges, checked by SPIN: they hold, and each way
-of breaking them is found."""
+"""The Promela models of the protocol, of its wake-ups and of started exchanges, checked by SPIN: they hold, and
+each way of breaking them is found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whole exchanges by the CUDA kernels, judged vertex by vertex; run in numba's simulator and on a GPU.
 
-``python -m tests.dgcl.transport.cuda.device_worlds`` runs them in the simulator (NUMBA_ENABLE_CUDASIM=1) and prints JSON:
-case to what went wrong, "" for nothing.
+``python -m tests.dgcl.transport.cuda.device_worlds`` runs them in the simulator (NUMBA_ENABLE_CUDASIM=1) and
+prints JSON: case to what went wrong, "" for nothing.
 """
 
 from __future__ import annotations
