@@ -48,6 +48,8 @@ from dgcl.topology import Topology
 _log = logging.getLogger("dgcl")
 
 SCHEMA = "dgcl-cache/1"
+#: The folders that decide what an entry holds.
+SOURCES = ("graph", "partition", "planner", "program", "relation", "replication", "topology")
 _ENTRY = {
     **FILE,
     "key": ArraySpec("unicode", 0),
@@ -208,7 +210,7 @@ def _hash_sources() -> str:
     """Of the modules that partition and plan: a version number alone does not see an engineer at work."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
-    for folder in ("partition", "planner", "replication", "topology"):
+    for folder in SOURCES:
         for path in sorted((package / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(package)}\n".encode())
             digest.update(path.read_bytes())

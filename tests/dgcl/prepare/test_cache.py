@@ -407,3 +407,20 @@ def test_what_killed_writers_left_is_swept_away_in_time(tmp_path: Path) -> None:
 def test_options_are_part_of_the_key_by_name() -> None:
     """An option that a planner will learn one day must change the key without anybody's remembering it."""
     assert set(key()["options"]) == {field.name for field in dataclasses.fields(PlanOptions)}
+
+
+@pytest.mark.parametrize(
+    "folder", ["graph", "partition", "planner", "program", "relation", "replication", "topology"]
+)
+def test_an_edited_folder_changes_the_key(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever decides what an entry holds: its sources in a package that is a copy of ours."""
+    for name in ("graph", "partition", "planner", "program", "relation", "replication", "topology"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.py").write_text("first = 1\n")
+    (tmp_path / "prepare").mkdir()
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "prepare" / "cache.py"))
+    before = cache._hash_sources()
+    (tmp_path / folder / "module.py").write_text("second = 2\n")
+    assert cache._hash_sources() != before
