@@ -292,10 +292,7 @@ class Communicator(Handle):
             return collect_rows(self.control, rows[own], ids, self.num_nodes, dst, file)
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:
-        """This rank's graph for a framework: "dgl" (a block), "pyg" (an ``edge_index``) or "csr" (torch).
-
-        See :func:`dgcl.frameworks.local_graph` and the page on frameworks.
-        """
+        """This rank's graph: "dgl" (a block), "pyg" or "csr" (torch); see :func:`dgcl.frameworks.local_graph`."""
         from dgcl.frameworks import local_graph
 
         return local_graph(kind, self.local, **options)

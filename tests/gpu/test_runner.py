@@ -270,6 +270,7 @@ def test_a_process_that_leaves_is_noticed() -> None:
 def test_the_second_process_does_not_outlive_a_test() -> None:
     import multiprocessing
 
+    before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt), second_process(_stay):
         raise KeyboardInterrupt
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before

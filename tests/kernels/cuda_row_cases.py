@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from dgcl.kernels.copies import STREAMED
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_numbers import ITEM_BYTES
 from dgcl.kernels.cuda_shapes import deal_blocks, unit_of
@@ -216,6 +217,7 @@ def run_sum(machine: Machine, case: SumCase) -> None:
             int(np.searchsorted(rows, first)),
             arrivals.ctypes.data,
             row_bytes,
+            STREAMED,
         )
         expected.append(out)
 

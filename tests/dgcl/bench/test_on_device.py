@@ -91,8 +91,8 @@ def test_ranks_that_share_a_device_copy_in_turn(fakes: list[FakeCuda]) -> None:
 def test_wrong_rows_are_counted(fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch) -> None:
     right = DeviceExchange.expand
 
-    def damaged(self: DeviceExchange, rows: torch.Tensor) -> torch.Tensor:
-        out = right(self, rows)
+    def damaged(self: DeviceExchange, rows: torch.Tensor, exchange: int = 0) -> torch.Tensor:
+        out = right(self, rows, exchange)
         self.synchronize()
         out[-1].zero_()
         return out
