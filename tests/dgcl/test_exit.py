@@ -26,7 +26,13 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(end, id=name, marks=() if name == "pyg" else pytest.mark.slow)
+        for name, end in ENDS.items()
+    ],
+)
 def test_nothing_is_printed_at_exit(end: str) -> None:
     if "torch_geometric" in end:
         pytest.importorskip("torch_geometric")

@@ -82,6 +82,7 @@ def test_findings_are_read_line_by_line(tmp_path: Path) -> None:
     assert run_part(part("pass"), 60, False, tmp_path).found == []
 
 
+@pytest.mark.slow
 def test_a_part_of_tests_runs_by_pytest(tmp_path: Path) -> None:
     """Here nothing is marked for a GPU but skips; the case behind it is what says so."""
     chosen = Part("some", "shows some", 120, ("tests/gpu/test_device.py::test_environment",))
@@ -216,6 +217,7 @@ def test_limits_fit_the_time_for_everything() -> None:
     assert sum({each.name: each.seconds for each in made}.values()) <= SECONDS
 
 
+@pytest.mark.slow
 def test_every_part_selects_tests_that_exist() -> None:
     names = [name for each in parts() if not each.prefix for name in each.tests]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", *names]
@@ -226,6 +228,7 @@ def test_every_part_selects_tests_that_exist() -> None:
     assert missing == []
 
 
+@pytest.mark.slow
 def test_every_gpu_test_of_the_folder_is_in_a_part() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "tests/gpu"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -256,12 +259,14 @@ def _stay(pipe: Pipe) -> None:
     time.sleep(60)
 
 
+@pytest.mark.slow
 def test_two_processes_talk() -> None:
     with second_process(_answer) as pipe:
         pipe.send({"a": [1, None]})
         assert pipe.receive() == ["heard", {"a": [1, None]}]
 
 
+@pytest.mark.slow
 def test_a_process_that_leaves_is_noticed() -> None:
     with second_process(_leave) as pipe, pytest.raises(EOFError):
         pipe.receive()

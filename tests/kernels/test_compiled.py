@@ -64,6 +64,7 @@ print(*sorted(seen))
 """
 
 
+@pytest.mark.slow
 def test_no_address_becomes_a_float(tmp_path: Path) -> None:
     """Numba makes a float64 of a signed and an unsigned integer, which is exact below 2**53 only."""
     assert run(FLOATS, NUMBA_CACHE_DIR=str(tmp_path)) == "_sum_16bit"

@@ -120,8 +120,9 @@ def _opened(
                 settings.topology,
                 part=problem and problem.part,
                 method=method,
-                row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize,
-                seed=settings.seed,
+                plan=dgcl.PlanOptions(
+                    row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize, seed=settings.seed
+                ),
                 timeout=settings.timeout,
                 device=device,
             )

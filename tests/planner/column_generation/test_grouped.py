@@ -72,7 +72,9 @@ def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
     assert (bundles.number[bundles.source, bundles.set_] == np.arange(len(found))).all()
 
 
-@pytest.mark.parametrize("machine", [pytest.param("dgx_a100x4", marks=pytest.mark.slow), "dgx1x4"])
+@pytest.mark.parametrize(
+    "machine", [pytest.param(name, marks=pytest.mark.slow) for name in ("dgx_a100x4", "dgx1x4")]
+)
 def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
     topology = resolve_topology(machine)
     problem, arrays = problem_of(drawn, topology), topology.arrays()
