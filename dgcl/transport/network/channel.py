@@ -44,19 +44,19 @@ _SETTLE_SECONDS: Final = 1.0
 
 
 class NetworkChannel:
-    """Plays the part of this rank's partners on their stand-ins.
+    """Exchanges rows and messages with partners, and updates their stand-in control pages.
 
     Args:
-        group: A Gloo group of the same ranks, used for nothing else; given up by :meth:`close`.
+        group: A Gloo group of the same ranks, used for nothing else; released by :meth:`close`.
         rank: This rank.
         stand_ins: The partners' control pages in this rank's memory.
         num_stages: The largest number of stages of any program.
-        timeout: Seconds after which the executor gives up a call in which nothing happens.
+        timeout: Seconds without progress after which the executor gives up a call.
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
 
     Attributes:
-        lost: Why a partner's connection is gone, by partner.
-        calls_done: Calls that this rank's device has done beside the channel; partners hear of it when it leaves.
+        lost: Why the connection to a partner was lost, by partner.
+        calls_done: Calls that this rank's device did without the channel; sent to the partners on closing.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class NetworkChannel:
             thread.start()
         atexit.register(self.close)
 
-    # What the executor calls, in the rank's thread.
+    # Called by the executor, in the rank's thread.
 
     def start(self, call: Call, places: Sequence[tuple[Segment, int]]) -> Job:
-        """Begin a call: post what partners will send, tell them, and send what they are to have."""
+        """Begin a call: post all receives, send READY to the partners, and queue the sends."""
         partners = set(self._control_pages)
         job = Job(call, np.zeros(len(call.task.sent), np.uint8), [], {p: threading.Lock() for p in partners})
         self._job = job
@@ -101,14 +101,14 @@ class NetworkChannel:
                 call, partners, places, self._num_stages, lambda place, p: self._wire.receive(place, p, ROWS)
             )
             job.ready = [(self._wire.send(message, peer, NEWS), message) for peer in partners]
-        except RuntimeError:  # a connection is gone; its listener says so, and the executor hears of it
+        except RuntimeError:  # a connection broke; its listener reports it to the executor
             pass
         self._receives.put(job)
         self._sender.put(job)
         return job
 
     def post_failure(self, error: CommError) -> None:
-        """Stop reading rows, and tell the partners why this rank gave up; the first reason stands."""
+        """Stop reading rows, and send the partners the reason; only the first reason is sent."""
         if self._job is not None:
             self._job.cancel()
         if not self._failed:
@@ -118,8 +118,8 @@ class NetworkChannel:
     def close(self) -> None:
         """Tell the partners, break the connections and end the threads. Idempotent.
 
-        A fork of the rank's process, which inherits the exit handler, has none of the threads, but the connections:
-        it leaves the partners alone.
+        A fork of the rank's process inherits the exit handler and the connections, but none of the threads. There
+        this method does nothing, so that the partners are not disturbed.
         """
         if self._wire.closed or os.getpid() != self._process:
             return
@@ -130,7 +130,7 @@ class NetworkChannel:
             self._tell(closed_message(self.calls_done))
         until = time.monotonic() + _LAST_WORDS_SECONDS
         for work, _ in self._last_words:
-            with suppress(RuntimeError):  # it has not listened, or is gone; a wait in vain breaks the group
+            with suppress(RuntimeError):  # the peer is gone or did not receive; a time-out breaks the group
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 0.001)))
         self._receives.put(None)
         self._sender.put(None)
@@ -143,10 +143,10 @@ class NetworkChannel:
     def _tell(self, message: Tensor) -> None:
         for peer in self._control_pages:
             if peer not in self.lost:
-                with suppress(RuntimeError):  # it is gone
+                with suppress(RuntimeError):  # the peer is gone
                     self._last_words.append((self._wire.send(message, peer, NEWS), message))
 
-    # The threads.
+    # Run by the channel's own threads.
 
     def _receive(self) -> None:
         while (job := self._receives.get()) is not None:
@@ -156,31 +156,35 @@ class NetworkChannel:
             del job
 
     def _settle(self, job: Job, arrivals: Arrivals) -> bool:
-        """Wait for a transfer and say that it is done; whether it came."""
-        with job.locks[arrivals.peer]:  # a second wait for the same message would last for ever
+        """Wait for a transfer and raise its ``done`` word; return whether it arrived."""
+        with job.locks[arrivals.peer]:  # a second wait for one message never returns
             if arrivals.settled:
                 return True
             try:
                 for work, _ in arrivals.works:
                     self._wire.wait(work)
                     job.slices += 1
-            except RuntimeError:  # the connection broke; its listener says so
+            except RuntimeError:  # the connection broke; its listener reports it
                 return False
             arrivals.settled = True
             write_word(arrivals.done, arrivals.value)
             return True
 
     def _settle_all(self, peer: int) -> None:
-        """What a partner sent before its last message has arrived before it: say so first, or the executor
-        would think it missing."""
+        """Raise ``done`` for everything that a partner sent before its last message.
+
+        Rows sent before a message arrive before it. Without this the executor would report them as missing.
+        """
         job = self._job
         for arrivals in job.arrivals if job is not None else ():
             if arrivals.peer == peer and job is not None and not self._settle(job, arrivals):
                 return
 
     def _settle_soon(self, peer: int) -> None:
-        """As :meth:`_settle_all`, of a partner that may have gone in the middle of a message: Gloo does not end
-        the wait for that."""
+        """Call :meth:`_settle_all` in a thread, and wait for it for a limited time.
+
+        The partner may have died in the middle of a message; Gloo never ends the wait for such a message.
+        """
         settling = threading.Thread(
             target=self._settle_all, args=(peer,), name=f"dgcl settling {peer}", daemon=True
         )
@@ -188,7 +192,7 @@ class NetworkChannel:
         settling.join(_SETTLE_SECONDS)
 
     def _listen(self, peer: int) -> None:
-        """Write on a partner's stand-in what it says, until it leaves or the connection breaks."""
+        """Copy a partner's messages to its stand-in until it leaves or the connection breaks."""
         control_page = self._control_pages[peer]
         lines = np.array([control_page.ready_address(self.rank)], np.int64)
         while True:
@@ -217,5 +221,5 @@ class NetworkChannel:
 
 
 def _first_sentence(error: RuntimeError) -> str:
-    """What Gloo says of a connection, without where in its source, and what that may be due to."""
+    """The first sentence of a Gloo error, without the source location and possible causes."""
     return str(error).splitlines()[0].split(".cc:", 1)[-1].split("] ", 1)[-1].split(". ", 1)[0]

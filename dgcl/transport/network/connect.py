@@ -21,11 +21,11 @@ def open_network(
     timeout: float,
     bytes_sent: np.ndarray,
 ) -> NetworkChannel:
-    """This rank's network channel. Collective over all ranks of the job: they make a process group.
+    """Open this rank's network channel. Collective over all ranks of the job, which create a process group.
 
     Args:
-        control, peers, timeout: Of the rank.
-        programs: Of all exchanges.
+        control, peers, timeout: This rank's.
+        programs: Programs of all exchanges.
         num_stages: The largest number of stages of any of them.
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
     """

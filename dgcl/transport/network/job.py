@@ -1,4 +1,4 @@
-"""One call's part for partners: what was posted to receive, and what is still to be sent."""
+"""The network part of one call: the receives that were posted, and the sends still to do."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dgcl.transport.shared_memory.tasks import Call
 if TYPE_CHECKING:
     from torch.distributed import Work
 
-#: Bytes of a message of rows, where a row is not longer: long enough to hide the cost of a message, short enough
-#: to fill one while another travels, and for partners to take turns on a slow link.
+#: Bytes of a message of rows, unless a single row is longer. Long enough to hide the cost of a message; short enough
+#: to fill one slice while another travels, and for partners to alternate on a slow link.
 SLICE_BYTES: Final = 1 << 18
 
 _A_LITTLE: Final = 0.005  # seconds
 
 
 def slice_rows(row_bytes: int) -> int:
-    """Rows of a slice; sender and receiver count alike."""
+    """Number of rows in a slice; sender and receiver compute the same number."""
     return max(SLICE_BYTES // max(row_bytes, 1), 1)
 
 
 def slices_of(count: int, row_bytes: int) -> list[tuple[int, int]]:
-    """``(begin, end)`` rows of each message of a portion of ``count`` rows; none where there are no bytes."""
+    """``(begin, end)`` rows of each message of a portion of ``count`` rows; empty if a row has no bytes."""
     if row_bytes == 0:
         return []
     step = slice_rows(row_bytes)
@@ -41,12 +41,13 @@ def slices_of(count: int, row_bytes: int) -> list[tuple[int, int]]:
 
 @dataclass(eq=False)
 class Arrivals:
-    """What one transfer brings from a partner.
+    """The receives of one transfer from a partner.
 
     Attributes:
         peer: The partner.
-        done: Where its ``done`` line for this rank is, and ``value``, what it says when this has arrived.
-        works: The receives that were posted, with their places.
+        done: Address of its ``done`` line for this rank.
+        value: What that line holds once this transfer has arrived.
+        works: The posted receives, with their target tensors.
         settled: Whether they are known to be complete.
     """
 
@@ -59,18 +60,19 @@ class Arrivals:
 
 @dataclass(eq=False)
 class Job:
-    """What the channel does for one call.
+    """The state of the channel's work for one call.
 
     Attributes:
         call: The call.
-        sent: ``(S,)`` uint8, by send of the schedule: those to partners that are on the wire.
+        sent: ``(S,)`` uint8, by send of the schedule: 1 for sends to partners that are on the wire.
         arrivals: By (stage, partner).
-        locks: One for each partner: who waits for its rows.
-        sender_done: Set when all is sent, or will never be.
-        filling: Held while rows are read; see :meth:`cancel`. The thread that holds it may take it again: a finaliser
-            that runs there may cancel.
-        cancelled: Nothing may be read any more.
-        slices: Messages of rows that are through, either way; they show that a slow network moves.
+        locks: One per partner, held while a thread waits for its rows.
+        ready: The READY messages that were posted.
+        sender_done: Set when the sender has finished or given up.
+        filling: Held while rows are read; see :meth:`cancel`. Re-entrant, because a finaliser that runs in the
+            holding thread may cancel.
+        cancelled: Set when nothing may be read any more.
+        slices: Messages of rows completed in either direction; evidence of progress on a slow network.
     """
 
     call: Call
@@ -84,27 +86,32 @@ class Job:
     slices: int = 0
 
     def is_sent(self, wait: bool) -> bool:
-        """Whether all is on the wire; with ``wait`` look a little longer."""
+        """Whether all sends are on the wire; with ``wait``, wait for a few milliseconds first."""
         if wait:
             self.sender_done.wait(_A_LITTLE)
         if not self.sender_done.is_set():
             return False
         if self.sent[self.call.task.remote].all():
             return True
-        if wait:  # it has stopped for a reason that the executor is about to see
+        if wait:  # the sender stopped; the executor will find out why
             time.sleep(_A_LITTLE)
         return False
 
     def cancel(self) -> None:
-        """Stop reading rows; when this returns nothing of the call's buffers is read by the channel, but for the
-        thread that called it: that looks at ``cancelled`` before it reads."""
+        """Stop reading rows; on return the channel reads none of the call's buffers.
+
+        One exception: the thread that called this may hold ``filling``; it checks ``cancelled`` before it reads.
+        """
         self.cancelled = True
         with self.filling:
             pass
 
     def sends_by_partner(self, rank: int) -> list[tuple[int, list[int]]]:
-        """The schedule's sends to each partner, in their order; partners from ``rank`` on, and then around, so
-        that not all ranks begin with the same one, whose link would be crowded while others lie idle."""
+        """The schedule's sends to each partner, in schedule order.
+
+        Partners start at ``rank`` and wrap around, so that not all ranks send to the same partner first and crowd its
+        link while others are idle.
+        """
         sends: dict[int, list[int]] = {}
         schedule = self.call.task.schedule
         for index in np.flatnonzero(self.call.task.remote):
@@ -119,14 +126,14 @@ def post_receives(
     num_stages: int,
     post: Callable[[Tensor, int], Work],
 ) -> list[Arrivals]:
-    """Post what partners will bring into its final place.
+    """Post receives for all rows from partners, each into its final place.
 
     Args:
         call: The call.
-        partners: The ranks that the network brings rows from.
-        places: (segment, offset) of the buffer and of the relay rows, as the ready line tells them.
+        partners: The ranks that are reached through the network.
+        places: (segment, offset) of the buffer and of the relay rows, as in the ready line.
         num_stages: The largest number of stages of any program.
-        post: ``(place, peer)`` -> a receive.
+        post: ``(place, peer)`` -> a posted receive.
     """
     task, row_bytes = call.task, call.row_type.row_bytes
     schedule, done = task.schedule, task.lines[1]

@@ -1,7 +1,8 @@
-"""What ranks tell their partners outside the rows: 1 KB each, so that a receive can be posted for whatever comes.
+"""Control messages between partners: fixed size (1 KB), so that one posted receive fits any of them.
 
-Words are int64: kind; of READY the call and its tag; of CLOSED the last call that a device has done; of FAILED the
-error's class (:data:`dgcl.errors.ERROR_CODES`) and the length of its text, which follows.
+The first three int64 are the kind and two values. READY: call and tag. CLOSED: the last call that the device has
+done, and 0. FAILED: the error's class (:data:`dgcl.errors.ERROR_CODES`) and the length in bytes of the text that
+follows.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ _TEXT: Final = 24
 
 
 def empty_message() -> Tensor:
-    """Room for a message."""
+    """A zeroed message buffer."""
     return torch.zeros(_BYTES, dtype=torch.uint8)
 
 
 def ready_message(call: int, tag: int) -> Tensor:
-    """Call ``call`` has begun; ``tag`` says what it is."""
+    """The message that call ``call`` with tag ``tag`` has begun on this rank."""
     return _message(READY, call, tag)
 
 
 def closed_message(call: int = 0) -> Tensor:
-    """This rank has left, and its device has done its part up to ``call``."""
+    """The message that this rank has left, and that its device has done its part up to ``call``."""
     return _message(CLOSED, call, 0)
 
 
 def failed_message(error: CommError) -> Tensor:
-    """This rank has given up."""
+    """The message that this rank has given up, with its error."""
     text = str(error).encode()[: _BYTES - _TEXT].decode(errors="ignore").encode()
     code = next(c for c in reversed(range(len(ERROR_CODES))) if isinstance(error, ERROR_CODES[c]))
     message = _message(FAILED, code, len(text))
@@ -47,7 +48,7 @@ def failed_message(error: CommError) -> Tensor:
 
 
 def words_of(message: Tensor) -> tuple[int, int, int]:
-    """(kind, call, tag), or (kind, code, length)."""
+    """The header of a message: (kind, call, tag), or (kind, code, length)."""
     kind, first, second = message.numpy()[:_TEXT].view(np.int64).tolist()
     return kind, first, second
 

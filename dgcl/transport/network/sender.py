@@ -1,4 +1,4 @@
-"""The sender: takes the engine's part in sends to partners, a slice at a time."""
+"""The sender thread: gathers or sums the rows of sends to partners, and posts them slice by slice."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dgcl.transport.shared_memory.engine import EXPAND, read_word
 if TYPE_CHECKING:
     from torch.distributed import Work
 
-_SLOTS: Final = 16  # slices of staging memory, so as many are on the wire at most
-_LOOKS: Final = 40  # at what a send waits for, before the thread looks whether it was stopped
+_SLOTS: Final = 16  # slices of staging memory: at most so many are on the wire
+_LOOKS: Final = 40  # checks of pending conditions between two checks for cancellation
 
 
 @dataclass(eq=False)
 class _Posted:
-    """A slice on the wire; ``last`` of the send ``index``."""
+    """A slice on the wire; ``last`` marks the final slice of the send ``index``."""
 
     work: Work
     slot: Tensor
@@ -38,10 +38,10 @@ class _Posted:
 
 
 class Sender:
-    """A thread that does the sends of one job after another.
+    """A thread that carries out the sends of one job after another.
 
     Args:
-        wire: Where to.
+        wire: Posts the messages.
         rank: This rank.
         num_stages: The largest number of stages of any program.
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
@@ -55,18 +55,18 @@ class Sender:
         self.thread = threading.Thread(target=self._run, name="dgcl sender", daemon=True)
 
     def put(self, job: Job | None) -> None:
-        """Do this next; None: end."""
+        """Queue a job; None ends the thread."""
         self._jobs.put(job)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 self._send_all(job)
-            except RuntimeError:  # a connection broke: the partner's listener knows, and tells
+            except RuntimeError:  # a connection broke: the partner's listener reports it
                 self._posted.clear()
             finally:
                 job.sender_done.set()
-            del job  # not to hold its rows while there is nothing to do
+            del job  # do not keep its rows alive while idle
 
     def _send_all(self, job: Job) -> None:
         size = slice_rows(job.call.row_type.row_bytes) * job.call.row_type.row_bytes
@@ -86,7 +86,7 @@ class Sender:
                     waits.append(wait)
             if streams and len(waits) == len(streams):
                 if self._posted:
-                    self._finish_oldest(job, free)  # what else is there to do
+                    self._finish_oldest(job, free)  # nothing can be posted now
                 else:
                     addresses, values = np.array(waits, np.int64).T
                     wait_for_any(addresses.copy(), values.copy(), _LOOKS)
@@ -98,7 +98,7 @@ class Sender:
     def _stream(
         self, job: Job, peer: int, sends: list[int], free: list[Tensor]
     ) -> Iterator[tuple[int, int] | None]:
-        """Post all that goes to one partner; yields after each slice, or an (address, value) to wait for."""
+        """Post all sends to one partner; yield None after each slice, or an (address, value) to wait for."""
         call, task = job.call, job.call.task
         schedule, row_bytes = task.schedule, call.row_type.row_bytes
         for index in sends:
@@ -110,11 +110,11 @@ class Sender:
             for address, value in self._conditions(job, peer, index):
                 while read_word(address) < value:
                     yield address, value
-            if not pieces:  # no bytes: the partner waits for nothing, and may be in its next call by now
+            if not pieces:  # no bytes: the partner does not wait, and may be in its next call
                 job.sent[index] = 1
                 continue
             if read_word(int(task.lines[0][peer]) + 8) != call.tag:
-                return  # it makes another call; the executor sees that, too
+                return  # the partner makes another call; the executor detects that, too
             if len(task.times):
                 task.times[index, 0] = time.perf_counter_ns()
             for number, (portion, begin, end) in enumerate(pieces):
@@ -130,7 +130,7 @@ class Sender:
                 yield None
 
     def _conditions(self, job: Job, peer: int, index: int) -> list[tuple[int, int]]:
-        """(address, value) of the words that must have reached a value before a send may begin."""
+        """(address, value) pairs: a send may begin once every word has reached its value."""
         call, task = job.call, job.call.task
         schedule = task.schedule
         conditions = [(int(task.lines[0][peer]), call.number)]
@@ -140,7 +140,7 @@ class Sender:
         return conditions
 
     def _fill(self, job: Job, target: int, index: int, portion: int, begin: int, end: int) -> bool:
-        """Put rows ``begin:end`` of a portion at ``target``; False when the call was given up."""
+        """Write rows ``begin:end`` of a portion to ``target``; return False if the call was cancelled."""
         call, task = job.call, job.call.task
         source, num_source_rows, second = call.buffers
         row_bytes = call.row_type.row_bytes
@@ -148,7 +148,7 @@ class Sender:
         send_rows, arrival_rows, arrival_slots = task.tables
         first, past, own = start + begin, start + end, source if portion == 0 else 0
         with job.filling:
-            # Here a finaliser may run, and cancel; not between the look and the compiled call.
+            # A finaliser may run here and cancel, but not between the check and the compiled call.
             if job.cancelled:
                 return False
             if task.verb == EXPAND:

@@ -1,4 +1,4 @@
-"""Wait for words in memory without the GIL: the compiled part of the sender."""
+"""Waits for words in memory without the GIL: the compiled part of the sender."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLEEP_MICROSECONDS: Final = 50
 
 @compiled(boolean(int64[::1], int64[::1], int64))
 def wait_for_any(addresses: np.ndarray, values: np.ndarray, looks: int) -> bool:
-    """Whether a word at one of ``addresses`` has reached its value, after at most ``looks`` looks."""
+    """Whether a word at one of ``addresses`` has reached its value, within at most ``looks`` checks."""
     for look in range(looks):
         for i in range(len(addresses)):
             if load_acquire(addresses[i]) >= values[i]:

@@ -14,27 +14,27 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
-#: Tags of what ranks tell each other, of rows, and of what is never sent.
+#: Tags: control messages, rows, and a tag that is never sent.
 NEWS: Final = 1
 ROWS: Final = 2
 _NEVER: Final = 3
 
-# A wait that times out breaks the group, so waits for what a partner may have to say have no deadline that anybody
-# could live to see. Rows come within some deadlines of the executor's or not at all.
+# A wait that times out breaks the group, so waits for control messages have practically no deadline. Rows arrive
+# within a few deadlines of the executor or not at all.
 _FOREVER: Final = timedelta(days=100)
 _DEADLINES: Final = 10
 _AT_ONCE: Final = timedelta(milliseconds=1)
 
 
 class Wire:
-    """Messages of bytes between the ranks of a Gloo group that is used for nothing else.
+    """Sends and receives byte messages between the ranks of a Gloo group that is used for nothing else.
 
-    Errors of Gloo (a connection that broke) come as RuntimeError, from posting or from waiting, and so does use after
+    Errors of Gloo (a broken connection) are RuntimeError, from posting or from waiting. So is use after
     :meth:`close`.
 
     Args:
         group: The group.
-        timeout: Seconds after which a rank gives up a call in which nothing happens.
+        timeout: Seconds without progress after which a rank gives up a call.
     """
 
     def __init__(self, group: ProcessGroup, timeout: float) -> None:
@@ -54,18 +54,18 @@ class Wire:
         return work
 
     def wait(self, work: Work) -> None:
-        """Wait for a message that was posted, until it is through or its connection breaks."""
+        """Wait until a posted message has been transferred or its connection breaks."""
         work.wait(self._rows)
 
     def wait_for_news(self, work: Work) -> None:
-        """Wait for a message that may never come."""
+        """Wait without a practical deadline for a message that may never come."""
         work.wait(_FOREVER)
 
     def close(self, peers: Iterable[int]) -> None:
-        """Break all connections, and give the group up. Idempotent.
+        """Break all connections and release the group. Idempotent.
 
-        This ends the waits for messages that have not begun to travel. Gloo forgets who waits for those that
-        were cut off on their way; such a wait ends by its own deadline.
+        This ends the waits for messages whose transfer has not begun. Gloo forgets the waits for messages that were
+        cut off in transit; such a wait ends by its own deadline.
         """
         with self._closing:
             if self.closed:
@@ -80,7 +80,7 @@ class Wire:
         self._group = None
 
     def _open(self) -> Any:
-        """The group; looked at once, because another thread may be giving it up."""
+        """The group, read once because another thread may release it; RuntimeError if it is closed."""
         group = self._group
         if group is None:
             raise RuntimeError("the connections are closed")

@@ -1,4 +1,4 @@
-"""The runtime: executes a rank's program over shared memory, with deadlines, and with peers that may fail."""
+"""The shared-memory runtime: executes a rank's programs, with deadlines, and with peers that may fail."""
 
 from __future__ import annotations
 

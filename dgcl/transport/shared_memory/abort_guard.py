@@ -1,4 +1,4 @@
-"""Tells the peers at once when a call that they count on fails on this rank."""
+"""Tells the peers at once when a call that they rely on fails on this rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Caller(Protocol):
-    """Makes calls: what a guard needs of the runtime."""
+    """The part of the runtime that a guard needs."""
 
     @property
     def next_call(self) -> int:
@@ -18,16 +18,17 @@ class Caller(Protocol):
 
 
 class AbortGuard:
-    """Around a call, or a part of one: an error raised inside fails the communicator and is told to the peers.
+    """Guards a call or a part of it: an error raised inside fails the communicator and is reported to the peers.
 
-    It is entered before any peer is told of the call, because Ctrl-C may come between any two steps of Python, also
-    between the return of a function and the next step of its caller. An error fails the communicator even if this
-    rank's part of the call was done: the program has no result, and would begin its next call where the peers go on
-    with another. Code between the end of the guarded block and the caller must not fail.
+    Enter it before any peer is told of the call. Ctrl-C may come between any two steps of Python, also between the
+    return of a function and the next step of its caller. An error fails the communicator even if this rank's part of
+    the call
+    was done: the program has no result, and its next call would not match the peers' next call. Code between the end
+    of the guarded block and the caller must not fail.
 
     Args:
-        runtime: Of this rank.
-        number: Of the call; None for the one that is about to begin.
+        runtime: This rank's.
+        number: The call's number; None for the next call.
     """
 
     __slots__ = ("_number", "_runtime")

@@ -1,7 +1,7 @@
-"""Checks once, when a communicator is made, that the programs of all ranks belong together.
+"""Checks, when a communicator is made, that the programs of all ranks match.
 
-Rank 0 makes all programs, so they do unless the shares of two plans are mixed, by a stale cache, say. Then ranks
-would write where their peers expect something else, and nothing later would notice.
+Rank 0 makes all programs, so they match unless parts of two plans are mixed, by a stale cache for example. Then ranks
+would write where their peers expect other rows, and no later check would notice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def check_agreement(control: Control, programs: Mapping[str, Program]) -> None:
         programs: This rank's programs by the names of their exchanges.
 
     Raises:
-        DisagreementError: On every rank, naming an exchange and a pair that differ.
-        ValueError: There are none, or too many of them.
+        DisagreementError: An exchange and a pair of ranks do not match; on every rank, with both named.
+        ValueError: There are no exchanges, or too many.
     """
     if not 0 < len(programs) <= MOST_EXCHANGES:
         raise ValueError(f"exchanges: expected 1 to {MOST_EXCHANGES} (got {len(programs)})")
@@ -44,7 +44,7 @@ def check_agreement(control: Control, programs: Mapping[str, Program]) -> None:
 
 
 def _compare(found: Sequence[tuple[int, np.ndarray]], name: str) -> None:
-    """Raise unless all ranks' (stages, digests) of one exchange belong together."""
+    """Raise unless the (stages, digests) of all ranks for one exchange match."""
     where = "" if name == HALO else f" for exchange {name!r}"
     stages = np.array([num_stages for num_stages, _ in found])
     if (stages != stages[0]).any():
@@ -65,7 +65,7 @@ def _compare(found: Sequence[tuple[int, np.ndarray]], name: str) -> None:
 
 
 def _digests(program: Program) -> np.ndarray:
-    """``(2, P)`` uint64: of all that this rank sends to each peer, and of all that it expects from each."""
+    """``(2, P)`` uint64: digests of everything sent to each peer, and of everything expected from each."""
     digests = np.zeros((2, program.world_size), np.uint64)
     for peer in range(program.world_size):
         sends, receives = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)

@@ -1,4 +1,4 @@
-"""How much the processor's caches hold."""
+"""Reads the size of the processor's last-level cache."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _UNKNOWN = 32 << 20
 
 @functools.cache
 def last_level_cache(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Bytes of the largest cache of the first core, which others share; 32 MB where Linux does not say."""
+    """Bytes of the largest cache that the first core uses; 32 MB if Linux does not report it."""
     sizes = [_size(path) for path in root.glob("index*/size")]
     return max(sizes, default=0) or _UNKNOWN
 
 
 def _size(path: Path) -> int:
-    """The number in a file such as "32768K"; 0 where there is none."""
+    """Bytes from a file that holds a text such as "32768K"; 0 if there is none."""
     try:
         text = path.read_text().strip()
         return int(text[:-1]) * _UNITS[text[-1]] if text[-1:] in _UNITS else int(text)

@@ -1,4 +1,4 @@
-"""One call at a time on a communicator, from one thread at a time."""
+"""The lock that allows one call at a time on a communicator, from one thread at a time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 
 class CallLock:
-    """Held by the thread that makes a call, from its check to the call's end.
+    """A lock that a thread holds while it makes a call, from the first check to the call's end.
 
-    The thread that holds it may acquire it again: a call that failed before it began leaves it held. A thread that
-    only assists a started call of another thread (:mod:`dgcl.transport.shared_memory.calls`) holds it for a moment, for
-    which others wait. Ctrl-C may leave that hold behind: its own thread acquires it again, and others wait for it no
-    longer than ``timeout``.
+    The holding thread may acquire it again: a call that failed before it began leaves it held. A thread that assists
+    a started call of another thread (:mod:`dgcl.transport.shared_memory.calls`) holds it briefly, and others wait for
+    that. Ctrl-C may leave such a brief hold behind. Its own thread can still acquire the lock, and others wait for at
+    most ``timeout``.
 
     Args:
         rank: For messages.
@@ -21,12 +21,12 @@ class CallLock:
 
     def __init__(self, rank: int, timeout: float) -> None:
         self._rank, self._timeout = rank, timeout
-        # The holder's thread number, negative while it assists. setdefault is atomic: of two threads one sees the
+        # The holder's thread number, negative while it assists. setdefault is atomic: one of two threads sees the
         # other.
         self._holder: dict[str, int] = {}
 
     def acquire(self) -> None:
-        """Begin a call, or go on with it.
+        """Acquire the lock to begin a call or to continue it.
 
         Raises:
             ValueError: Another thread is in a call.
@@ -46,7 +46,7 @@ class CallLock:
             time.sleep(1e-4)  # another thread assists
 
     def try_assist(self) -> bool:
-        """Hold it for a moment, if nobody does; :meth:`end_assist` follows."""
+        """Acquire the lock briefly if it is free; follow with :meth:`end_assist`."""
         me = -threading.get_ident()
         return self._holder.setdefault("thread", me) == me
 
@@ -56,5 +56,5 @@ class CallLock:
             self._holder.clear()
 
     def release(self) -> None:
-        """The call is over, or waits to be gone on with."""
+        """Release the lock: the call is over, or is to be continued later."""
         self._holder.clear()

@@ -1,13 +1,13 @@
-"""Begins calls and carries them on, with deadlines, and with peers that may fail.
+"""Begins calls and runs them to their end, with deadlines and with peers that may fail.
 
 Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction and rows.
-While it waits the engine comes back to Python every 20 milliseconds or so, where Ctrl-C is heard, the control pages of
-peers are read for errors, dead processes are noticed, and the deadline is kept. The first rank to give up posts the
-reason; the others raise it, too. After that the communicator is unusable, and its buffers are never reused, because a
-stopped process may wake up and write.
+During a wait the engine returns to Python about every 20 milliseconds. Python then handles Ctrl-C, reads errors from
+the peers' control pages, detects dead processes and enforces the deadline. The first rank to give up posts the
+reason; the others raise it, too. After that the communicator is unusable. Its buffers are never reused, because a
+stopped process may resume and write.
 
-A rank that waits in one call also carries on what it has started on other communicators: a peer may need those rows
-before it comes to this call. So exchanges may be started, and waited for, in any order.
+A rank that waits in one call also advances calls that it has started on other communicators, because a peer may need
+those rows before it begins this call. So exchanges may be started and waited for in any order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dgcl.transport.shared_memory.waits import pack_tag, progress
 
 
 class CallRunner:
-    """Begins the calls of one rank and carries them on. Construction is collective; a call waits for its data only.
+    """Begins the calls of one rank and advances them. Construction is collective; a call waits for its data only.
 
     All exchanges share one sequence of calls, one buffer pool and one set of flags. Done flags count
     ``call * K + stage + 1`` with K the largest number of stages of any program
@@ -58,17 +58,18 @@ class CallRunner:
         control: The control plane.
         timeout: Seconds that a wait may take.
         channel: How rows travel (:data:`dgcl.transport.shared_memory.peers.CHANNELS`).
-        open_network: Opens the channel to ranks that share no memory with this one; None: there is none.
+        open_network: Opens the channel to ranks that share no memory with this one; None if there is no such channel.
 
     Attributes:
-        programs, names: Of the exchanges, by number.
-        pool: The rank's buffers.
+        programs, names: Programs and names of the exchanges, by number.
+        pool: Allocates the rank's buffers.
         bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb.
-        tasks: What each exchange does in an expand and in a fold, by ``2 * exchange + verb``.
-        wait_policy: How the engine waits before it returns to Python (:mod:`dgcl.transport.shared_memory.wait_policy`).
+        tasks: The tasks of each exchange for an expand and a fold, by ``2 * exchange + verb``.
+        wait_policy: How the engine waits before it returns to Python
+        (:mod:`dgcl.transport.shared_memory.wait_policy`).
         under_way: A call that was started and is not done yet.
-        failure_detector: Finds out why a call does not get on.
-        others: Finds the runtimes of other communicators that the calling thread built.
+        failure_detector: Finds out why a call makes no progress.
+        others: Returns the runtimes of other communicators that the calling thread built.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class CallRunner:
             self._peers = Peers(control, self._file, self._control_page, channel)
         except (CommError, ValueError):  # all ranks raise it
             raise
-        except BaseException as error:  # the others would wait for this one when they next exchange something
+        except BaseException as error:  # the others would wait for this rank in their next exchange
             control.leave(f"was stopped by {type(error).__name__}: {error}")
             raise
         self.tasks = tuple(
@@ -127,7 +128,7 @@ class CallRunner:
         self.others: Callable[[], Iterable[CallRunner]] = tuple
 
     def seen_by_others(self) -> OtherCommunicator | None:
-        """What the rank's other communicators may know of this one; None where it makes no more calls."""
+        """This communicator as its rank's other communicators see it; None once it makes no more calls."""
         if self._closed or self._failure is not None:
             return None
         remote = self._peers.remote.tolist()
@@ -137,17 +138,17 @@ class CallRunner:
 
     @property
     def next_call(self) -> int:
-        """The number of the call that will be begun next."""
+        """The number of the next call."""
         return self._call + 1
 
     @property
     def closed(self) -> bool:
-        """Whether this rank has left."""
+        """Whether this rank has closed the communicator."""
         return self._closed
 
     @property
     def peers(self) -> Peers:
-        """What this rank knows of the others."""
+        """The connections to the other ranks."""
         return self._peers
 
     @property
@@ -162,32 +163,32 @@ class CallRunner:
 
     @property
     def reasons(self) -> list[str]:
-        """For each rank the channel, and why."""
+        """For each rank, how it is reached and why."""
         return self._peers.reasons
 
     def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
-        """Give ``recorder`` the times of every call from now on; None: stop."""
+        """Pass the times of every call from now on to ``recorder``; None stops this."""
         self._recorder = recorder
         for task in self.tasks:
             task.time_transfers(recorder is not None)
 
     def record(self, call: Call) -> None:
-        """Give the times of a call that is over to who wants them."""
+        """Pass the times of a finished call to the recorder."""
         if self._recorder is not None:
             self._recorder(call.task.record(call.number))
 
     def fail(self, error: CommError) -> None:
-        """Poison the communicator and tell the peers why."""
+        """Make the communicator unusable and tell the peers why."""
         if self._failure is None:
             self._failure = error
-        # Each time: Ctrl-C may have come between the two before. The first reason that is posted stands.
+        # Post each time: Ctrl-C may have interrupted an earlier attempt. Only the first posted reason counts.
         if not self._closed and os.getpid() == self._process:
             self._post_failure(self._failure)
 
     def close(self) -> None:
-        """Leave. Idempotent and not collective; results stay valid as long as somebody holds them.
+        """Close the communicator. Idempotent and not collective; results stay valid as long as they are referenced.
 
-        In a fork of the rank's process, a data loader's worker for instance, it leaves the rank where it is.
+        In a fork of the rank's process, such as a data loader's worker, the rank itself is not affected.
         """
         if not self._closed:
             self._closed = True
@@ -200,18 +201,18 @@ class CallRunner:
             self._file.close()
 
     def allocate(self, num_bytes: int) -> Block:
-        """A block, or an error that the peers hear of: they would wait for this rank in vain."""
+        """Allocate a block; on an error fail the communicator, because the peers would wait for this rank."""
         try:
             return self.pool.allocate(num_bytes)
         except MemoryError as error:
             self.fail(CommError(f"rank {self.rank} is out of memory: {error}"))
             raise
-        except BaseException as error:  # Ctrl-C: the others make the call for which this was to be
+        except BaseException as error:  # also Ctrl-C: the others make the call that needs this block
             self.give_up(error, self.next_call)
             raise
 
     def check_present(self) -> None:
-        """Raise where this rank is none, or none any more: in a fork of its process, and once it has left."""
+        """Raise in a fork of the rank's process, and after the communicator was closed."""
         if os.getpid() != self._process:
             raise ValueError(
                 f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
@@ -244,10 +245,12 @@ class CallRunner:
         places: Sequence[tuple[Segment, int]],
         buffers: tuple[int, int, int],
     ) -> Call:
-        """Begin a call: tell the senders where to write. ``places`` are the buffer's and the relay rows'.
+        """Begin a call: tell the senders where to write.
 
-        Within a :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`: from here on peers count on this
-        rank."""
+        ``places`` are (segment, offset) of the buffer and of the relay rows. Called within an
+        :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`, because from here on the peers rely on this
+        rank.
+        """
         call = Call(task, self.next_call, pack_tag(task.verb, row_type, task.exchange), row_type, buffers)
         words = [call.tag]
         for segment, offset in places:
@@ -276,8 +279,10 @@ class CallRunner:
             self.fail(CommError(f"rank {self.rank} left {where}: {error!r}"))
 
     def run(self, call: Call, wait: bool = True) -> bool:
-        """Carry a call on until it is done. Without ``wait`` do only what can be done at once, and say whether
-        that was all."""
+        """Run a call until it is done, and return True.
+
+        Without ``wait``, do only what can be done at once, and return whether the call is done.
+        """
         self.check_present()
         self._lock.acquire()
         task = call.task
@@ -310,9 +315,10 @@ class CallRunner:
             self._lock.release()
 
     def assist(self) -> bool:
-        """Do what can be done at once for a started call, from a thread that waits in another; whether there is one.
+        """Advance a started call without waiting, for a thread that waits in another call.
 
-        Errors are left to the thread that will wait for the call."""
+        Returns whether there is such a call. Errors are left to the thread that will wait for it.
+        """
         if self._started() is None:
             return False
         try:
@@ -326,12 +332,12 @@ class CallRunner:
         return True
 
     def _started(self) -> Call | None:
-        """The call that was started and that others may carry on."""
+        """The started call that other threads may advance; None if there is none."""
         call = None if self._closed or self._failure is not None else self.under_way
         return call if call is not None and call.given is not None else None
 
     def _map_target(self, task: Task) -> None:
-        """Map what the engine has asked for: where the rows of its next send go."""
+        """Map the segment that the next send writes to, as requested by the engine."""
         peer = int(task.schedule.send_peer[task.where[0]])
         relay_rows = task.verb == EXPAND and task.where[1] == 1
         self._peers.map_segment(peer, self._peers.buffer_line(peer, relay_rows))
@@ -350,6 +356,6 @@ class CallRunner:
             peer, error = report
             mine = f" ({self.failure_detector.place(under_way)} was at {progress(under_way)})"
             self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
-            self._post_failure(error)  # pass on the first reason, not a chain of them
+            self._post_failure(error)  # pass on the first reason, not a chain of reasons
             raise self._failure
         self.failure_detector.check(under_way, late)

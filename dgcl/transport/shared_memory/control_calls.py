@@ -1,8 +1,8 @@
-"""Ranks that wait for each other, one in a collective of the control plane, one in an exchange of rows.
+"""Detects ranks that wait for each other, one in a control-plane collective and one in an exchange of rows.
 
-``if comm.rank == 0: accuracy(...)`` makes rank 0 wait for all, and these wait for rank 0 in their next exchange. Nobody
-is late, so no deadline says what is wrong. So each rank publishes on its control page which collective it waits in, and
-who waits in an exchange looks there.
+With ``if comm.rank == 0: accuracy(...)``, rank 0 waits for all others in a collective, and they wait for rank 0 in
+their next exchange. A deadline could not say what is wrong. So each rank publishes on its control page the collective
+that it waits in, and a rank that waits in an exchange reads the pages of its peers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ADVICE: Final = (
 
 
 class ControlCalls:
-    """Publishes this rank's collectives for one communicator, and compares those of its peers.
+    """Publishes this rank's collectives for one communicator, and reads those of its peers.
 
     Args:
-        control: The communicator's control plane, which tells of every collective.
+        control: The communicator's control plane, which reports every collective.
         peers: The communicator's.
     """
 
@@ -34,18 +34,18 @@ class ControlCalls:
         control.listeners.add(self)
 
     def enter_collective(self, number: int, name: str, alone: bool) -> None:
-        """This rank is in a collective."""
+        """Publish that this rank waits in a collective."""
         self._page.post_collective(number, alone, name)
 
     def leave_collective(self) -> None:
-        """This rank is in none."""
+        """Publish that this rank is in no collective."""
         self._page.post_collective(0, False, "")
 
     def crossing(self, call: int, place: str) -> DisagreementError | None:
-        """The error for a peer that waits in a collective where this rank waits in an exchange, if there is one.
+        """The error for a peer that waits in a collective while this rank waits in an exchange; None if none does.
 
         Only where it is certain: this rank has not begun that collective, the peer has not begun this exchange, and
-        neither has ever made calls from another thread, which might do so.
+        neither has ever made calls from another thread, which might still do so.
 
         Args:
             call: Number of the exchange in which this rank waits.
@@ -57,23 +57,21 @@ class ControlCalls:
         return DisagreementError(f"ranks make different calls: {told}, {place}. {_ADVICE}")
 
     def suspicion(self, call: int) -> str:
-        """Peers that are in a collective that this rank has not begun, in words; "" if there are none."""
+        """Describe the peers in a collective that this rank has not begun; "" if there are none."""
         told = self._describe(call, certain=False)
         return told and f"{told}, which this rank has not begun. {_ADVICE}"
 
     def leave_if_crossed(self, error: CommError, call: int) -> None:
-        """Leave the control plane, where a peer waits in vain because this rank, or another, fails over a crossing.
+        """Leave the control plane if a peer waits there in vain because ranks fail over a crossing.
 
-        Called behind the post of the failure: other ranks, which may see that peer go, find the cause first.
+        Called after the failure was posted, so that ranks that see this one leave find the cause first.
         """
         if isinstance(error, DisagreementError) and self._describe(call, certain=True):
             self._control.leave(f"has left: {error}", DisagreementError)
 
     def _describe(self, call: int, certain: bool) -> str:
         for peer, page in enumerate(self._peers.control_pages):
-            number, alone, name = (
-                page.current_collective()
-            )  # before its call is read, which it may begin later
+            number, alone, name = page.current_collective()  # read before its call, which it may begin later
             if peer == self._peers.rank or number <= self._control.num_collectives:
                 continue
             if not certain or (

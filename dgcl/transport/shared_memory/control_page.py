@@ -1,6 +1,6 @@
-"""The control page: the page of shared memory on which a rank tells its peers where it stands.
+"""The control page: the page of shared memory on which a rank publishes its state to its peers.
 
-A rank writes only its own control page, but for wake-up words, and reads those of its peers. Words are int64, naturally
+A rank writes only its own control page and its peers' wake-up words, and reads its peers' pages. Words are int64,
 aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
 
     byte 0     token      random; proves to a peer that it opened the right file
@@ -27,16 +27,15 @@ by which time its senders have read the line of call n.
 A communicator may execute several programs, whose numbers of stages differ. K is the largest number of stages of any
 of them, the same on every rank. Nothing else of the protocol depends on which program a call executes: a program
 with fewer stages leaves out the last values of its call, so every done line still grows with every call that uses it,
-and no value of call n reaches ``(n + 1) * K + 1``, the first one of call n + 1. With the number of stages of the call's
-own program instead, a short call could end below what a long one before it has left, which would be taken for its
-done. All ranks make the calls in one order, and the tag names the exchange, so the ranks of a call execute one program
-(model: docs/protocol/exchange.pml).
+and no value of call n reaches ``(n + 1) * K + 1``, the first one of call n + 1. With the number of stages of the
+call's own program instead, a short call could end below the value that a longer earlier call left, which would be
+taken for its done. All ranks make the calls in one order, and the tag names the exchange, so the ranks of a call
+execute one program (model: docs/protocol/exchange.pml).
 
-*call* and *tags* are for a rank that waits in vain: a peer that makes another call than it does may well have
-no ready line for it. The tag of call n stays until call n + 2 begins, so who reads n before and after a tag
-has the tag of n.
+*call* and *tags* serve a rank that waits in vain: a peer that makes another call may have no ready line for it. The
+tag of call n stays until call n + 2 begins, so a reader that reads n both before and after a tag has the tag of n.
 
-Memory order, on x86 and on Arm. Four pairs of events must not change places:
+Memory order, on x86 and on Arm. Four pairs of events must not be reordered:
 
 1. Rows are written, then *done* is raised; *done* is seen, then rows are read. The flag is stored with release
    and loaded with acquire order (x86: plain ``mov``, for it keeps stores in order, and loads in order; Arm:
@@ -50,11 +49,11 @@ Memory order, on x86 and on Arm. Four pairs of events must not change places:
 4. A sender reads a *ready* line, then raises *done*; *done* is seen, then the line is written for the next call.
    The same as 3, with the line in place of the buffer.
 
-Nothing here needs two different flags to be seen in one order by all ranks, so no sequential consistency is
-asked for; wake-ups, which only save waiting, have fences of their own. Flags are aligned 8-byte words, which both
+Nothing here requires all ranks to see two different flags in one order, so sequential consistency is not needed.
+Wake-ups, which only shorten waits, have fences of their own. Flags are aligned 8-byte words, which both
 architectures read and write in one piece.
 
-A line fills two cache lines' worth of space, because processors fetch lines in pairs.
+A ready, done or wake line takes the space of two cache lines, because processors fetch cache lines in pairs.
 """
 
 from __future__ import annotations
@@ -124,16 +123,16 @@ class ControlPage:
         return int(self._words[0])
 
     def ready_address(self, peer: int) -> int:
-        """Address of the line by which this control page's rank tells ``peer`` where to write."""
+        """Address of the line with which this control page's rank tells ``peer`` where to write."""
         return self._segment.address + _LINES_START + peer * LINE
 
     def done_address(self, peer: int) -> int:
-        """Address of the line by which this control page's rank tells ``peer`` what it has written."""
+        """Address of the line with which this control page's rank tells ``peer`` what it has written."""
         return self._segment.address + _LINES_START + (self._world_size + peer) * LINE
 
     @property
     def wake_address(self) -> int:
-        """Address of the word on which this control page's rank sleeps; peers ring it."""
+        """Address of the futex word on which this control page's rank sleeps; peers write it to wake the rank."""
         return self._segment.address + _LINES_START + 2 * self._world_size * LINE
 
     @property
@@ -151,16 +150,15 @@ class ControlPage:
 
     @property
     def stuck_call(self) -> int:
-        """The last call of which this control page's rank has said that nothing else can happen in its process
-        meanwhile."""
+        """The last call in which this rank waited while no other thread of its process could make calls."""
         return int(read_word(self._segment.address + _STUCK))
 
     def post_stuck(self, call: int) -> None:
-        """Say that this rank waits in ``call``, and has no other thread that may make calls."""
+        """Publish that this rank waits in ``call`` and has no other thread that may make calls."""
         write_word(self._segment.address + _STUCK, call)
 
     def post_collective(self, number: int, alone: bool, name: str) -> None:
-        """Say in which collective of the control plane this rank waits; 0: in none."""
+        """Publish the control-plane collective in which this rank waits; number 0: none."""
         if number:
             text = name.encode()[:_NAME_MAX]
             self._words[_NAME // 8] = 2 * len(text) + alone
@@ -183,12 +181,12 @@ class ControlPage:
         return int(read_word(self._segment.address + 8))
 
     def post_closed(self) -> None:
-        """Say that this rank has left; a failure stays posted."""
+        """Publish that this rank has left; a posted failure is kept."""
         if self.state == ALIVE:
             write_word(self._segment.address + 8, CLOSED)
 
     def post_failure(self, error: CommError) -> None:
-        """Tell the peers why this rank gave up; the first reason stands."""
+        """Publish why this rank gave up; only the first reason is kept."""
         if self.state == FAILED:
             return
         text = str(error).encode()[:_REASON_MAX]

@@ -1,4 +1,4 @@
-"""Element types of torch as small numbers, the same on every rank of a job."""
+"""Numbers for torch's element types, the same on every rank of a job."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def dtype_name(code: int) -> str:
 
 
 def dtype_bytes(code: int) -> int:
-    """Bytes of an element of the type with this number; 1 where there is none."""
+    """Bytes of an element of the type with this number; 1 if there is no such type."""
     return _dtypes()[code].itemsize if code < len(_dtypes()) else 1
 
 
 @functools.cache
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """The element type as numpy knows it; None for those that it does not have, such as bfloat16."""
+    """The numpy type for a torch element type; None for those that numpy lacks, such as bfloat16."""
     try:
         return torch.empty(0, dtype=dtype).numpy().dtype
     except (TypeError, RuntimeError):

@@ -1,11 +1,11 @@
-"""The progress engine: carries out one rank's part of one call, as far as it can without waiting for long.
+"""The progress engine: carries out one rank's part of one call, as far as possible without a long wait.
 
-It is compiled, over plain arrays. It keeps passing over what is still to be received and to be sent; a send runs as
-soon as the rows it reads have arrived and its receiver is ready, in whatever order that happens, so one slow peer
-delays nobody else. Sends to one peer keep their order, because the peer reads them off one counter
+It is compiled and works on plain arrays. It repeatedly scans the open receives and sends. A send runs as soon as the
+rows it reads have arrived and its receiver is ready, in any order, so one slow peer does not delay the others. Sends
+to one peer keep their order, because the peer reads them off one counter
 (:mod:`dgcl.transport.shared_memory.control_page`). When nothing can be done it spins for a moment, yields its core,
-then sleeps until a peer that has raised a flag wakes it (:mod:`dgcl.kernels.futex`); ranks may well outnumber cores.
-It returns when all is done, or to let Python look after signals, deadlines and peers.
+then sleeps until a peer that has raised a flag wakes it (:mod:`dgcl.kernels.futex`); there may be more ranks than
+cores. It returns when all is done, or to let Python handle signals, deadlines and peers.
 
 No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call,
 so the waiting graph of a call has no cycle.
@@ -37,11 +37,11 @@ ALL, LOOK = -1, -2
 EXPAND: Final = 0
 FOLD: Final = 1
 
-#: After an expensive yield, in how many waits not to yield at all.
+#: Least and largest number of waits without yields after an expensive yield.
 FEWEST, MOST = 16, 1024
 
-#: Words of scratch that :func:`advance` needs besides one for each peer: two to read the clock, two for the targets of
-#: a send, and the state of a wait.
+#: Words of scratch that :func:`advance` needs besides one per peer: two to read the clock, two for the targets of a
+#: send, and the state of a wait.
 SCRATCH_WORDS: Final = 8
 _CLOCK, _TARGETS, _SINCE, _SHARING, _SLEEPS, _LISTENING, _PEERS = 0, 2, 4, 5, 6, 7, 8
 _UNDECIDED: Final = -1  # whether to yield in a wait is decided when it has lasted a moment
@@ -85,7 +85,7 @@ def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray
 
 @compiled(void(_I1, _I1, int64, int64, _I1))
 def announce(lines: np.ndarray, wake_words: np.ndarray, own_call: int, call: int, words: np.ndarray) -> None:
-    """:func:`publish_ready`, and wake the peers that were told."""
+    """Do :func:`publish_ready`, and wake the peers whose lines were written."""
     publish_ready(lines, own_call, call, words)
     for i in range(len(wake_words)):
         wake(wake_words[i], AWAKE)
@@ -93,7 +93,7 @@ def announce(lines: np.ndarray, wake_words: np.ndarray, own_call: int, call: int
 
 @compiled(void(_I1))
 def call_attention(wake_words: np.ndarray) -> None:
-    """Wake all who sleep, to look at more than flags."""
+    """Wake all sleeping ranks, so that they check more than flags."""
     for i in range(len(wake_words)):
         wake(wake_words[i], ATTEND)
 
@@ -134,9 +134,10 @@ def _find_targets(
     where: np.ndarray,
     scratch: np.ndarray,
 ) -> int:
-    """Find where both portions of a send go, before either is sent: rows that were sent twice would be counted twice.
+    """Find the target addresses of both portions of a send, before either is sent.
 
-    Returns _READY, WAITING (for what the send depends on, or for the peer), UNMAPPED or DISAGREES.
+    Rows that were sent twice would be counted twice. Returns _READY, WAITING (for the rows that the send reads, or
+    for the peer), UNMAPPED or DISAGREES.
     """
     verb, number, _, tag, row_bytes, _, _ = call
     peer, _, count, _, to, dep_ptr, deps, _ = sends
@@ -227,7 +228,7 @@ def _write_rows(
 
 @njit(nogil=True)
 def _end_wait(own_wake_word: int, yields: np.ndarray, scratch: np.ndarray) -> None:
-    """Something has been done: the next wait begins anew."""
+    """Reset the wait state after progress, so that the next wait starts afresh."""
     if scratch[_SHARING] > 0:
         yields[1] //= 2
     scratch[_SINCE], scratch[_SHARING] = -1, _UNDECIDED
@@ -240,7 +241,7 @@ def _end_wait(own_wake_word: int, yields: np.ndarray, scratch: np.ndarray) -> No
 def _wait(
     own_wake_word: int, policy: tuple[int, int, int, int, int], yields: np.ndarray, scratch: np.ndarray
 ) -> bool:
-    """Spend a moment before the next look at all flags; return False where Python shall look around first."""
+    """Wait briefly before the next scan of all flags; return False when Python must check signals and peers."""
     spin, share, expensive, _, nanoseconds = policy
     clock = address_of(scratch) + 8 * _CLOCK
     if scratch[_LISTENING] != 0:
@@ -265,7 +266,7 @@ def _wait(
             return True
     if scratch[_SLEEPS] <= 0:
         return False
-    announce_sleep(own_wake_word)  # then one more look at all flags
+    announce_sleep(own_wake_word)  # then check all flags once more
     scratch[_LISTENING] = 1
     return True
 
@@ -296,7 +297,7 @@ def advance(
     scratch: np.ndarray,
     chosen: int,
 ) -> int:
-    """Carry a call on.
+    """Advance a call as far as possible, waiting as ``policy`` allows.
 
     Args:
         call: The verb (EXPAND or FOLD); number of the call; stages that a call counts; the tag that all ranks must
@@ -321,7 +322,7 @@ def advance(
             the first column); ``(0, 2)`` where nobody wants to know.
         policy: What to do before WAITING is returned (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`);
             all zero for what can be done at once.
-        yields: ``(2,)`` int64: in how many waits to come not to yield, and how many they were when they began;
+        yields: ``(2,)`` int64: number of coming waits without yields, and their number when that period began;
             updated.
         scratch: ``(SCRATCH_WORDS + P,)`` int64.
         chosen: Which sends to carry out: ALL, LOOK, or the number of one.

@@ -1,9 +1,8 @@
 """Executes a rank's programs: expand and fold on addresses.
 
-One call, on one rank: take buffers from the pool; tell the senders where to write; let the engine run until all is
-sent and all has arrived (:mod:`dgcl.transport.shared_memory.calls`). Nobody waits for a peer to *finish*: a call is
-over for a rank when its own part is, and its buffers are safe from then on, because everything that was to be written
-into them has been.
+A call takes buffers from the pool, tells the senders where to write, and runs the engine until everything is sent and
+has arrived (:mod:`dgcl.transport.shared_memory.calls`). No rank waits for a peer to *finish*. A call is over for a
+rank when its own part is done. Its buffers are safe from then on, because every write into them has been made.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.row_types import RowType
 
-#: Bytes of own rows whose copy takes longer than a second call of the engine.
+#: From this many bytes on, copying own rows takes longer than a second call of the engine.
 _LONG_COPY: Final = 256 << 10
 
 
 class Runtime(CallRunner):
-    """Executes the programs of one rank; arguments and attributes are those of the runner of calls."""
+    """Executes the programs of one rank; arguments and attributes are those of :class:`CallRunner`."""
 
     def expand_buffer(self, row_type: RowType, exchange: int = 0) -> Block:
-        """A block for the result of :meth:`expand`, which must hold the owned rows or be told where they are."""
+        """Allocate a block for the result of :meth:`expand`; the caller supplies the owned rows."""
         self.check_usable()
         return self.allocate(self.programs[exchange].num_local * row_type.row_bytes)
 
@@ -36,23 +35,23 @@ class Runtime(CallRunner):
 
         Args:
             rows: The block, of ``num_local`` rows.
-            row_type: What a row is.
-            own: Address of owned rows that are still to be copied into the block; 0: they are there. They are
-                copied once the peers know where to write.
+            row_type: The type of the rows.
+            own: Address of owned rows still to be copied into the block; 0 if they are there already. They are copied
+                after the peers were told where to write.
             exchange: Number of the exchange.
         """
         program, task = self.programs[exchange], self.tasks[2 * exchange + EXPAND]
         relay = self.allocate(program.num_relay * row_type.row_bytes) if program.num_relay else None
-        passing = relay or rows  # without relay rows nobody asks where they would go
+        passing = relay or rows  # without relay rows no peer reads this address
         places = [(block.segment, block.offset) for block in (rows, passing)]
         own_bytes = program.num_owned * row_type.row_bytes if own else 0
         buffers = (rows.address, program.num_local, passing.address)
         sends_own = own_bytes >= _LONG_COPY and relay is None and self._network is None
-        if sends_own:  # from where they are, so that others need not wait until they have been copied
+        if sends_own:  # send from the caller's rows, so that peers do not wait for the copy
             halo = rows.address + program.num_owned * row_type.row_bytes
             buffers = (own, program.num_owned, halo)
         with AbortGuard(self):
-            if self._network is not None:  # which reads rows as soon as a call has begun
+            if self._network is not None:  # the network reads rows as soon as a call has begun
                 write_bytes(rows.address, own, own_bytes)
                 own_bytes = 0
             call = self.start(task, row_type, places, buffers)
@@ -67,11 +66,11 @@ class Runtime(CallRunner):
             self.record(call)
 
     def fold(self, rows: int, row_type: RowType, exchange: int = 0) -> Block:
-        """Sum up what all ranks hold for this rank's owned rows.
+        """Sum the rows of all ranks for this rank's owned rows.
 
         Args:
             rows: Address of this rank's ``num_local`` rows, which are only read.
-            row_type: What a row is; it must be summable.
+            row_type: The type of the rows; it must be summable.
             exchange: Number of the exchange.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The failure detector: why a call that is not getting on cannot, or must not, go on."""
+"""The failure detector: finds why a call that makes no progress cannot, or must not, go on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dgcl.transport.shared_memory.waits import arrived_meanwhile, awaited, suspe
 
 
 class OtherCommunicator(NamedTuple):
-    """Another communicator of the same rank, to the same ranks.
+    """Another communicator of the same rank, with the same ranks.
 
     Attributes:
-        name: What it is called in messages.
-        call: The call that this rank has made last, or is in.
-        control_pages: Of all its ranks.
-        remote: Ranks whose control page is a stand-in, which may be behind.
-        names: Of its exchanges.
+        name: Its name in messages.
+        call: The number of the last call that this rank has begun on it.
+        control_pages: The control pages of all its ranks.
+        remote: Ranks whose control page is a stand-in, which may be out of date.
+        names: Names of its exchanges.
     """
 
     name: str
@@ -41,12 +41,12 @@ class FailureDetector:
         rank: This rank.
         exchanges: Names of the communicator's exchanges.
         num_stages: The largest number of stages of any program.
-        peers, timeout, network: Of the communicator.
+        peers, timeout, network: The communicator's.
 
     Attributes:
-        other_communicators: Finds this rank's other communicators, if the asking thread built them.
+        other_communicators: Returns this rank's other communicators, if the calling thread built them.
         name: What this communicator is called in messages.
-        alone: Whether no thread of this rank's process but those that are ranks makes calls on communicators.
+        alone: Whether only the threads that are ranks make calls on communicators in this process.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class FailureDetector:
         self.control_calls: ControlCalls | None = None
 
     def check(self, under_way: Call, late: bool) -> None:
-        """Raise if a peer is gone, makes another call, or, where it is ``late``, has not come."""
+        """Raise if a peer is gone or makes another call or, with ``late``, has not come in time."""
         waits = awaited(under_way)
-        # Found before a crossing is looked for: who leaves over one has shown it by then.
+        # Read before the check for a crossing: a peer that leaves because of one has published it by then.
         trouble = self._trouble(under_way, waits)
         if waits and self.alone():
             self._peers.control_pages[self._rank].post_stuck(under_way.number)
@@ -79,7 +79,7 @@ class FailureDetector:
                     f" {self.place(under_way)} is in {under_way.task.label} of {self.name}; {crossed}. Every"
                     " rank must make the same calls in the same order, over all communicators"
                 )
-        # A peer that left over the failure of another did so behind its report, which the next look finds.
+        # A peer that left because another rank failed did so after that rank's report; the next check finds it.
         if trouble is not None and self._peers.reported_failure() is None:
             raise trouble
         if waits and self.control_calls is not None:
@@ -100,17 +100,17 @@ class FailureDetector:
             )
 
     def leave_control(self, error: CommError, under_way: Call | None) -> None:
-        """After a failure was posted: leave the control plane, too, if a peer waits there for this rank in vain."""
+        """After a failure was posted, also leave the control plane if a peer waits there for this rank in vain."""
         if self.control_calls is not None and under_way is not None:
             self.control_calls.leave_if_crossed(error, under_way.number)
 
     def _trouble(self, under_way: Call, waits: list[tuple[int, str]]) -> CommError | None:
-        """The error for a peer that is gone or makes another call, if one of those that are waited for is or does."""
+        """The error for an awaited peer that is gone or makes another call; None if none is."""
         for peer, needed in waits:
             call, theirs = self._peers.control_pages[peer].current_call()
             differs = call > under_way.number or (call == under_way.number and theirs != under_way.tag)
             why = self._peers.gone(peer) or self._cut_off(peer)
-            # It may have done its part just before it went on: only what is still missing now is lost.
+            # It may have finished its part before it went on: only what is still missing now is lost.
             if (differs or why is not None) and not arrived_meanwhile(
                 under_way, peer, self._peers.control_pages, self._num_stages
             ):
@@ -120,11 +120,11 @@ class FailureDetector:
         return None
 
     def place(self, call: Call) -> str:
-        """Who speaks, and in which call."""
+        """This rank and its call in words, for the start of a message."""
         return f"rank {self._rank}, {call.task.label} (call {call.number})"
 
     def disagreement(self, mine: Call, peer: int, call: int, theirs: int) -> DisagreementError:
-        """The error for a peer that makes another call."""
+        """The error for a peer that makes another call than this rank."""
         if call == mine.number and theirs == mine.tag:
             what = "a buffer outside its own memory"
         else:
@@ -137,22 +137,24 @@ class FailureDetector:
         )
 
     def refused_by_peer(self, call: Call) -> DisagreementError:
-        """The error for what the engine found on the ready line of the peer it was about to send to."""
+        """The error for a different tag that the engine found on the ready line of the next receiver."""
         peer = int(call.task.schedule.send_peer[call.task.where[0]])
         line = int(call.task.lines[0][peer])
         return self.disagreement(call, peer, read_word(line), read_word(line + 8))
 
     def _elsewhere(self, mine: Call, crossed: bool) -> str:
-        """A call of another communicator that a peer has begun and this rank has not; "" if there is none.
+        """Describe a call of another communicator that a peer has begun and this rank has not; "" if none.
 
-        With ``crossed`` only one that proves a mistake. This rank waits in ``mine`` and has not begun call m of
-        another communicator; it is alone, so it begins m only after ``mine``. A peer that waits in call m, alone too,
-        and has not begun ``mine`` goes through them in the other order, whatever else happens. That it has begun m is
-        not enough: it may have started m, and go on to ``mine`` before it waits; or another of its threads may. Who
-        made the calls before tells nothing: a program may build its communicators in one thread and then give each
-        thread its own.
+        With ``crossed``, only a call that proves a mistake. This rank waits in ``mine`` and has not begun call m of
+        another communicator. No other thread of it makes calls, so it begins m only after ``mine``. A peer that waits
+        in m, also without other threads, and has not begun ``mine``, makes the two calls in the opposite order:
+        neither can go on.
 
-        A peer that has left the other communicator, or has failed in it, is not in it any more; unless it failed
+        It is no proof that the peer has begun m: it may have started m and go on to ``mine`` before it waits, or
+        another of its threads may. Nor does the thread of earlier calls prove anything: a program may build its
+        communicators in one thread and then give each thread its own.
+
+        A peer that has left the other communicator, or has failed in it, no longer waits in it, unless it failed
         because it found the crossing first.
         """
         for other in self.other_communicators():
@@ -164,7 +166,7 @@ class FailureDetector:
                 call, tag = control_page.current_call()
                 waits = (
                     control_page.stuck_call == call
-                )  # read before the next line, or it may have begun in between
+                )  # read before the next line: the peer may begin a call in between
                 begun = self._peers.control_pages[peer].current_call()[0] >= mine.number
                 if call > other.call and (not crossed or (waits and not begun)):
                     return (
@@ -174,11 +176,11 @@ class FailureDetector:
         return ""
 
     def _cut_off(self, peer: int) -> str | None:
-        """Why the network does not reach ``peer`` any more, if that is so."""
+        """Why the network no longer reaches ``peer``; None if it does."""
         why = None if self._network is None else self._network.lost.get(peer)
         return None if why is None else f"has died or its connection broke ({why})"
 
 
 def _found_disagreement(control_page: ControlPage) -> bool:
-    """Whether a control page's rank left because ranks make different calls."""
+    """Whether the rank of a control page left because ranks make different calls."""
     return control_page.state == FAILED and isinstance(control_page.failure(), DisagreementError)

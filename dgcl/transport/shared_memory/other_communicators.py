@@ -1,7 +1,7 @@
-"""Tells the communicators of one rank of each other.
+"""Lets the communicators of one rank find each other.
 
-Two ranks that make the calls of two communicators in different orders wait for each other, each in another one. Each
-communicator alone sees only a rank that does not come; together they see that it is in another call
+Two ranks that make the calls of two communicators in different orders wait for each other for ever. One communicator
+sees only that a rank does not come. Together they see that the rank is in a call of the other communicator
 (:class:`dgcl.transport.shared_memory.failure_detector.FailureDetector`).
 """
 
@@ -17,11 +17,11 @@ from dgcl.transport.shared_memory.failure_detector import OtherCommunicator
 
 
 class _Built(threading.local):
-    """What the calling thread has built.
+    """The communicators that the calling thread has built.
 
     Attributes:
-        runtimes: Those that still live.
-        number: How many there were.
+        runtimes: Weak references to their runtimes.
+        number: How many were built in all.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ _built = _Built()
 
 
 def register(runtime: Runtime) -> None:
-    """Give a communicator its name in messages, and show it the others of this thread."""
+    """Give a communicator its name in messages, and let it find the others of this thread."""
     _built.number += 1
     _built.runtimes.add(runtime)
     detector, reference = runtime.failure_detector, weakref.ref(runtime)
@@ -45,15 +45,15 @@ def register(runtime: Runtime) -> None:
 
 
 def _others(reference: weakref.ref[Runtime]) -> list[Runtime]:
-    """Of the other communicators that the calling thread has built."""
+    """The other communicators that the calling thread has built."""
     runtime = reference()
     return [other for other in _built.runtimes if runtime is not None and other is not runtime]
 
 
 def _others_of_same_ranks(reference: weakref.ref[Runtime]) -> list[OtherCommunicator]:
-    """Those of the same ranks that can still make calls.
+    """The other communicators with the same ranks that can still make calls.
 
-    One that failed or was closed makes no more: that a peer began a call of it says nothing about later ones.
+    One that failed or was closed makes no more calls: a call of it that a peer began proves nothing about later ones.
     """
     runtime = reference()
     found = [

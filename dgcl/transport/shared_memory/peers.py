@@ -1,11 +1,11 @@
-"""The other ranks: their memory, their control pages, and whether they still live.
+"""The other ranks: their memory, their control pages, and whether their processes are alive.
 
-A peer's file is opened through its process entry and proved to be the right one by the random number on its
-control page. Its segments are mapped when a ready line first names them, so growth needs no collective.
+A rank opens a peer's memory file through the peer's process entry. The random token on the control page proves that
+it is the right file. Segments are mapped when a ready line first names them, so growth needs no collective.
 
-Which ranks share memory is found out by doing just that: neither host names nor process ids are proof, and
-containers of one host may or may not. Between ranks that share none the network channel plays each one's part to
-the other, on a control page that stands in for the one out of reach (:mod:`dgcl.transport.network`).
+Whether two ranks share memory is found by trying. Host names and process ids prove nothing, and containers on one
+host may or may not share memory. Ranks that share none use the network channel (:mod:`dgcl.transport.network`); each
+has a stand-in for the control page of the other.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dgcl.transport.shared_memory.control_page import (
 )
 from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
-#: Ways for rows to travel between two ranks; "auto" is memory where it is shared, else the network. "nccl" and "gloo"
-#: are the network, too, and say which one carries the rows of devices (:mod:`dgcl.transport.cuda.network`).
+#: How rows may travel between two ranks. "auto": memory where it is shared, else the network. "nccl" and "gloo" also
+#: mean the network, and say which one carries the rows of devices (:mod:`dgcl.transport.cuda.network`).
 CHANNELS = ("auto", "memory", "network", "nccl", "gloo")
 
 
 class Peers:
-    """What rank ``control.rank`` knows of the others. Construction is collective.
+    """The connections of rank ``control.rank`` to all other ranks. Construction is collective.
 
     Args:
         control: The control plane.
@@ -42,15 +42,15 @@ class Peers:
         channel: One of :data:`CHANNELS`, the same on every rank.
 
     Attributes:
-        control_pages: Every rank's control page, a stand-in for those out of reach.
-        remote: The peers that the network brings rows to and from.
+        control_pages: Every rank's control page; a stand-in for each one that cannot be mapped.
+        remote: The peers that are reached through the network.
         any_remote: Whether any two ranks of the job use the network.
-        reasons: Why each peer is reached as it is.
-        cores: Those that each rank may run on, by their numbers on its host.
+        reasons: Why each peer is reached the way it is.
+        cores: The cores that each rank may run on, as numbered by its host.
 
     Raises:
-        CommError: Two ranks share no memory and have nothing else; on every rank.
-        ValueError: ``channel`` is none, differs between ranks, or cannot be had; on every rank.
+        CommError: Two ranks share no memory and have no network channel; on every rank.
+        ValueError: ``channel`` is unknown, differs between ranks, or is not available; on every rank.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Peers:
         except (CommError, ValueError):
             self.close()
             raise
-        # (P, M) tables of what is mapped, read by the engine: bases, sizes, addresses (0: free place).
+        # (P, M) tables of mapped segments, read by the engine: bases, sizes, addresses (0: unused entry).
         self.maps = tuple(np.zeros((self.world_size, 4), np.int64) for _ in range(3))
 
     def _connect(self, peer: int, card: tuple[int, int, int, int, int, str], own: ControlPage) -> str | None:
-        """Open a peer's file and control page; what is in the way, if that fails."""
+        """Open a peer's file and map its control page; return the reason if that fails, else None."""
         process, descriptor, base, size, token, host = card
         if peer == self.rank:
             self._files.append(None)
@@ -120,7 +120,7 @@ class Peers:
         return None
 
     def _choose(self, channels: list[str], trouble: list[list[str | None]], network: bool) -> None:
-        """Settle how each pair is joined, from what every rank could open."""
+        """Decide how each pair of ranks is connected, from what every rank could open."""
         if channels[0] not in CHANNELS or len(set(channels)) > 1:
             raise ValueError(
                 f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
@@ -153,7 +153,7 @@ class Peers:
         self.remote = np.array(remote, np.int64)
 
     def _let_go(self, peer: int) -> None:
-        """Put a stand-in where a peer's memory was opened, or was to be."""
+        """Replace a peer's control page by a stand-in, and close its file if it was opened."""
         file, watch = self._files[peer], self._watch[peer]
         if file is not None:
             file.close()
@@ -163,7 +163,7 @@ class Peers:
         self._files[peer], self._watch[peer] = None, -1
 
     def map_segment(self, peer: int, line: int) -> None:
-        """Map the segment that the buffer entry at address ``line`` of ``peer``'s control page names."""
+        """Map the segment named by the buffer entry at address ``line`` of ``peer``'s control page."""
         words = self.control_pages[peer].segment
         place = (line - words.address) // 8
         base, size = (int(word) for word in words.memory.view(np.int64)[place : place + 2])
@@ -181,8 +181,7 @@ class Peers:
             table[peer, len(known) - 1] = value
 
     def buffer_line(self, peer: int, relay: bool) -> int:
-        """Address of the entry in ``peer``'s ready line for this rank that names its buffer, or its relay
-        rows."""
+        """Address of the buffer entry in ``peer``'s ready line for this rank; with ``relay``, of the relay entry."""
         return self.control_pages[peer].ready_address(self.rank) + 8 * (READY_BUFFER + (3 if relay else 0))
 
     def reported_failure(self) -> tuple[int, CommError] | None:
@@ -193,7 +192,7 @@ class Peers:
         return None
 
     def gone(self, peer: int) -> str | None:
-        """Why ``peer`` will never answer again, if that is so."""
+        """Why ``peer`` will never answer again; None if it may."""
         if self.control_pages[peer].state == CLOSED:
             return "has closed its communicator"
         watch = self._watch[peer]
@@ -205,7 +204,7 @@ class Peers:
         return None
 
     def is_stopped(self, peer: int) -> bool:
-        """Whether the process of ``peer`` is on this host and stopped, by a signal or a debugger."""
+        """Whether ``peer``'s process is on this host and is stopped by a signal or a debugger."""
         if peer >= len(self._watch) or self._watch[peer] < 0:
             return False
         try:

@@ -1,11 +1,9 @@
-"""Buffers out of a rank's segments: handed out, and back again when nobody can see them any more.
+"""Allocates buffers from a rank's segments and reuses them when nothing refers to them any more.
 
-A result of a call lives in a block of shared memory that peers wrote into. The block is free when the
-*storage* behind the result
-dies: views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that somebody can
-still read is ever overwritten. New memory is several times slower at its first touch than at its second;
-blocks are therefore reused, best fit first, and memory that was once allocated stays allocated until the
-communicator is closed.
+The result of a call is a block of shared memory that peers wrote into. The block becomes free when the result's
+*storage* dies. Views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that can still be
+read is overwritten. The first touch of new memory is several times slower than the second. Blocks are therefore
+reused, best fit first, and the pool keeps all its memory until the communicator is closed.
 """
 
 from __future__ import annotations
@@ -35,39 +33,41 @@ class Block:
 
     @property
     def address(self) -> int:
-        """Where the block is mapped in this process."""
+        """Address of the block in this process."""
         return self.segment.address + self.offset
 
 
 class BufferPool:
-    """Blocks of one rank's segment file. Used by one thread; only :meth:`release` may be called from
-    others."""
+    """Allocates blocks of one rank's segment file.
+
+    One thread uses it; only :meth:`release` may be called from others.
+    """
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
         self._segments: dict[int, Segment] = {}
-        # (absolute offset in the file, size), sorted, joined within segments
+        # (absolute offset in the file, size), sorted; neighbours within a segment are merged
         self._free: list[tuple[int, int]] = []
-        self._returned: deque[Block] = deque()  # appended to by finalisers, in whatever thread they run
-        self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not joined to their neighbours
+        self._returned: deque[Block] = deque()  # appended to by finalisers, in any thread
+        self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not merged yet
         self._lent: dict[int, weakref.ref[np.ndarray]] = {}
         self.bytes_in_use = 0
 
     @property
     def bytes_allocated(self) -> int:
-        """Bytes of shared memory that the pool holds, in use or free."""
+        """Bytes of shared memory that the pool holds, used or free."""
         return sum(segment.size for segment in self._segments.values())
 
     def allocate(self, num_bytes: int) -> Block:
-        """A block of at least ``num_bytes`` (at least one alignment unit).
+        """Return a block of at least ``num_bytes`` (at least one alignment unit).
 
         Raises:
-            MemoryError: No free block fits and no more memory can be had.
+            MemoryError: No free block fits, and no more memory is available.
         """
         size = max(-(-num_bytes // _ALIGNMENT), 1) * _ALIGNMENT
         self._collect()
         same = self._waiting.get(size)
-        if same:  # what the steps of a training ask for again and again; the last one is warmest in the cache
+        if same:  # training steps repeat their sizes; the block returned last is most likely cached
             self.bytes_in_use += size
             return same.pop()
         self._join()
@@ -89,17 +89,17 @@ class BufferPool:
         return Block(segment, start - segment.base, size)
 
     def release(self, block: Block) -> None:
-        """Take a block back; it may be handed out again by the next :meth:`allocate`."""
+        """Take a block back; the next :meth:`allocate` may return it again."""
         self._returned.append(block)
 
     def lend(self, block: Block, num_bytes: int, dtype: DTypeLike = np.uint8) -> np.ndarray:
         """The first ``num_bytes`` of a block as a flat array; the block is released when the array dies."""
         element = np.dtype(dtype)
-        # From a buffer, not a slice: numpy has views of a slice refer past it, to the segment's whole array.
+        # From a buffer, not a slice: views of a slice would refer to the segment's whole array, not to this one.
         array = np.frombuffer(block.segment.memory.data, element, num_bytes // element.itemsize, block.offset)
         key = block.segment.base + block.offset
 
-        # The closure must not hold `self._lent[key]`'s referent, only the pool: a pool outlives its arrays.
+        # The closure may hold the pool, which outlives its arrays, but not the array in `self._lent[key]`.
         def give_back(_: object, self: BufferPool = self) -> None:
             self._lent.pop(key, None)
             self._returned.append(block)
@@ -108,8 +108,7 @@ class BufferPool:
         return array
 
     def fill_free(self, byte: int) -> None:
-        """Set every byte that is not handed out: a benchmark or test that reads what was never written then
-        sees it."""
+        """Set every free byte, so that a benchmark or test notices a read of memory that was never written."""
         self._collect()
         waiting = itertools.chain.from_iterable(self._waiting.values())
         places = [(block.segment.base + block.offset, block.size) for block in waiting]
@@ -122,14 +121,14 @@ class BufferPool:
         return self._segments[bases[bisect.bisect_right(bases, offset) - 1]]
 
     def _collect(self) -> None:
-        """Sort returned blocks by size."""
+        """Sort the returned blocks into lists by size."""
         while self._returned:
             block = self._returned.popleft()
             self.bytes_in_use -= block.size
             self._waiting.setdefault(block.size, []).append(block)
 
     def _join(self) -> None:
-        """Put waiting blocks into the free list, joining neighbours of the same segment."""
+        """Move returned blocks to the free list, merging neighbours within a segment."""
         waiting, self._waiting = self._waiting, {}
         for block in itertools.chain.from_iterable(waiting.values()):
             start, size = block.segment.base + block.offset, block.size

@@ -1,4 +1,4 @@
-"""What a profiler of torch calls the parts of a call: each send by its peer and stage, each wait by its peers."""
+"""Names the parts of a call for torch's profiler: sends by peer and stage, waits by their peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dgcl.transport.shared_memory.tasks import Task
 
 
 def send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
-    """The ``send``-th of a rank's sends."""
+    """The name of a rank's send number ``send``."""
     schedule = task.schedule
     peer, stage, rows = schedule.send_peer[send], schedule.send_stage[send], schedule.send_count[send].sum()
     return (
@@ -17,7 +17,7 @@ def send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
 
 
 def wait_label(rank: int, task: Task) -> str:
-    """Waiting for rows that are missing now, or for peers to be ready; the stages and ranks they come from."""
+    """The name of a wait for missing rows or for peers that are not ready, with stages and ranks."""
     schedule = task.schedule
     missing = np.flatnonzero(task.received == 0)
     if len(missing):

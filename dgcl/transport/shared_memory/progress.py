@@ -15,12 +15,12 @@ from dgcl.transport.shared_memory.wait_policy import WaitPolicy
 
 
 class ProgressEngine:
-    """Runs the compiled engine on a call; holds what it needs besides the call.
+    """Runs the compiled engine on calls, and holds the arrays that it needs besides the call.
 
     Args:
         rank: This rank.
         num_stages: The largest number of stages of any program of the communicator.
-        peers, control_page: Of the communicator.
+        peers, control_page: The communicator's.
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
     """
 
@@ -31,7 +31,7 @@ class ProgressEngine:
         self._wake_word, self._bytes_sent = control_page.wake_address, bytes_sent
 
     def run(self, call: Call, policy: WaitPolicy) -> int:
-        """Do what can be done, wait as long as ``policy`` says, and return what :func:`advance` does."""
+        """Do what can be done, wait as ``policy`` says, and return the status of :func:`advance`."""
         if torch.autograd._profiler_enabled():
             return self._in_ranges(call, policy)
         return self._advance(call, policy)
@@ -70,7 +70,7 @@ class ProgressEngine:
         return status
 
     def _in_ranges(self, call: Call, policy: WaitPolicy) -> int:
-        """As :meth:`_advance`, one send at a time, with a range of the profiler around each and each wait."""
+        """Do as :meth:`_advance`, one send at a time, with a profiler range around each send and each wait."""
         while True:
             with record_function(wait_label(self._rank, call.task)):
                 status = self._advance(call, policy, LOOK)

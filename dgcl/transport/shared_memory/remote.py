@@ -1,7 +1,7 @@
-"""What the runtime asks of a channel to ranks that share no memory with this one.
+"""The interface of a channel to ranks that share no memory with this one.
 
-The network channel (:mod:`dgcl.transport.network`) is such a channel; :mod:`dgcl.transport.connect` hands it in, so
-that nothing here imports it.
+The network channel (:mod:`dgcl.transport.network`) implements it; :mod:`dgcl.transport.connect` passes it in, so that
+nothing here imports it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dgcl.transport.shared_memory.tasks import Call, RemotePart
 
 
 class RemoteChannel(Protocol):
-    """Plays the part of ranks out of reach, on control pages in this rank's memory that stand in for theirs.
+    """A channel to ranks without shared memory, through stand-ins for their control pages in this rank's memory.
 
     Attributes:
-        lost: Why the connection to a rank is gone, by rank.
-        calls_done: Calls that this rank's device has done beside the channel; peers hear of it when it leaves.
+        lost: Why the connection to a rank was lost, by rank.
+        calls_done: Calls that this rank's device did without the channel; sent to the peers on closing.
     """
 
     lost: dict[int, str]

@@ -1,4 +1,4 @@
-"""Blocks of a rank's memory as the tensors that calls return."""
+"""Turns blocks of a rank's memory into the tensors that calls return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dgcl.transport.shared_memory.pool import Block, BufferPool
 
 
 def as_tensor(pool: BufferPool, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor over a block of a pool, which gets it back when the tensor's storage dies."""
+    """A tensor over a block of a pool; the block returns to the pool when the tensor's storage dies."""
     size = math.prod(shape) * dtype.itemsize
     twin = numpy_dtype(dtype)
     if twin is not None:

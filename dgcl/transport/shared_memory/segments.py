@@ -1,16 +1,15 @@
-"""Shared memory between the ranks of one host: anonymous files that nobody can forget to delete.
+"""Shared memory between the ranks of one host, in anonymous files that need no clean-up.
 
-Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*; peers
-open it through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. It
-is ordinary POSIX shared memory with three differences that matter here:
+Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*. Peers open it
+through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. It is ordinary
+POSIX shared memory with three differences:
 
 - it has no name, so killing every rank at any moment leaves nothing behind, and nobody can guess it;
-- it is not counted against ``/dev/shm``, which many containers limit to 64 MB;
-- only processes of the same user may open it, and it is sealed against shrinking, so a mapping never turns
-  into a SIGBUS.
+- it does not count against ``/dev/shm``, which many containers limit to 64 MB;
+- only processes of the same user may open it, and it is sealed against shrinking, so a mapping never raises SIGBUS.
 
-A segment's memory is allocated when it is created: too little memory is an error at that point, with the
-sizes, not a crash later. File offsets are never reused, so a mapping of a segment stays what it was.
+The memory of a segment is allocated when the segment is created. Lack of memory is therefore an error at that point,
+with the sizes, and not a crash later. File offsets are never reused, so a mapping of a segment stays valid.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Segment:
         base: Offset in the file, in bytes.
         size: Bytes, a multiple of the page size.
         memory: The mapping as a ``(size,)`` uint8 array.
-        address: Where it is mapped in this process.
+        address: Address of the mapping in this process.
     """
 
     base: int
@@ -53,7 +52,7 @@ def _map(descriptor: int, base: int, size: int) -> Segment:
 
 
 class SegmentFile:
-    """The owner's side: one anonymous file of this process, growing by segments."""
+    """The owner's side: one anonymous file of this process that grows by segments."""
 
     _descriptor = -1
 
@@ -77,7 +76,7 @@ class SegmentFile:
         """Append a segment of at least ``num_bytes``, zero-filled and backed by real memory.
 
         Raises:
-            MemoryError: The memory cannot be had; the file is as it was.
+            MemoryError: Not enough memory; the file is unchanged.
         """
         size = max(-(-num_bytes // _PAGE), 1) * _PAGE
         problem = None
@@ -100,7 +99,7 @@ class SegmentFile:
         return segment
 
     def close(self) -> None:
-        """Give up the file; segments that are still referenced stay mapped until their last array dies."""
+        """Close the file; segments stay mapped until the last array that refers to them dies."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -156,8 +156,8 @@ class Call:
         progress: Transfers that were done when somebody last looked.
         deadline: When to give up if none has been done since.
         job: What the network channel does of it.
-        given: The rows of an exchange that was started, for whoever waits elsewhere to carry on: they stay until it is
-            over, even if it is dropped meanwhile. None for one that its own thread alone carries on.
+        given: The rows of an exchange that was started, for whoever waits elsewhere to carry on: they stay until it
+            is over, even if it is dropped meanwhile. None for one that its own thread alone carries on.
     """
 
     task: Task

@@ -1,10 +1,10 @@
-"""The wait policy: how long the engine spins, yields and sleeps before Python looks at deadlines and peers.
+"""The wait policy: how long the engine spins, yields and sleeps before it returns to Python.
 
-Ranks that share a core yield it for a while before they sleep: of 4 ranks on 2 cores that exchange a few rows,
-each waits for what another on its core is about to do, and a futex wake-up takes longer than all the rest. But a
-yield may cost a whole time slice (:mod:`dgcl.kernels.futex`), in which rows arrive and nobody sees them. So an
-expensive yield is the last one for many waits, for twice as many if the next one is expensive, too, and for half
-as many after a wait that cheap ones ended.
+Ranks that share a core yield it for a while before they sleep. When 4 ranks on 2 cores exchange a few rows, each one
+waits for another on its core, and a futex wake-up would take longer than everything else. But a yield may cost a
+whole time slice (:mod:`dgcl.kernels.futex`), during which arriving rows go unnoticed. So after an expensive yield the
+engine does not yield in many following waits. Their number doubles if the next yield is expensive, too, and halves
+after a wait that ended during cheap yields.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 
 from dgcl.transport.shared_memory.peers import Peers
 
-#: Nanoseconds to spin, then nanoseconds to yield the core between two looks at the flags, and nanoseconds that make a
-#: yield expensive; then how many times to sleep, and nanoseconds of a sleep.
+#: Nanoseconds to spin; nanoseconds to keep yielding the core between checks of the flags; nanoseconds from which a
+#: yield is expensive; how many times to sleep; nanoseconds of a sleep.
 WaitPolicy = tuple[int, int, int, int, int]
 
 #: Do not wait.
 AT_ONCE: Final[WaitPolicy] = (0, 0, 0, 0, 0)
 
-# A rank with a core for itself spins for twice as long as it takes to send to a sleeping one and wake it; one that
-# shares # its core would keep the rank that it waits for from working.
+# A rank with its own core spins for twice the time that a send to a sleeping rank, including its wake-up, takes.
+# A rank that shares its core does not spin: it would keep the rank that it waits for from running.
 _ALONE: Final = (50_000, 0, 0)
 _CROWDED: Final = (2_000, 50_000, 200_000)
 _SLEEPS: Final = (4, 5_000_000)
-_REMOTE_SLEEPS: Final = (200, 50_000)  # what comes through the network wakes nobody
+_REMOTE_SLEEPS: Final = (200, 50_000)  # rows from the network wake nobody
 _SHORT_SLEEPS: Final = (1, 1_000_000)
 
 
@@ -38,15 +38,15 @@ def choose_policy(peers: Peers) -> WaitPolicy:
 
 
 def among_others(policy: WaitPolicy) -> WaitPolicy:
-    """Shorten the sleeps of a rank with several calls under way: other communicators have wake-up words of their
-    own."""
+    """Shorten the sleeps of a rank with calls under way on several communicators, each with its own wake-up word."""
     return (*policy[:3], *min(_SHORT_SLEEPS, policy[3:]))
 
 
 def fit_on_cores(allowed: Sequence[Collection[int]]) -> bool:
-    """Whether each rank can have a core for itself, ``allowed[r]`` being those that rank r may run on.
+    """Whether each rank can have its own core; ``allowed[r]`` are the cores that rank r may run on.
 
-    A matching in a bipartite graph, grown by augmenting paths; O(ranks x cores allowed)."""
+    Finds a matching in a bipartite graph by augmenting paths, in O(ranks x cores allowed).
+    """
     holder: dict[int, int] = {}
 
     def place(rank: int, tried: set[int]) -> bool:

@@ -1,4 +1,4 @@
-"""What a call waits for: for the executor to look at, and for its messages."""
+"""Describes what a call waits for, and packs the tag that all ranks of a call compare."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dgcl.transport.shared_memory.tasks import Call, call_label
 
 _MOST_WAITS: Final = 5  # in a message
 _ROW_BYTES_BITS: Final = 48
-#: Exchanges of one communicator: their number has six bits of a tag.
+#: Largest number of exchanges of a communicator: a tag has six bits for the exchange.
 MOST_EXCHANGES: Final = 63
 
 
 def awaited(call: Call) -> list[tuple[int, str]]:
-    """The peers that a call waits for, and for what; the earliest stage first."""
+    """The peers that a call waits for, and what each one still has to do; earliest stage first."""
     task, schedule = call.task, call.task.schedule
     waits: list[tuple[int, int, str]] = []
     for i in np.flatnonzero(task.received == 0):
@@ -37,7 +37,7 @@ def awaited(call: Call) -> list[tuple[int, str]]:
 
 
 def progress(call: Call) -> str:
-    """The stage that a call has got to."""
+    """The stage that a call has reached, in words."""
     schedule = call.task.schedule
     undone = [*schedule.recv_stage[call.task.received == 0], *schedule.send_stage[call.unsent()]]
     return f"stage {min(undone)}" if undone else "its end"
@@ -49,8 +49,11 @@ def suspects(
     control_pages: Sequence[ControlPage],
     stopped: Sequence[int] = (),
 ) -> str:
-    """What is waited for: first ranks that are ``stopped``, then those that have not begun call ``number``,
-    then those that may wait themselves."""
+    """Describe the peers that are waited for, most suspicious first.
+
+    First ranks that are ``stopped``, then those that have not begun call ``number``, then those that may be waiting
+    themselves.
+    """
     begun = {peer: control_pages[peer].current_call()[0] >= number for peer, _ in waits}
     waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, begun[wait[0]]))
     known = [
@@ -63,42 +66,42 @@ def suspects(
 
 
 def arrived_meanwhile(call: Call, peer: int, control_pages: Sequence[ControlPage], num_stages: int) -> bool:
-    """Whether nothing is missing from ``peer``: its rows are here, and it can receive."""
+    """Whether nothing is missing from ``peer`` any more: its rows have arrived, and it can receive."""
     task, schedule = call.task, call.task.schedule
     missing = (task.received == 0) & (schedule.recv_peer == peer)
     base = call.number * num_stages + 1
     done = read_word(int(task.lines[1][peer]))
     if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
         return False
-    # Before what is unsent is looked up: a sender that has ended by then has marked what is through.
+    # Read before the unsent sends: a sender that has ended by then has marked all that was sent.
     stopped = call.job is not None and call.job.sender_done.is_set()
     unsent = call.unsent() & (schedule.send_peer == peer)
     if unsent.any() and read_word(int(task.lines[0][peer])) < call.number:
         return False
-    # What is posted to a partner may be through before the sender has noticed, but not after it has ended.
+    # A posted send may complete before the sender notices, but not after the sender has ended.
     went_on = control_pages[peer].current_call()[0] > call.number
     return went_on or not (stopped and (unsent & task.remote).any())
 
 
 def pack_tag(verb: int, row_type: RowType, exchange: int = 0) -> int:
-    """Exchange, verb, element type and row size in one word: what all ranks of a call must agree on."""
+    """Pack exchange, verb, element type and row size into one word, which all ranks of a call compare."""
     assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
     assert exchange < MOST_EXCHANGES
     return (exchange << 57) | (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
 
 
 def verb_of_tag(tag: int) -> int:
-    """EXPAND or FOLD."""
+    """The verb of a tag: EXPAND or FOLD."""
     return (tag >> 56) & 1
 
 
 def exchange_of_tag(tag: int) -> int:
-    """The number of the exchange."""
+    """The number of the exchange of a tag."""
     return tag >> 57
 
 
 def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:
-    """What a tag says, in words; ``names`` are those of the exchanges."""
+    """Describe a tag in words; ``names`` are the names of the exchanges."""
     from dgcl.transport.shared_memory.dtypes import dtype_bytes, dtype_name
 
     row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
@@ -108,5 +111,5 @@ def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:
 
 
 def count_rows(count: int | np.integer) -> str:
-    """So many rows, in words."""
+    """A number of rows in words."""
     return f"{count} row" if count == 1 else f"{count} rows"
