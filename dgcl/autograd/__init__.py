@@ -1,1 +1,1 @@
-"""The differentiable operators, and exchanges that are started and waited for apart."""
+"""The differentiable operators, and exchanges with a start and a separate wait."""

@@ -1,14 +1,14 @@
 """``graph_allgather`` for autograd and the compiler: two operators, each the other's backward.
 
 ``dgcl::expand`` and ``dgcl::fold`` take rows, the number of a communicator and the number of one of its exchanges.
-They are functional to autograd, and *effectful*, in order, to the compiler: peers depend on every call being made,
-once each, in program order, so none may be dropped, merged or moved past another, even where its result is unused on
-this rank. Double backward works because expand's backward is fold and fold's is expand.
+They are functional to autograd, and *effectful*, in order, to the compiler. Peers rely on every call being made,
+exactly once and in program order. So no call may be dropped, merged or moved past another, even if its result is
+unused on this rank. Double backward works because expand's backward is fold and fold's is expand.
 
-The way through torch's dispatcher for custom operators takes some 50 microseconds, several times what a small
-exchange takes. :func:`expand` and :func:`fold` therefore call autograd directly where no compiler, dispatch mode,
-transform or subclass of tensors has to see the call, and the transport directly, which saves another 20, where
-nothing is to be differentiated.
+Torch's dispatcher takes about 50 microseconds for a custom operator, several times as long as a small exchange.
+:func:`expand` and :func:`fold` therefore call autograd directly where no compiler, dispatch mode, transform or tensor
+subclass needs to see the call. Where nothing is to be differentiated they call the transport directly, which saves
+another 20 microseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dgcl.transport.row_checks import check_summable
 
 
 class Exchanging(Protocol):
-    """What the operators need of a communicator.
+    """The interface of a communicator that the operators need.
 
     Attributes:
         transport: Moves its rows.
@@ -38,13 +38,13 @@ class Exchanging(Protocol):
         """(num_owned, num_local) of the exchange with this number."""
 
 
-#: Communicators by number; a number is all that a graph of operators can hold.
+#: Communicators by number; a graph of operators can hold a number, but no communicator.
 _communicators: weakref.WeakValueDictionary[int, Exchanging] = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)  # ranks may be threads: taking a number is one step
 
 
 def register_communicator(comm: Exchanging) -> int:
-    """Give a communicator its number."""
+    """Assign a number to a communicator and return it."""
     number = next(_numbers)
     _communicators[number] = comm
     return number
@@ -62,7 +62,7 @@ def _find(number: int) -> Exchanging:
 
 
 def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
-    """The sums over all ranks, not differentiably.
+    """The sums over all ranks, without autograd.
 
     Raises:
         TypeError: Rows of this type cannot be summed.
@@ -97,7 +97,7 @@ def _(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
 
 def _remember(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
     ctx.number, ctx.exchange = inputs[1:]
-    ctx.comm = _communicators.get(inputs[1])  # alive as long as the graph that will come back through it
+    ctx.comm = _communicators.get(inputs[1])  # keeps it alive as long as the graph, whose backward needs it
 
 
 expand_operator.register_autograd(
@@ -109,7 +109,7 @@ fold_operator.register_autograd(
 
 
 class _Expand(torch.autograd.Function):
-    """The operator without the dispatcher."""
+    """Expand without torch's dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, number: int, exchange: int) -> Tensor:
@@ -124,7 +124,7 @@ class _Expand(torch.autograd.Function):
 
 
 class _Fold(torch.autograd.Function):
-    """The operator without the dispatcher."""
+    """Fold without torch's dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, number: int, exchange: int) -> Tensor:
@@ -156,11 +156,11 @@ def fold(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
 
 
 def _unwatched(rows: Tensor) -> bool:
-    """Whether nobody but autograd has to see the call."""
+    """Whether only autograd needs to see the call."""
     return (
         not torch.compiler.is_compiling()
         and type(rows) in (Tensor, torch.nn.Parameter)
-        and not (rows.is_conj() or rows.is_neg())  # whose memory holds something else
+        and not (rows.is_conj() or rows.is_neg())  # their memory does not hold their values
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._len_torch_function_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
@@ -168,7 +168,7 @@ def _unwatched(rows: Tensor) -> bool:
 
 
 def _differentiated(rows: Tensor) -> bool:
-    """Whether autograd has to see the call; forward mode has it say that it cannot."""
+    """Whether autograd needs to see the call; in forward mode it reports that this is not supported."""
     return (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 

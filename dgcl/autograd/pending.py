@@ -1,8 +1,8 @@
-"""Exchanges of halo rows alone, started and waited for apart, for autograd.
+"""Exchanges of halo rows alone for autograd, with a start and a separate wait.
 
 :func:`dgcl.graph_allgather` returns owned and halo rows as one tensor. Here only halo rows are returned, and
-gradients of halo rows are added to those of owned rows in place; between start and wait a rank can compute on what
-it has (:mod:`dgcl.transport.shared_memory.started`).
+gradients of halo rows are added to those of owned rows in place. Between start and wait a rank can compute on the
+rows it has (:mod:`dgcl.transport.shared_memory.started`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dgcl.transport.base import StartedExpand
 
 
 class PendingRows:
-    """Halo rows on their way; :meth:`wait` for them before any other call on the communicator.
+    """Halo rows that are under way; call :meth:`wait` before any other call on the communicator.
 
-    The rows that were given must not change until then. Dropped without being waited for, it fails the
-    communicator, because peers would wait for this rank.
+    The given rows must not change until then. If it is dropped without a wait, the communicator fails, because peers
+    would wait for this rank.
     """
 
     def __init__(self, comm: Exchanging, rows: Tensor, exchange: int = 0) -> None:
@@ -29,7 +29,9 @@ class PendingRows:
         self._started: StartedExpand | None = comm.transport.begin_expand(rows.detach(), exchange)
 
     def wait(self) -> Tensor:
-        """``(num_halo, *F)``, differentiable once in the rows that were given; the same tensor every time.
+        """Wait for the halo rows and return them, ``(num_halo, *F)``; later calls return the same tensor.
+
+        They are differentiable once in the rows that were given.
 
         Raises:
             CommError: A peer is lost, late, or makes another call.
@@ -45,9 +47,9 @@ class PendingRows:
 
 
 class PendingFold:
-    """Halo rows on their way to their owners; :meth:`wait` adds what comes for this rank's rows.
+    """Halo rows on their way to their owners; :meth:`wait` adds the rows that arrive at this rank.
 
-    Dropped without being waited for, it fails the communicator, because peers would wait for this rank.
+    If it is dropped without a wait, the communicator fails, because peers would wait for this rank.
     """
 
     def __init__(self, comm: Exchanging, halo_rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
@@ -87,7 +89,7 @@ def fold_halo(comm: Exchanging, halo_rows: Tensor, into: Tensor, exchange: int =
 
 
 class _HaloRows(torch.autograd.Function):
-    """Ties halo rows to the owned rows that they were made from."""
+    """Connects halo rows in the autograd graph to the owned rows from which they were made."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, halo: Tensor, comm: Exchanging, exchange: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""The seam for moving rows: what a communicator asks of whatever carries out its exchanges.
+"""The transport interface: what a communicator needs of the object that carries out its exchanges.
 
-Shared memory (with the network channel), CUDA (from device to device, or through the hosts) and every baseline of
-:mod:`dgcl.bench` are transports. A communicator holds one, and nothing else that moves rows.
+Shared memory (with the network channel), CUDA (between devices directly, or through the hosts) and every baseline of
+:mod:`dgcl.bench` are transports. A communicator holds one transport, and nothing else that moves rows.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Transport(Protocol):
         """
 
     def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
-        """Start an expand whose halo rows alone are wanted; ``wait``: the caller waits at once."""
+        """Start an expand that returns only halo rows; with ``wait`` the caller waits at once."""
 
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
-        """Start a fold of ``(num_halo, *F)`` rows alone; ``wait``: the caller waits at once."""
+        """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
@@ -74,23 +74,23 @@ class Transport(Protocol):
         input_grad: bool = False,
         constants: Sequence[int] = (),
     ) -> MemoryReport:
-        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done what was asked of it, and raise what went wrong meanwhile."""
+        """Wait until the device has finished all calls, and raise their errors."""
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
-        """Tell that a result is read, and may die, on another stream of the device than that of the calls."""
+        """Declare that a result is read, and may die, on another stream of the device than that of the calls."""
 
     def fail(self, error: CommError) -> None:
         """Make the transport unusable and tell the peers why."""
 
     def close(self) -> None:
-        """Give it up. Idempotent, not collective; results of earlier calls stay valid."""
+        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
 
 
 class WholeCalls:
-    """Starting and waiting for a transport whose calls cannot be taken apart: each is carried out in one piece.
+    """Start and wait for transports whose calls cannot be split: each call is carried out in one piece.
 
     A class that inherits from it defines ``expand`` and ``fold``.
     """
@@ -104,11 +104,11 @@ class WholeCalls:
         raise NotImplementedError
 
     def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
-        """Expand now; waiting returns the halo rows of the result."""
+        """Expand now; the wait returns the halo rows of the result."""
         return _Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
 
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
-        """Fold when it is waited for, with zeros for the owned rows."""
+        """Fold at the wait, with zeros for the owned rows."""
         return _FoldToCome(self, halo_rows, exchange)
 
 

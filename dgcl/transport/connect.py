@@ -1,4 +1,4 @@
-"""Puts a communicator's transport together: shared memory, the network where ranks share none, devices."""
+"""Builds a communicator's transport: shared memory, the network where ranks share none, devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def connect_runtime(
     programs: Mapping[str, Program], control: Control, timeout: float, channel: str = "auto"
 ) -> Runtime:
-    """This rank's runtime, with a network channel where the job needs one. Collective."""
+    """Build this rank's runtime, with a network channel where the job needs one. Collective."""
     return Runtime(programs, control, timeout, channel, _open_network)
 
 
@@ -51,7 +51,7 @@ def connect_transport(
     try:
         on_device = connect_device(programs, control, timeout, device, runtime, channel)
     except BaseException:
-        runtime.close()  # whoever keeps the error keeps this object, and with it threads and connections
+        runtime.close()  # the error's traceback keeps this object alive, and with it threads and connections
         raise
     register(runtime)
     return SharedMemoryTransport(runtime) if on_device is None else on_device
@@ -65,7 +65,7 @@ def _open_network(
     timeout: float,
     bytes_sent: np.ndarray,
 ) -> RemoteChannel:
-    """:func:`dgcl.transport.network.connect.open_network`, loaded where it is needed."""
+    """Call :func:`dgcl.transport.network.connect.open_network`, importing it only when needed."""
     from dgcl.transport.network.connect import open_network
 
     return open_network(control, peers, programs, num_stages, timeout, bytes_sent)

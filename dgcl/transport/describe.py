@@ -1,4 +1,4 @@
-"""Describes what a communicator does, to people and to profilers."""
+"""Describes a communicator's exchanges, for people and for profilers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_channels(
     rank: int,
     choice: str,
 ) -> str:
-    """How rows travel between a rank and each other rank, and why; one line for each.
+    """One line for each other rank: how rows travel to and from it, and why.
 
     Args:
         exchanges, layouts: Of the communicator, by name.
@@ -57,14 +57,14 @@ def _rows_exchanged(name: str, schedule: Schedule, peer: int) -> str:
 
 
 def profiled(program: Program, verb: str, rows: Tensor) -> AbstractContextManager[object]:
-    """Around an exchange, so that a profiler that is on shows it."""
+    """A context manager around an exchange that shows it in an active profiler."""
     if torch.autograd._profiler_enabled():
         return record_function(label_exchange(program, verb, rows))
     return nullcontext()
 
 
 def label_exchange(program: Program, verb: str, rows: Tensor) -> str:
-    """What a profiler calls the exchange of these rows: who, how much, in how many stages."""
+    """The name of an exchange in a profiler: verb, ranks, size and number of stages."""
     schedule = program.expand if verb == "expand" else program.fold
     sent = schedule.rows_sent * math.prod(rows.shape[1:]) * rows.dtype.itemsize
     peers = len(set(schedule.send_peer.tolist()))

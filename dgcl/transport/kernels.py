@@ -1,9 +1,9 @@
-"""All compiled code that a call can need, made before a communicator is handed out.
+"""Compiles all code that a call can need, before a communicator is returned.
 
-A rank that compiles in a call keeps its peers waiting, whose deadlines run. So each of these functions has one
-signature, and setting up a communicator compiles or loads them all: about 6 s on one core the first time on a
-machine, a tenth of a second from then on. Sums need no kernel for each element type
-(:mod:`dgcl.kernels.additions`), so there is nothing left to be compiled when a type is first used.
+A rank that compiles during a call would keep its peers waiting while their deadlines run. So each of these functions
+has one signature, and setting up a communicator compiles or loads them all. This takes about 6 s on one core the
+first time on a machine, and a tenth of a second later. Sums need no kernel per element type
+(:mod:`dgcl.kernels.additions`), so the first use of a type compiles nothing.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ from dgcl.transport.shared_memory import engine
 
 
 def prepare() -> None:
-    """Compile, or load, what calls need."""
+    """Compile or load the kernels that calls need."""
     compile_all(futex, copies, rows, engine, slices)

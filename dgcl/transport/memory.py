@@ -1,7 +1,7 @@
-"""Predicts what a communicator's buffers and tables take, from the programs and the widths of a model's layers.
+"""Predicts the memory of a communicator's buffers and tables, from the programs and the widths of a model's layers.
 
-The pool that hands out buffers is deterministic, so the prediction is a rehearsal: a pool over memory that does not
-exist is taken through the calls of a few training steps, and holds at the end what the real one would hold.
+The pool that allocates buffers is deterministic. So the prediction simulates it: a pool over memory that does not
+exist goes through the calls of a few training steps, and ends with the size that the real pool would have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 if TYPE_CHECKING:
     import torch
 
-_STEPS = 3  # after which nothing new is allocated any more
+_STEPS = 3  # later steps allocate nothing new
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class MemoryReport:
     """Bytes on one rank.
 
     Attributes:
-        tables: Which rows go where: the program, ids included.
+        tables: The program: which rows go where, with vertex ids.
         control_page: The page with the flags.
-        results: What the allgathers of one forward pass return, together.
-        relay: The most that rows which only pass through take, in one call.
-        gradients: The most that one backward call takes: what arrives, and the sums.
-        staging: The most that rows take in one call on their way to ranks that a device does not reach.
+        results: The results of all allgathers of one forward pass together.
+        relay: The largest number of bytes of relay rows in one call.
+        gradients: The largest number of bytes of one backward call: arriving rows and sums.
+        staging: The largest number of bytes of one call's rows for ranks that a device does not reach.
         constants: Inputs dispatched with ``halo=True``.
-        pool: Shared memory that the pool holds for all buffers together. Less than the sum where the same
-            memory serves twice, more where free pieces are too small.
+        pool: Shared memory that the pool holds for all buffers together. Less than the sum where memory is reused,
+            more where free pieces are too small.
     """
 
     tables: int
@@ -56,14 +56,14 @@ class MemoryReport:
         return self.tables + self.control_page + self.pool
 
     def __getattr__(self, name: str) -> int:
-        if name == "board":  # the name of the version before
+        if name == "board":  # the name in the previous version
             warnings.warn("MemoryReport.board is now control_page", DeprecationWarning, stacklevel=2)
             return self.control_page
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 class _NoMemory:
-    """Grows as a :class:`~dgcl.transport.shared_memory.segments.SegmentFile` does, and holds nothing."""
+    """A :class:`~dgcl.transport.shared_memory.segments.SegmentFile` without memory, which only grows in size."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -85,14 +85,14 @@ def predict_memory(
     constants: Sequence[int] = (),
     staged_rows: Sequence[Sequence[int]] = (),
 ) -> MemoryReport:
-    """Rehearse training steps; see :meth:`dgcl.Communicator.memory`.
+    """Predict memory by simulating training steps; see :meth:`dgcl.Communicator.memory`.
 
     Args:
         programs: Of the communicator's exchanges, by number.
-        widths: Of each allgather the elements of a row, or (elements, number of the exchange).
+        widths: For each allgather the elements of a row, or (elements, number of the exchange).
         dtype, training, input_grad, constants: As there.
-        staged_rows: Of each exchange the rows that are gathered in an expand, and summed in a fold, in memory of
-            their sender; empty: none.
+        staged_rows: For each exchange the rows that an expand gathers, and that a fold sums, in memory of their
+            sender; empty: none.
 
     Raises:
         ValueError: A width is negative or no integer, or there is no such exchange.
@@ -143,7 +143,7 @@ class _CallBytes(NamedTuple):
 
 
 def _rehearse_step(pool: BufferPool, calls: Sequence[_CallBytes], training: bool, input_grad: bool) -> None:
-    """Take and give back what the calls of one training step do, in their order."""
+    """Allocate and release what the calls of one training step do, in their order."""
     kept: list[Block] = []
     for call in calls:
         kept.append(pool.allocate(call.local))

@@ -1,4 +1,4 @@
-"""What rows must be for a call, apart from what is in them."""
+"""Checks the shape, type and device of the rows of a call."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def check_rows(
 
 
 def check_summable(rows: Tensor) -> None:
-    """Raise unless rows of this type can be added up.
+    """Raise unless rows of this type can be summed.
 
     Raises:
-        TypeError: Otherwise.
+        TypeError: The type is not summable.
     """
     if row_type(rows.dtype.to_real(), 1).sum_code < 0:
         raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")

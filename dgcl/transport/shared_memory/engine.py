@@ -319,7 +319,7 @@ def advance(
         moved: ``(P,)`` int64, bytes written to each peer; added to.
         where: ``(2,)`` int64, out: the send, and the portion, that an UNMAPPED or DISAGREES is about.
         times: ``(S + R, 2)`` int64, out: when each send began and ended, and when each receive was seen (in
-            the first column); ``(0, 2)`` where nobody wants to know.
+            the first column); ``(0, 2)`` if times are not recorded.
         policy: What to do before WAITING is returned (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`);
             all zero for what can be done at once.
         yields: ``(2,)`` int64: number of coming waits without yields, and their number when that period began;

@@ -1,4 +1,4 @@
-"""What all ranks of a call must agree on besides the verb."""
+"""The type of the rows of a call, on which all ranks must agree."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RowType:
-    """What all ranks of a call must agree on besides the verb.
+    """The type of the rows of a call; all ranks must agree on it, besides the verb.
 
     Attributes:
         row_bytes: Size of a row.
         code: A number for the element type, the same on every rank.
         name: The element type's name, for messages.
-        sum_code: Its place in :data:`dgcl.kernels.rows.SUMMABLE`, -1 where rows of it are not added.
+        sum_code: Its index in :data:`dgcl.kernels.rows.SUMMABLE`; -1 if such rows cannot be summed.
     """
 
     row_bytes: int

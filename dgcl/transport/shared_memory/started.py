@@ -1,11 +1,11 @@
-"""Exchanges of halo rows alone, that are started and waited for apart.
+"""Exchanges of halo rows alone, with a start and a separate wait.
 
-An expand returns owned and halo rows as one tensor, so it copies the owned ones. Here only halo rows are returned,
-and a fold adds to owned rows in place: nothing is touched but what travels. Between start and wait a rank can
-compute on what it has.
+An expand returns owned and halo rows as one tensor, so it copies the owned ones. Here an expand returns only halo
+rows, and a fold adds to owned rows in place, so no other rows are touched. Between start and wait a rank can compute
+on the rows it has.
 
-At the start everything is sent whose receiver is ready; the rest when the result is waited for. No thread works in
-between: with a rank for each core there is none to spare.
+The start sends everything whose receiver is ready; the wait sends the rest. No thread works in between: with one rank
+per core no core is free for it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dgcl.transport.shared_memory.results import as_tensor
 class StartedExpand:
     """An expand of halo rows that is under way, or, with ``wait``, done.
 
-    The rows that were given must not change until it is over. Dropped before that, it fails the communicator,
-    because peers would wait for this rank.
+    The given rows must not change until it is over. If it is dropped before that, the communicator fails, because
+    peers would wait for this rank.
     """
 
     def __init__(self, runtime: Runtime, rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
@@ -40,7 +40,7 @@ class StartedExpand:
         self._given = _materialised(rows).contiguous()
         runtime.check_usable()
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
-        # Halo rows and, behind them, relay rows: the engine counts both from the first row that is not owned.
+        # Halo rows, then relay rows: the engine counts both from the first row that is not owned.
         block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
         segment, offset = block.segment, block.offset
         places = (
@@ -51,13 +51,13 @@ class StartedExpand:
         self._over = False
         with AbortGuard(runtime):
             self._call = runtime.start(runtime.tasks[2 * exchange + EXPAND], kind, places, buffers)
-            # Made now, while peers are busy, and not when all wait for the last rank.
+            # Made now, while peers are busy, and not later, when all ranks wait for the last one.
             self._halo = as_tensor(runtime.pool, block, (program.num_halo, *rows.shape[1:]), rows.dtype)
             self._call.given = None if wait else self._given
             self._done = runtime.run(self._call, wait)
 
     def wait(self) -> Tensor:
-        """``(num_halo, *F)``.
+        """Wait for the halo rows and return them, ``(num_halo, *F)``.
 
         Raises:
             CommError: A peer is lost, late, or makes another call.
@@ -86,7 +86,7 @@ class StartedExpand:
 class StartedFold:
     """A fold of halo rows that is under way, or, with ``wait``, has arrived.
 
-    Dropped before it is waited for, it fails the communicator, because peers would wait for this rank.
+    If it is dropped before the wait, the communicator fails, because peers would wait for this rank.
     """
 
     def __init__(self, runtime: Runtime, halo_rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
@@ -108,7 +108,7 @@ class StartedFold:
             self._done = runtime.run(self._call, wait)
 
     def wait(self, into: Tensor) -> Tensor:
-        """Add what arrives to ``into``, ``(num_owned, *F)``, in place, in a fixed order.
+        """Add the arriving rows to ``into``, ``(num_owned, *F)``, in place, in a fixed order; return ``into``.
 
         Raises:
             CommError, ValueError: As :meth:`StartedExpand.wait`.
@@ -147,10 +147,10 @@ def _fail(runtime: Runtime, reason: str) -> None:
 
 
 def _materialised(rows: Tensor) -> Tensor:
-    """Rows whose memory holds the values that they read as: lazy conjugation and negation are carried out."""
+    """The rows with lazy conjugation and negation carried out, so that memory holds their values."""
     return rows.resolve_conj().resolve_neg()
 
 
 def _version(rows: Tensor) -> int | None:
-    """How often rows were changed in place; None in inference mode, which does not count."""
+    """Number of in-place changes to the rows so far; None in inference mode, which does not count them."""
     return None if rows.is_inference() else rows._version

@@ -1,4 +1,4 @@
-"""A verb's schedule in the form that the engine takes, and when its transfers ran."""
+"""The schedule of a verb in the engine's form, the state of a call, and the times of its transfers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERBS: Final = ("expand", "fold")
 
 
 def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
-    """What messages call a verb of an exchange; the first one, which most programs have alone, goes without saying."""
+    """The name of a verb of an exchange in messages; the first exchange is not named."""
     if exchange == 0:
         return VERBS[verb]
     name = names[exchange] if exchange < len(names) else str(exchange)
@@ -36,12 +36,12 @@ def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
 
 
 class RemotePart(Protocol):
-    """The part of one call that another channel does, for ranks that share no memory with this one.
+    """The part of one call that a remote channel does, for ranks that share no memory with this one.
 
     Attributes:
-        sent: ``(S,)`` uint8, by send of the schedule: those that are on the wire.
-        slices: Messages of rows that are through, either way; they show that a slow network moves.
-        sender_done: Set when all is sent, or will never be.
+        sent: ``(S,)`` uint8, by send of the schedule: 1 for those on the wire.
+        slices: Messages of rows completed in either direction; evidence of progress on a slow network.
+        sender_done: Set when the sender has finished or given up.
     """
 
     sent: np.ndarray
@@ -49,22 +49,22 @@ class RemotePart(Protocol):
     sender_done: threading.Event
 
     def is_sent(self, wait: bool) -> bool:
-        """Whether all is on the wire; with ``wait`` look a little longer."""
+        """Whether all sends are on the wire; with ``wait``, wait briefly first."""
 
 
 @dataclass(frozen=True, eq=False)
 class CallRecord:
-    """When things happened in one call on one rank, in nanoseconds of the host's monotonic clock.
+    """The times of one call on one rank, in nanoseconds of the host's monotonic clock.
 
     Attributes:
         verb: EXPAND or FOLD.
         call: Its number.
         exchange: Number of the exchange.
-        begin, end: Of the call, from the ready line to the last row, and of a fold's last sum.
+        begin, end: Of the call, from the ready line to the last row or, for a fold, the last sum.
         sends: ``(S, 2)``: begin and end of each of the schedule's sends.
         receives: ``(R,)``: when each of its receives was seen to be complete.
-        arrived: When the last of all that was done and the rest is this rank's own work.
-        copied: How long own rows were copied meanwhile.
+        arrived: When the last transfer was done; the rest of the call is this rank's own work.
+        copied: Time spent meanwhile on copying own rows.
     """
 
     verb: int
@@ -79,10 +79,10 @@ class CallRecord:
 
 
 class Task:
-    """A verb's schedule in the form that the engine takes, with scratch that every call reuses.
+    """The schedule of a verb in the engine's form, with scratch memory that every call reuses.
 
-    Sends to peers that share no memory with this rank (``remote``) are none of the engine's: it is told that they
-    are done, and the network channel does them.
+    Sends to peers that share no memory with this rank (``remote``) are left to the network channel; the engine is
+    told that they are done.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Task:
         self.own_ready = np.array(
             [control_page.ready_address(peer) for peer in sorted(set(schedule.recv_peer.tolist()))], np.int64
         )
-        #: The words on which ranks sleep: of all ranks, and of those that are told where to write.
+        #: Wake-up words: of all ranks, and of the ranks that are told where to write.
         self.wake_words = np.array([peers.control_pages[peer].wake_address for peer in ranks], np.int64)
         self.own_senders = self.wake_words[sorted(set(schedule.recv_peer.tolist()))]
         self.remote = np.isin(schedule.send_peer, peers.remote)
-        # Of the other ranks only this is known: they send about as much.
+        # An estimate: the other ranks of this host send about as much.
         self._rows_on_host = int(schedule.send_count.sum()) * (program.world_size - len(peers.remote))
         self.sent = np.zeros(len(schedule.send_peer), np.uint8)
         self.received = np.zeros(len(schedule.recv_peer), np.uint8)
@@ -129,16 +129,19 @@ class Task:
         self.copied = 0
 
     def streamed_from(self, row_bytes: int) -> int:
-        """Bytes of a send that does better to pass by the caches: all but small ones, if what the ranks of this host
-        write together would not stay there until it is read."""
+        """Size in bytes from which a send is written past the caches.
+
+        All but small sends are, if the rows that this host's ranks write together would leave the cache before they
+        are read.
+        """
         return _SMALL if self._rows_on_host * row_bytes > last_level_cache() // 2 else STREAMED
 
     def time_transfers(self, wanted: bool) -> None:
-        """Have the engine note when each transfer begins and ends, or not."""
+        """Turn the recording of transfer times by the engine on or off."""
         self.times = np.zeros((len(self.sent) + len(self.received) if wanted else 0, 2), np.int64)
 
     def record(self, call: int) -> CallRecord:
-        """What was timed in the call that has just ended."""
+        """The times of the call that has just ended."""
         sends, receives = self.times[: len(self.sent)].copy(), self.times[len(self.sent) :, 0].copy()
         begin, arrived = self.span
         end = time.perf_counter_ns()
@@ -150,14 +153,15 @@ class Call:
     """A call that is under way.
 
     Attributes:
-        task, number, tag, row_type: Which verb, which call, what the ranks agree on.
+        task, number, tag, row_type: The verb's task, the call's number, and what the ranks must agree on.
         buffers: What the engine reads (:func:`dgcl.transport.shared_memory.engine.advance`).
         begin: When it began, in nanoseconds.
-        progress: Transfers that were done when somebody last looked.
+        progress: Number of transfers that were done at the last check.
         deadline: When to give up if none has been done since.
-        job: What the network channel does of it.
-        given: The rows of an exchange that was started, for whoever waits elsewhere to carry on: they stay until it
-            is over, even if it is dropped meanwhile. None for one that its own thread alone carries on.
+        job: The network channel's part; None if there is none.
+        given: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
+            until the call is over, even if the exchange is dropped. None for a call that only its own thread
+            advances.
     """
 
     task: Task

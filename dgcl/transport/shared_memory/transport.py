@@ -1,4 +1,4 @@
-"""The transport of ranks that compute on the CPU: tensors in, tensors out, through the runtime."""
+"""The transport of ranks that compute on the CPU: takes and returns tensors, and calls the runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dgcl.transport.shared_memory.tasks import CallRecord
 
 
 class SharedMemoryTransport:
-    """Rows in the host's memory: shared between processes of a host, sent by the network channel between hosts.
+    """Moves rows in host memory: shared memory between processes of a host, the network channel between hosts.
 
     Attributes:
         runtime: Executes the programs.
@@ -66,11 +66,11 @@ class SharedMemoryTransport:
         return as_tensor(runtime.pool, block, shape, rows.dtype)
 
     def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
-        """Start an expand whose halo rows alone are wanted; ``wait``: the caller waits at once."""
+        """Start an expand that returns only halo rows; with ``wait`` the caller waits at once."""
         return StartedExpand(self.runtime, rows, exchange, wait)
 
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
-        """Start a fold of ``(num_halo, *F)`` rows alone; ``wait``: the caller waits at once."""
+        """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
         return StartedFold(self.runtime, halo_rows, exchange, wait)
 
     def describe(self) -> list[str]:
@@ -80,34 +80,34 @@ class SharedMemoryTransport:
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
     ) -> MemoryReport:
-        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
         return predict_memory(self.runtime.programs, widths, dtype, **kinds)
 
     def synchronize(self) -> None:
-        """Nothing: calls return when they are carried out."""
+        """Do nothing: calls return when they are done."""
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
-        """Nothing: there are no streams."""
+        """Do nothing: the CPU has no streams."""
 
     def fail(self, error: CommError) -> None:
         """Make the transport unusable and tell the peers why."""
         self.runtime.fail(error)
 
     def close(self) -> None:
-        """Leave. Idempotent, not collective; results of earlier calls stay valid."""
+        """Close the communicator. Idempotent, not collective; results of earlier calls stay valid."""
         self.runtime.close()
 
-    # What benchmarks need beside.
+    # For benchmarks.
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor out of the pool, which gets its memory back when the tensor's storage dies."""
+        """A tensor from the pool; its memory returns to the pool when its storage dies."""
         block = self.runtime.pool.allocate(math.prod(shape) * dtype.itemsize)
         return as_tensor(self.runtime.pool, block, shape, dtype)
 
     def fill_free(self, byte: int) -> None:
-        """Overwrite all free memory of the pool, so that a read of what was never written is seen."""
+        """Overwrite all free memory of the pool, so that a read of memory that was never written is noticed."""
         self.runtime.pool.fill_free(byte)
 
     def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
-        """Give ``recorder`` the times of every call from now on; None: stop."""
+        """Pass the times of every call from now on to ``recorder``; None stops this."""
         self.runtime.record_calls(recorder)

@@ -26,7 +26,7 @@ AT_ONCE: Final[WaitPolicy] = (0, 0, 0, 0, 0)
 _ALONE: Final = (50_000, 0, 0)
 _CROWDED: Final = (2_000, 50_000, 200_000)
 _SLEEPS: Final = (4, 5_000_000)
-_REMOTE_SLEEPS: Final = (200, 50_000)  # rows from the network wake nobody
+_REMOTE_SLEEPS: Final = (200, 50_000)  # the network does not wake a sleeping rank
 _SHORT_SLEEPS: Final = (1, 1_000_000)
 
 
