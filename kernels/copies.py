@@ -1,10 +1,12 @@
 """Copies of rows as fast as the memory behind them allows.
 
-Two things keep a plain loop of copies below that. A row is often fetched from a random place, whose latency
-nothing hides: :func:`prefetch_row` asks for it some rows ahead. And a write into memory that is in no cache, or in
-another core's, first fetches the lines that it is about to overwrite: :func:`claim_row` asks for them ahead, too, which
-takes a quarter off a gather of cold rows; :func:`stream_bytes` writes past the caches, for a third less traffic, where
-the result would not have stayed in them anyway.
+Two effects slow a plain copy loop down:
+
+- Rows are often read from random addresses, and nothing hides the latency: :func:`prefetch_row` prefetches some rows
+  ahead.
+- A write to memory that is in no cache, or in another core's, first fetches the lines to be overwritten.
+  :func:`claim_row` prefetches them too, which saves a quarter of the time of a gather of cold rows.
+  :func:`stream_bytes` writes past the caches, with a third less traffic, if the result would not stay in them anyway.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from numba import int64, njit, void
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import claim_line, copy_bytes, prefetch_line, stream_line, write_fence
 
-#: Rows of scattered reads that are asked for ahead of their turn: some 100 ns of latency over some 15 ns for each.
+#: Prefetch distance of scattered reads, in rows: some 100 ns of latency over some 15 ns per row.
 AHEAD: Final = 8
 
-#: Rows of a result that are asked for ahead of their turn; they lie one behind the other, so the hardware helps.
+#: Prefetch distance of result rows, in rows; they are contiguous, so the hardware helps.
 CLAIMED: Final = 4
 
 #: Results of this many bytes are written past the caches where the caller knows no better. Several ranks share a
@@ -27,27 +29,28 @@ CLAIMED: Final = 4
 STREAMED: Final = 8 << 20
 
 _LINE_BYTES: Final = 64
-_PREFETCHED: Final = 2048  # of a row; beyond, the hardware has seen where it is going
+_PREFETCHED: Final = 2048  # of a row; beyond, the hardware prefetcher has detected the sequence
 
 
 @njit(nogil=True, inline="always")
 def prefetch_row(address: int, row_bytes: int) -> None:
-    """Ask for a row that will be read soon."""
+    """Prefetch a row that will be read soon."""
     for offset in range(0, min(row_bytes, _PREFETCHED), _LINE_BYTES):
         prefetch_line(address + offset)
 
 
 @njit(nogil=True, inline="always")
 def claim_row(address: int, row_bytes: int) -> None:
-    """Ask for the memory of a row that will be written soon."""
+    """Prefetch the memory of a row that will be written soon."""
     for offset in range(0, min(row_bytes, _PREFETCHED), _LINE_BYTES):
         claim_line(address + offset)
 
 
 @njit(nogil=True, inline="never")
 def stream_bytes(destination: int, source: int, num_bytes: int) -> None:
-    """Copy between addresses that do not overlap, past the caches; :func:`~dgcl.kernels.memory.write_fence` must
-    follow before anybody is told."""
+    """Copy between addresses that do not overlap, past the caches.
+
+    :func:`~dgcl.kernels.memory.write_fence` must follow before a flag publishes the result."""
     head = min(-destination % _LINE_BYTES, num_bytes)
     lines = (num_bytes - head) // _LINE_BYTES * _LINE_BYTES
     copy_bytes(destination, source, head)

@@ -100,7 +100,7 @@ def _ask_for_line(context: Any, builder: Any, address: Any, to_write: int) -> An
 
 @intrinsic
 def prefetch_line(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at ``address``, which need not be mapped."""
+    """Prefetch the cache line at ``address``, which need not be mapped."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _ask_for_line(context, builder, args[0], 0)
@@ -110,7 +110,7 @@ def prefetch_line(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def claim_line(typingctx: Any, address: Any) -> Any:
-    """:func:`prefetch_line` for a line that will be written: no other core keeps it."""
+    """Prefetch a line that will be written, in exclusive state: no other core keeps it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _ask_for_line(context, builder, args[0], 1)
@@ -192,7 +192,8 @@ _CLOCK_MONOTONIC: Final = 1
 
 @njit(nogil=True, inline="always")
 def monotonic_nanoseconds(scratch: int) -> int:
-    """What ``time.perf_counter_ns`` says on Linux, in every process alike; ``scratch`` is the address of 16
-    bytes to work in."""
+    """Read the clock of ``time.perf_counter_ns`` on Linux, the same in every process.
+
+    ``scratch`` is the address of 16 bytes of working memory."""
     _clock_gettime(_CLOCK_MONOTONIC, scratch)
     return load_word(scratch) * 1_000_000_000 + load_word(scratch + 8)

@@ -1,4 +1,4 @@
-"""Parts prepared offline: what each rank needs in a file of its own, so that no rank ever holds all.
+"""Reads and writes parts prepared offline: one file per rank, so that no rank ever holds the whole graph.
 
 ``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens
 the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in
@@ -12,13 +12,13 @@ the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges 
     arrays      as they are, each from a multiple of 64 bytes on
     32 bytes    BLAKE2b of all before
 
-Arrays are mapped, not read: pages that nobody looks at stay on the disk. The mapping is private, so what a program
-writes into an array never reaches the file. Files are believed only if their hash is right and their tables point
-where they should; nothing in them is ever executed.
+Arrays are memory-mapped: pages that are never accessed stay on disk. The mapping is private, so writes to an array
+never reach the file. A file is accepted only if its hash is right and the indices in its tables are in range;
+nothing in it is ever executed.
 
-All files are written in a folder of their own inside ``DIR`` and then renamed. Whoever is killed before the renames
-leaves the parts that were there as they were; whoever is killed between two of them leaves a mix, which is refused:
-ranks compare the sets of their parts, and each the fingerprint of the plan that it finds with its part's.
+All files are written in a folder of their own inside ``DIR`` and then renamed. A writer killed before the renames
+leaves the old parts unchanged. A writer killed between two renames leaves a mix, which is refused: ranks compare
+the set ids of their parts, and each rank compares the plan's fingerprint with its part's.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ _CHUNK: Final = 1 << 22
 
 
 def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
-    """Where the part of a rank lies."""
+    """Return the path of a rank's part."""
     return Path(folder) / f"rank-{rank:05d}.part"
 
 
 def is_of_parts(name: str) -> bool:
-    """Whether a file or folder of this name belongs to parts, finished or not."""
+    """Return whether a file or folder of this name belongs to parts, finished or not."""
     return name == PLAN or fnmatch(name, _OTHER_PLANS) or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
 
 
 def plan_name(number: int) -> str:
-    """The file of the plan of the exchange with this number."""
+    """Return the file name of the plan of the exchange with this number."""
     return PLAN if number == 0 else f"plan-{number}.npz"
 
 
 def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None:
-    """Write the parts of all ranks and their plan; the folder is made where there is none.
+    """Write the parts of all ranks and their plan; create the folder if needed.
 
-    What was there of other parts is replaced, and what a killed writer left is removed: one writer at a time.
+    Replaces earlier parts and removes files left by a killed writer; so only one writer may run at a time.
 
     Raises:
-        OSError: A file cannot be written; what was there is as it was.
+        OSError: A file cannot be written; the earlier parts are unchanged.
     """
     place = Path(folder)
     place.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
 
 
 def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tuple[Share, str]:
-    """A rank's part, and which set of parts it is of.
+    """Load a rank's part and the id of the set it belongs to.
 
     Raises:
         ValueError: The folder or the file is missing, damaged, or for another rank or number of ranks.
@@ -136,7 +136,7 @@ def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tu
 
 
 def _what_is_missing(path: Path, world_size: int) -> str:
-    """Why a part file is not there, and what to do."""
+    """Return why a part file is missing, and what to do."""
     folder = path.parent
     if not folder.is_dir():
         why = f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
@@ -159,12 +159,12 @@ def _command(path: Path, world_size: int) -> str:
 
 
 def _sign(plan: Plan) -> str:
-    """The fingerprint of what a plan is, not of what it states to be."""
+    """Compute a plan's fingerprint from its contents, not from the one it states."""
     return fingerprint(plan_arrays(plan.relation, plan.trees), plan.meta)
 
 
 def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.ndarray]:
-    """What is written, in order, but the hash."""
+    """Yield the pieces of a part file in order, without the hash."""
     arrays: dict[str, np.ndarray] = {}
     numbers: dict[str, int | None] = {}
     records: list[tuple[str, Any]] = [("local", share.local)]
@@ -203,7 +203,7 @@ def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.n
 
 
 def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
-    """Write a file, and its hash behind it."""
+    """Write a file, followed by its hash."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with open(path, "xb") as file:
         for piece in pieces:
@@ -214,7 +214,7 @@ def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
 
 
 def _checked_header(memory: np.ndarray) -> dict[str, Any]:
-    """The header of a file whose hash is right."""
+    """Return a file's header after checking its hash."""
     if len(memory) < len(MAGIC) + 8 + _DIGEST_BYTES or memory[: len(MAGIC)].tobytes() != MAGIC:
         raise ValueError("it is no part file")
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -270,7 +270,7 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
 
 
 def _plan(path: Path, sign: str, program: Program) -> Plan:
-    """The plan in a file, if it is the one that the program was made from."""
+    """Load the plan in a file, if the program was made from it."""
     plan = Plan.load(path)
     if plan.relation.world_size != program.world_size:
         raise ValueError(

@@ -1,19 +1,23 @@
-"""Rows between machines by NCCL: groups of ``torch.distributed`` on a communicator that is used for nothing else.
+"""Sends rows between machines by NCCL, as groups of ``torch.distributed`` on a dedicated communicator.
 
-A group is what NCCL calls a group: its sends and receives run side by side, in one kernel. torch runs it on a stream
-of its own, behind all that the caller's current stream was given, and ``wait`` lets that stream go on behind it; the
-host waits for neither. NCCL connects two ranks when they first meet, and that does wait: so every pair that will
-exchange rows meets at set-up, in a group that all ranks make, as torch asks of the first.
+A group is an NCCL group: its sends and receives run concurrently, in one kernel. torch runs it on a stream of its
+own, after everything queued on the caller's current stream, and ``wait`` orders that stream after the group; the
+host blocks in neither. NCCL does block when it first connects two ranks. So every pair that will exchange rows is
+connected at set-up, in a group that all ranks take part in, as torch requires of the first group.
 
-NCCL may not be there, may not find a way, or may wait for ever for one. So whether it works is found out by transfers
-whose bytes are compared, under a deadline, and where it does not on one rank, all take the way through their hosts.
+NCCL may be missing, may find no path, or may hang while it connects. So set-up tests it by transfers whose bytes are
+compared, under a deadline. If it fails on one rank, all ranks send rows through their hosts instead.
 
-What NCCL and torch do beside that, and what it means for a program: two communicators of one device should not be
-waited for in different orders on different ranks; a kernel that waits for a message takes multiprocessors from others;
-and where a connection breaks, torch's own watchdog ends the *process*, after a minute for its records, unless
-``TORCH_NCCL_ASYNC_ERROR_HANDLING`` is 0; and even then the monitor of the process's first NCCL group does, on all
-ranks, some minutes later, unless ``TORCH_NCCL_ENABLE_MONITORING`` is 0. A group reads both from the environment when it
-is made; there is no option for them. The library sets none: docs/gpu.md asks users to, and so does a line at INFO.
+Side effects of NCCL and torch that programs must know:
+
+- Ranks must not wait for two communicators of one device in different orders.
+- A kernel that waits for a message occupies multiprocessors.
+- When a connection breaks, torch's own watchdog ends the *process*, after a minute for its records, unless
+  ``TORCH_NCCL_ASYNC_ERROR_HANDLING`` is 0. Even then the monitor of the process's first NCCL group ends it, on all
+  ranks, some minutes later, unless ``TORCH_NCCL_ENABLE_MONITORING`` is 0.
+
+A group reads both variables from the environment when it is made; they cannot be passed as options. The library sets
+neither: docs/gpu.md and a log line at INFO ask users to do so.
 """
 
 from __future__ import annotations
@@ -53,8 +57,9 @@ _ENDS_PROCESSES: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_
 
 
 class NcclChannel:
-    """A :class:`~dgcl.transport.cuda.message_channel.MessageChannel` over a backend of ``torch.distributed`` that sends
-    and receives in groups.
+    """Message channel over a backend of ``torch.distributed`` that sends and receives in groups.
+
+    Implements :class:`~dgcl.transport.cuda.message_channel.MessageChannel`.
 
     Args:
         group: The backend, used for nothing else.
@@ -83,7 +88,8 @@ class NcclChannel:
                     for peer, address, num_bytes in receives:
                         group.recv([self._place(address, num_bytes)], peer, 0)
                 except BaseException:
-                    # A group is the thread's: left open, it would take in all that others give NCCL here, for ever.
+                    # A group belongs to the thread: if left open, it would collect all later NCCL
+                    # operations of this thread.
                     with suppress(RuntimeError):
                         group._end_coalescing()
                     raise
@@ -94,7 +100,7 @@ class NcclChannel:
             raise CommError(f"NCCL: {error}") from None
 
     def abort(self) -> None:
-        """Let NCCL's kernels end, wherever they are."""
+        """Abort NCCL, so that its running kernels end."""
         with self._ending:
             if self._ended:
                 return
@@ -103,7 +109,7 @@ class NcclChannel:
             self._group.abort()
 
     def close(self) -> None:
-        """Let NCCL deliver what it has taken, and end."""
+        """Wait until NCCL has delivered all accepted messages, and shut it down."""
         with self._ending:
             if self._ended:
                 return
@@ -112,7 +118,7 @@ class NcclChannel:
             self._group.shutdown()
 
     def _place(self, address: int, num_bytes: int) -> Tensor:
-        """A tensor over device memory; pools hand out the same places again and again."""
+        """Return a tensor over device memory, cached because pools reuse the same addresses."""
         key = (address, num_bytes)
         found = self._places.get(key)
         if found is None:
@@ -125,14 +131,16 @@ class NcclChannel:
 def open_nccl(
     control: Control, device: Device, partners: Iterable[int], timeout: float, asked: bool = False
 ) -> tuple[MessageChannel | None, str]:
-    """A wire by NCCL between all ranks of the job, and why there is none. Collective; every rank gets the same.
+    """Open an NCCL channel between all ranks, or return the reason why there is none.
+
+    Collective; every rank gets the same answer.
 
     Args:
         control: The control plane.
         device: This rank's.
-        partners: Whom this rank will exchange messages with.
-        timeout: Seconds that ranks wait for each other, at most, while they connect.
-        asked: Whether the user wants NCCL; then it is tried even where ranks share a GPU, which some versions allow.
+        partners: Ranks that this rank will exchange messages with.
+        timeout: Longest wait of ranks for each other while they connect, in seconds.
+        asked: Whether the user requested NCCL; then it is tried even if ranks share a GPU, which some versions allow.
     """
     problem = next(filter(None, control.exchange(_hindrance(control))), "")
     devices = control.exchange(device.uuid)
@@ -142,7 +150,7 @@ def open_nccl(
         return None, problem
     store = cast(GroupControl, control).next_store()
     wire: NcclChannel | None = None
-    # A rank whose NCCL refuses at once waits for those whose NCCL waits in vain, as long as ranks do in set-up.
+    # A rank whose NCCL fails at once waits, with the set-up timeout, for ranks whose NCCL hangs.
     seconds = min(timeout, _CONNECTING, cast(GroupControl, control).timeout / 2)
 
     def connect() -> NcclChannel:
@@ -161,11 +169,11 @@ def open_nccl(
     made: list[NcclChannel] = []
     try:
         wire = in_time(connect, seconds + 1.0)
-    except Exception as error:  # whatever it is: the others wait to hear of it
+    except Exception as error:  # any error: the other ranks wait for this rank's result
         problem = f"rank {control.rank}: {(str(error) or type(error).__name__).splitlines()[0]}"
     problem = next(filter(None, control.exchange(problem)), "")
     if problem:
-        for each in made:  # its kernels may be waiting, and what ends them may, too
+        for each in made:  # its kernels may be blocked, and so may the call that ends them
             threading.Thread(target=each.abort, name="dgcl abort", daemon=True).start()
         return None, f"NCCL does not work between these ranks ({problem})"
     if unset := [name for name in _ENDS_PROCESSES if os.environ.get(name) != "0"]:
@@ -179,7 +187,7 @@ def open_nccl(
 
 
 def _hindrance(control: Control) -> str:
-    """Why NCCL cannot be tried; "" where it can."""
+    """Return why NCCL cannot be tried; "" if it can."""
     import torch.distributed as dist
 
     if not control.has_group:
@@ -190,12 +198,13 @@ def _hindrance(control: Control) -> str:
 def prove(
     wire: MessageChannel, device: Device, rank: int, world_size: int, partners: Iterable[int], seconds: float
 ) -> None:
-    """Exchange a pattern with the next rank, the one before, and all partners, and compare it.
+    """Exchange a test pattern with both neighbouring ranks and all partners, and compare the bytes.
 
-    All ranks are in the ring, so all are in the wire's first group, and every pair that will exchange rows has met.
+    The ring of neighbours puts all ranks into the channel's first group; afterwards every pair that will exchange
+    rows is connected.
 
     Raises:
-        CommError: It did not come in time, or not as it was sent.
+        CommError: The pattern did not arrive in time, or arrived changed.
     """
     sent_to = sorted({(rank + 1) % world_size, *partners} - {rank})
     come_from = sorted({(rank - 1) % world_size, *partners} - {rank})
@@ -217,14 +226,14 @@ def prove(
     for peer, got in zip(come_from, found[len(sent_to) :], strict=False):
         if not np.array_equal(got, pattern(peer, rank)):
             raise CommError(f"what rank {peer} sent has not arrived as it was")
-    # Where this fails memory stays: kernels may still write to it.
+    # If this fails, the memory is kept: kernels may still write to it.
     driver.destroy_event(event)
     driver.destroy_stream(stream)
     driver.free(memory)
 
 
 def pattern(sender: int, receiver: int) -> np.ndarray:
-    """What a rank sends to another to prove the way."""
+    """Return the test pattern that one rank sends to another."""
     return np.random.default_rng([sender, receiver]).integers(0, 256, _PROOF, np.uint8)
 
 

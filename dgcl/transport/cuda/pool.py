@@ -1,20 +1,20 @@
-"""Buffers on a device that peers can write to: plain allocations, cut into blocks, used in stream order.
+"""Pool of device buffers that peers can write to: allocations cut into blocks and reused in stream order.
 
-A block is free when the *storage* behind the tensor over it dies, as on the CPU
-(:mod:`dgcl.transport.shared_memory.pool`, which does the cutting). But the host is ahead of the device: when a storage
-dies, work that reads it may still be queued. Three rules keep that work safe, without the host ever waiting:
+A block becomes free when the *storage* behind its tensor dies, as on the CPU
+(:mod:`dgcl.transport.shared_memory.pool` cuts the blocks). The host runs ahead of the device, so work that reads the
+storage may still be queued then. Three rules keep that work safe without making the host wait:
 
-1. Calls of a communicator are in one order. One on another stream than the call before it waits, on the device,
-   for all that the earlier stream was given (:class:`dgcl.transport.cuda.exchange.DeviceExchange`). So whoever consumes
-   results on the streams that make calls is done before a later call, here or by a peer that was told of it,
-   writes a block again.
-2. Other streams are marked: an event on the stream that is current where a storage dies, and on each that was
-   named by :meth:`DevicePool.use_on`, unless it is that of the last call. A block with a mark that has not been
-   passed is not packed out; where memory is short the next call waits for the marks instead, on the device.
-3. What a capture into a CUDA graph was given stays the graphs'. Within a capture it is reused in order; outside
-   it is never packed out again, because a graph may be replayed at any time.
+1. Calls of a communicator are totally ordered. A call on a different stream than the previous call waits, on the
+   device, for everything queued on the earlier stream (:class:`dgcl.transport.cuda.exchange.DeviceExchange`). So work
+   on those streams that reads a result has finished before a later call, of this rank or of a peer that was notified,
+   overwrites its block.
+2. Other streams are marked with events: one on the stream that is current when the storage dies, and one on each
+   stream named to :meth:`DevicePool.use_on`, except the stream of the last call. A block is not handed out while
+   one of its events is pending. If memory is short, the next call waits for these events on the device instead.
+3. A block handed out during capture into a CUDA graph is reserved for captures. It is reused in order within a
+   capture, but never handed out outside one, because a graph may be replayed at any time.
 
-Allocations are never given back before the communicator is closed and every peer has let go of them.
+Allocations are freed only after the communicator is closed and every peer has unmapped them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from dgcl.transport.shared_memory.pool import Block, BufferPool
 from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 
 _GRANULE = 2 << 20
-_GROWTH = 8  # a new segment is at least this fraction of what there is, so that segments stay few
+_GROWTH = 8  # a new segment is at least this fraction of the total, so that segments stay few
 
 _NO_MEMORY = np.zeros(0, np.uint8)
 
 
 class DeviceFile:
-    """Allocations one behind the other, like the segments of a file; addresses are where they really lie.
+    """A growing list of device allocations, used like the segments of a file; addresses are device addresses.
 
     Args:
-        device: Where.
-        grown: Told of every new allocation, before anything in it is used.
+        device: The device to allocate on.
+        grown: Called with every new allocation, before anything in it is used.
     """
 
     def __init__(self, device: Device, grown: Callable[[Segment], None]) -> None:
@@ -53,14 +53,14 @@ class DeviceFile:
         self.size = 0
 
     def grow(self, num_bytes: int) -> Segment:
-        """A new allocation.
+        """Make a new allocation.
 
         Raises:
-            MemoryError: The device has not enough; with sizes.
+            MemoryError: The device has too little free memory; the message gives the sizes.
         """
         size = -(-max(num_bytes, self.size // _GROWTH) // _GRANULE) * _GRANULE
         driver = self._device.driver
-        # Memory that is made while a graph is captured is no part of the graph.
+        # Memory allocated during a capture is not part of the graph.
         mode = driver.allow_during_captures()
         try:
             segment = Segment(self.size, size, _NO_MEMORY, self._allocate(size))
@@ -82,14 +82,14 @@ class DeviceFile:
             ) from None
 
     def free(self) -> None:
-        """Give everything back to the device. Nobody may use it any more."""
+        """Free all allocations. No rank may be using them any more."""
         while self.segments:
             self._device.driver.free(self.segments.pop().address)
 
 
 @dataclass(eq=False)
 class _InUse:
-    """A block that a tensor lies over; goes back to its pool with the tensor's storage."""
+    """A block in use by a tensor; it returns to its pool when the tensor's storage dies."""
 
     pool: DevicePool
     block: Block
@@ -102,22 +102,22 @@ class _InUse:
 
 @dataclass(frozen=True, eq=False)
 class _Returned:
-    """A block that came back, and events that must have happened before it is used; None: never use it."""
+    """A returned block and the events that must complete before its reuse; None: never reuse it."""
 
     block: Block
     marks: list[int] | None
 
 
 class DevicePool:
-    """Blocks of one rank's device memory. Used by one thread at a time; storages may die in any.
+    """Hands out blocks of one rank's device memory. One thread at a time uses it; storages may die in any thread.
 
     Args:
-        device: Where.
+        device: The device to allocate on.
         grown: As in :class:`DeviceFile`.
 
     Attributes:
         last_stream: The stream of the last call; None before the first.
-        capturing: Whether the call under way goes into a graph.
+        capturing: Whether the current call is being captured into a graph.
     """
 
     def __init__(self, device: Device, grown: Callable[[Segment], None]) -> None:
@@ -128,7 +128,7 @@ class DevicePool:
         self._blocks = BufferPool(cast(SegmentFile, self.file))
         self._in_use: weakref.WeakValueDictionary[int, _InUse] = weakref.WeakValueDictionary()
         self._num_in_use = 0
-        self._returned: deque[_Returned] = deque()  # by finalisers, in whatever thread they run
+        self._returned: deque[_Returned] = deque()  # appended by finalisers, in any thread
         self._marked: list[_Returned] = []
         self._of_graphs: set[int] = set()  # addresses of blocks
         self._in_graphs: list[Block] = []  # free, for captures only
@@ -141,14 +141,14 @@ class DevicePool:
 
     @property
     def num_in_use(self) -> int:
-        """Blocks that tensors still lie over."""
+        """Number of blocks that tensors still use."""
         return self._num_in_use - len(self._returned)
 
     def allocate(self, num_bytes: int, stream: int) -> Block:
-        """A block for a call on ``stream``.
+        """Return a block for a call on ``stream``.
 
         Raises:
-            MemoryError: No block is free, and no more memory can be had.
+            MemoryError: No block is free and no more memory can be allocated.
         """
         self._collect()
         if self.capturing:
@@ -162,28 +162,29 @@ class DevicePool:
             return self._blocks.allocate(num_bytes)
 
     def release(self, block: Block) -> None:
-        """Take back a block that only calls have used."""
+        """Return a block that only calls have used."""
         if block.address not in self._of_graphs:
             self._blocks.release(block)
         elif self.capturing:
             self._in_graphs.append(block)
 
     def tensor_over(self, block: Block, num_bytes: int) -> Tensor:
-        """A uint8 tensor over the first ``num_bytes`` (at least one) of a block, which is released when its
-        storage dies."""
+        """Return a uint8 tensor over the first ``num_bytes`` (at least one) of a block.
+
+        The block is released when the tensor's storage dies."""
         in_use = self._in_use[block.address] = _InUse(self, block)
         self._num_in_use += 1
         return self._device.tensors.over(in_use, block.address, num_bytes)
 
     def use_on(self, address: int, stream: int) -> bool:
-        """Mark ``stream``, too, when the tensor that begins at ``address`` dies; False if there is none."""
+        """Also mark ``stream`` when the tensor that starts at ``address`` dies; return False if there is none."""
         in_use = self._in_use.get(address)
         if in_use is not None:
             in_use.streams.add(stream)
         return in_use is not None
 
     def give_back(self, block: Block, streams: set[int]) -> None:
-        """A storage has died; called in any thread, at any time."""
+        """Record that a storage has died; called in any thread, at any time."""
         marks: list[int] | None = []
         try:
             with self._device.current():
@@ -192,7 +193,7 @@ class DevicePool:
                     marks = None  # a graph may read it whenever it is replayed
                 else:
                     marks = [self._mark(stream) for stream in streams if stream != self.last_stream]
-        except CudaError:  # the driver is going down; nobody may write here any more
+        except CudaError:  # the driver is shutting down; nobody may write here any more
             marks = None
         self._returned.append(_Returned(block, marks))
 
@@ -205,7 +206,7 @@ class DevicePool:
         return event
 
     def _collect(self) -> None:
-        """Sort what has come back: free, still marked, or the graphs'."""
+        """Sort returned blocks into free, pending, and reserved for graphs."""
         while self._returned:
             returned = self._returned.popleft()
             self._num_in_use -= 1
@@ -217,7 +218,7 @@ class DevicePool:
         waiting, self._marked = self._marked, []
         for returned in waiting:
             events = returned.marks or []
-            # Events cannot be asked about while a capture is under way, in some of its modes.
+            # Some capture modes forbid querying events.
             if events and (self.capturing or not all(map(self._device.driver.has_happened, events))):
                 self._marked.append(returned)
             else:

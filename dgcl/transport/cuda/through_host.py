@@ -1,14 +1,14 @@
-"""Rows of devices between hosts: down to locked memory of the host, along the plan by the CPU's runtime, and up again.
+"""Exchanges device rows through the hosts: copy down, run the plan on the CPU, copy up.
 
-Where two ranks of a job share no memory, their devices cannot reach each other either. Then all ranks take this way:
-a call brings its rows from the device into the runtime's own buffer, one copy engine's copy into memory that is locked
-when it is first used; the runtime moves them through shared memory and the network channel
-(:mod:`dgcl.transport.network`), by the same program and with the same deadlines and messages; and the result goes
-back to the device. The host waits in every call, for its rows to come down and for its peers, so such calls cannot
-be captured into CUDA graphs; results come up behind the call, in the order of its stream.
+If two ranks of a job share no memory, their devices cannot reach each other either. Then all ranks use this
+transport. A call copies its rows from the device into the CPU runtime's buffer, by one copy engine, into memory
+that is locked at first use. The runtime moves them through shared memory and the network channel
+(:mod:`dgcl.transport.network`), with the same program, deadlines and messages as on the CPU, and the result is
+copied back to the device. The host waits in every call for the copy down and for its peers, so such calls cannot be
+captured into CUDA graphs. The copy up is asynchronous, in the order of the call's stream.
 
-What it costs beside a way between devices: twice over the bus, and the exchange at the speed of the hosts. It is the
-way where NCCL (:mod:`dgcl.transport.cuda.nccl`) is not there or does not work.
+Compared with device-to-device transfers, rows cross the bus twice and the exchange runs at the speed of the hosts.
+It is the fallback if NCCL (:mod:`dgcl.transport.cuda.nccl`) is missing or does not work.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _log = logging.getLogger("dgcl")
 
 
 class HostExchange(WholeCalls):
-    """The transport of a rank whose rows are on a device and travel through the hosts.
+    """Transport of one rank whose device rows travel through the hosts.
 
     Args:
         programs: This rank's programs by the names of their exchanges.
         control: The control plane; construction is collective.
         device: This rank's device.
         runtime: The runtime of the host, which is closed with this.
-        why: Why rows do not pass the hosts by.
+        why: Why rows cannot travel directly between devices.
 
     Attributes:
         device: This rank's.
         devices: Which device each rank is on: equal for ranks that share one.
         bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer, by exchange and verb.
-        shares_memory: Whether all ranks reach each other's memory: not on this way.
+        shares_memory: Whether all ranks reach each other's memory: always False here.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HostExchange(WholeCalls):
         ]
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
+        """Exchange ``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
         program, runtime = self._programs[exchange], self._runtime
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         with self.device.current():
@@ -98,7 +98,7 @@ class HostExchange(WholeCalls):
             return self._copy_up(block, (program.num_local, *rows.shape[1:]), rows.dtype, stream)
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
+        """Sum ``(num_local, *F)``, which is only read, over all ranks to ``(num_owned, *F)``."""
         program, runtime = self._programs[exchange], self._runtime
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         with self.device.current():
@@ -110,26 +110,26 @@ class HostExchange(WholeCalls):
             return self._copy_up(block, (program.num_owned, *rows.shape[1:]), rows.dtype, stream)
 
     def describe(self) -> list[str]:
-        """For each rank how rows travel to and from it, and why."""
+        """Describe for each rank how rows travel to and from it, and why."""
         return self._reasons
 
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
     ) -> MemoryReport:
-        """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
+        """Predict the memory of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
         return predict_memory(self._programs, widths, dtype, **kinds)
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
-        """Nothing: results are torch's own memory, which ``record_stream`` of the tensor looks after."""
+        """Do nothing: results are torch's own memory, which the tensor's ``record_stream`` protects."""
 
     def synchronize(self) -> None:
-        """Wait on the host until the current stream has done everything, and raise what went wrong."""
+        """Block the host until the current stream has finished, and raise any error."""
         with self.device.current():
             self.device.driver.synchronize_stream(self.device.tensors.current_stream())
         self.check_usable()
 
     def fail(self, error: CommError) -> None:
-        """Tell the peers why this rank goes on no more."""
+        """Tell the peers why this rank has stopped."""
         self._runtime.fail(error)
 
     def check_usable(self) -> None:
@@ -137,7 +137,7 @@ class HostExchange(WholeCalls):
         self._runtime.check_usable()
 
     def close(self) -> None:
-        """Give up what it holds, when the device has read it. Idempotent, not collective; results stay valid."""
+        """Release all buffers once the device has read them. Idempotent, not collective; results stay valid."""
         if self._closed:
             return
         self._closed = True
@@ -160,7 +160,7 @@ class HostExchange(WholeCalls):
         self._copying_up.clear()
 
     def _begin(self) -> int:
-        """The stream of a call; blocks that have gone up are free again."""
+        """Return the call's stream, after freeing blocks whose copies up have finished."""
         self.check_usable()
         driver = self.device.driver
         stream = self.device.tensors.current_stream()
@@ -176,7 +176,7 @@ class HostExchange(WholeCalls):
         return stream
 
     def _copy_down(self, rows: Tensor, block: Block, stream: int) -> None:
-        """Copy rows to a block of the host and wait for them."""
+        """Copy rows to a host block and wait for the copy."""
         driver = self.device.driver
         self._lock(block.segment)
         if rows.nbytes == 0:
@@ -190,7 +190,7 @@ class HostExchange(WholeCalls):
             raise
 
     def _copy_up(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> Tensor:
-        """A tensor of the device that a block is being copied to; the block is released when that is done."""
+        """Start copying a block to a device tensor and return it; the block is freed after the copy."""
         driver = self.device.driver
         result = torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
         self._lock(block.segment)
@@ -203,7 +203,7 @@ class HostExchange(WholeCalls):
         return result
 
     def _lock(self, segment: Segment) -> None:
-        """Lock a segment into place, once; copies from memory that is not locked are right, too, only slower."""
+        """Page-lock a segment, once; copies from unlocked memory are also correct, only slower."""
         if not self._may_lock or segment.address in self._locked:
             return
         try:

@@ -1,4 +1,4 @@
-"""A thread per communicator that watches the device: it opens peers' new memory, keeps deadlines, and stops the device.
+"""Watches the device by a thread per communicator: opens peers' memory, keeps deadlines, stops the device.
 
 The host waits for nothing, so a thread must check whether the device makes progress. The device writes two words in
 host memory: the call it has begun last, and the call it has finished. In between, the watchdog takes snapshots of the
@@ -41,7 +41,7 @@ _log = logging.getLogger("dgcl")
 
 _TICK: Final = 0.002  # how soon new memory of a peer is found
 _CHECK_EVERY: Final = 0.05
-_SNAPSHOT_SECONDS: Final = 1.0  # at most; a device that is held up does not even copy
+_SNAPSHOT_SECONDS: Final = 1.0  # at most; a blocked device does not even copy
 _GUARD_EVERY: Final = 0.25
 _LAST_RESORT: Final = 2  # timeouts
 _DRIVER_SECONDS: Final = 3.0  # what opening or allocating memory may take beside everything else
@@ -89,12 +89,13 @@ class Watchdog:
         guard.start()
 
     def fail(self, error: CommError) -> None:
-        """Poison the communicator, tell the peers why, and let the device stop."""
+        """Mark the communicator failed, tell the peers why, and stop the device."""
         self._fail(error, posted=error)
 
     def leave(self, after: Callable[[], None]) -> None:
-        """Stop looking; the thread ends when this rank's memory has been given back, after which it calls
-        ``after``."""
+        """Stop watching.
+
+        The thread ends once this rank's memory is freed, and then calls ``after``."""
         self._after = after
         self._leaving.set()
 
@@ -238,13 +239,14 @@ class Watchdog:
                 )
             )
         elif not waits and time.monotonic() - self._since >= _LAST_RESORT * self._timeout:
-            # All has come, and still it does not end: what it sends is not taken. Who should has failed by now.
+            # Everything has arrived, yet the call does not end: its rows are not taken, so the
+            # receiver has failed by now.
             where = place(self._rank, self._names, call, tag)
             seconds = _LAST_RESORT * self._timeout
             self.fail(CommTimeoutError(f"{where}: the device has not got on for {seconds:g} s"))
 
     def _gone(self, peer: int, call: int) -> str | None:
-        """Why a peer will do no more for a call, if that is so."""
+        """Return why a peer will do nothing more for a call; None if it still may."""
         if self._network is not None and peer in self._network.remote:
             return self._network.gone(peer, call)
         return self._peers.gone(peer)
