@@ -1,4 +1,4 @@
-"""Benchmarks of the communication alone, and the baselines that it is held against.
+"""Benchmarks of the communication alone, and the baselines it is compared with.
 
 >>> from dgcl.bench import build_comm_info              # as dgcl.build_comm_info, and knows the baselines
 >>> comm = build_comm_info(graph, method="gloo")        # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""What people do without a plan, as transports in the same numbering of rows."""
+"""Common exchanges without a plan, as transports with the same numbering of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Needs:
 
 
 class GlooTransport(Baseline):
-    """``torch.distributed.all_to_all_single`` of packed rows: what one would write today, in plain torch.
+    """``torch.distributed.all_to_all_single`` of packed rows: the usual code in plain torch.
 
     Rows are packed with ``index_select`` and sent with uneven splits; they arrive in the order of the halo, because
     that of a peer-to-peer plan is numbered by owner, and are put behind the owned rows. The way back adds with
@@ -91,7 +91,7 @@ class GlooTransport(Baseline):
 
 
 class GlooKeptTransport(GlooTransport):
-    """:class:`GlooTransport` as good as it can be made with what this library has and a user has not.
+    """:class:`GlooTransport`, optimised with internals of this library that users do not have.
 
     No call pays for new memory, because buffers are kept and results come out of the communicator's pool, and rows
     arrive in place.
@@ -176,7 +176,7 @@ class SwapTransport(Baseline):
         self._store = Scratch()
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """Out to the store; in again, own rows first, then along the chains."""
+        """Write rows to the store and read them back, own rows first, then along the chains."""
         store = self._store.rows(len(rows), rows)
         return self.planned.expand(store.copy_(rows), exchange)
 
@@ -193,7 +193,7 @@ class SwapTransport(Baseline):
 
 
 class PaddedTransport(Baseline):
-    """An allgather of parts padded to the largest one: what a program does that knows no sparsity.
+    """An allgather of parts padded to the largest one, which ignores sparsity.
 
     Every rank gets every row (moved by a plan of our own, so that the difference is in what is sent and not
     in who sends it) and picks the halo out of them.
@@ -212,7 +212,7 @@ class PaddedTransport(Baseline):
         ]
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """Pad, gather everything, pick."""
+        """Pad, gather everything, and select the halo rows."""
         layout = self._layouts[exchange]
         num_owned = layout.num_owned
         padded = self._scratch.rows(self._padded[exchange], rows)

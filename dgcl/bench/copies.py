@@ -1,4 +1,4 @@
-"""Plain copies between shared memory by the same ranks: what no exchange of that many bytes can beat by much.
+"""Plain copies between shared memory by the same ranks, as a speed limit for exchanges of that many bytes.
 
 A rank copies from the memory of the next rank into its own, in one piece, as many bytes as an exchange
 writes there. No rows, no waiting, no numbering: what is left is the machine.
@@ -53,11 +53,11 @@ class Copies:
         _copy(self._target.address + offset, self._from + offset, self._num_bytes)
 
     def poison(self) -> None:
-        """Forget what was copied."""
+        """Overwrite the copied data."""
         self._target.memory[:] = 0
 
     def wrong(self) -> int:
-        """Bytes that have not arrived, over all slots."""
+        """Count the bytes that have not arrived, over all slots."""
         found = self._target.memory[: self._num_bytes * self._slots]
         return len(found) - int(np.count_nonzero(found == self._peer + 1))
 

@@ -81,7 +81,7 @@ class Flags:
                 )
 
     def post(self, peer: int, value: int) -> None:
-        """Tell ``peer``, and whoever looks, that this rank has reached ``value`` with it."""
+        """Post for ``peer``, visible to all ranks, that this rank has reached ``value`` with it."""
         _post(self.control_page.done_address(peer), value, self.wake_words)
 
     def wait_posted(self, peer: int, about: int, value: int, what: str) -> None:
@@ -89,7 +89,7 @@ class Flags:
         self.wait(self.peers.control_pages[peer].done_address(about), value, peer, what)
 
     def barrier(self) -> None:
-        """Return when every rank has called; all within a few microseconds where there is a core for each.
+        """Wait until every rank has called; all return within a few microseconds if each has a core.
 
         Uses the posts, so barriers and other posts do not mix.
         """
@@ -101,7 +101,7 @@ class Flags:
             self.wait_posted(peer, self.rank, self._barriers, "it has not come to the barrier")
 
     def close(self) -> None:
-        """Leave. Idempotent, not collective."""
+        """Release the pages. Idempotent, not collective."""
         self.control_page.post_closed()
         call_attention(self.wake_words)
         self.peers.close()

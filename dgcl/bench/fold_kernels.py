@@ -1,4 +1,4 @@
-"""Add rows to other rows at given places, with atomic additions and without."""
+"""Kernels that add rows to other rows at given indices, with and without atomic additions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other ways to add up gradients, to compare the fold with (the paper's section 6.2 and Table 9).
+"""Alternative ways to sum gradients, to compare the fold with (the paper's section 6.2 and Table 9).
 
 The fold of a plan lets rows arrive in a buffer and adds them in one pass, in a fixed order. Here peers add
 straight into the owner's rows:
@@ -50,7 +50,7 @@ class DirectFold(Baseline):
         self._call = 0
 
     def _find_places(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """For each owner the places among its rows of this rank's halo rows, and where those lie here."""
+        """Return for each owner the indices of this rank's halo rows among its rows, and their indices here."""
         comm = self._comm
         halo = comm.halo_ids.numpy()
         places, rows = [], []
@@ -105,7 +105,7 @@ class DirectFold(Baseline):
         return result
 
     def _address(self, owner: int) -> int:
-        """Where the owner's rows of this call are mapped here."""
+        """Return the address at which the owner's rows of this call are mapped here."""
         flags = self._flags
         line = flags.peers.control_pages[owner].ready_address(self._comm.rank)
         flags.wait(line, self._call, owner, "it is not ready to be added to")
@@ -119,7 +119,7 @@ class DirectFold(Baseline):
         raise AssertionError("a segment that was mapped is in the table")
 
     def _contiguous(self, rows: Tensor, mine: np.ndarray) -> Tensor:
-        """The rows ``mine`` one behind the other; a view where they are so already."""
+        """Return the rows ``mine`` contiguously; a view if they are contiguous already."""
         if mine[-1] - mine[0] + 1 == len(mine):
             return rows[mine[0] : mine[-1] + 1]
         packed = self._scratch.rows(len(mine), rows)

@@ -1,4 +1,4 @@
-"""What a round measures: every exchange, plain copies, and replication's extra work.
+"""The candidates of a round: every exchange, plain copies, and replication's extra work.
 
 A lane runs a few calls of one verb, back to back between two readings of the clock, on inputs and into
 memory that it has prepared, and checks every element afterwards. Nothing outside the two readings counts: ranks
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ExchangeLane:
-    """Calls of an exchange, with rows that tell the vertex, the column and the iteration."""
+    """Calls of an exchange whose rows encode the vertex, the column and the iteration."""
 
     def __init__(self, comm: Communicator, exchange: Measured, flags: Flags) -> None:
         self._comm, self._exchange, self._flags = comm, exchange, flags
@@ -42,7 +42,7 @@ class ExchangeLane:
         self._inputs = [[torch.empty(size, width, dtype=dtype) for _ in range(calls)] for size in sizes]
 
     def run(self, verb: int, first: int, calls: int) -> Sample:
-        """Fill, poison, meet, run, check."""
+        """Fill the inputs, poison the outputs, synchronise the ranks, run, and check."""
         inputs, exchange, rank, world = (
             self._inputs[verb],
             self._exchange,
@@ -96,13 +96,13 @@ class CopyLane:
         self._copies: Copies | None = None
 
     def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
-        """Memory, all of it touched."""
+        """Allocate the memory and touch all of it."""
         self.close()
         num_bytes = round(self._rows * width * dtype.itemsize)
         self._copies = Copies(self._control, num_bytes, calls, self._timeout)
 
     def run(self, verb: int, first: int, calls: int) -> Sample:
-        """Both verbs write as many bytes, so a copy is a copy."""
+        """Run a copy; both verbs write the same number of bytes."""
         del verb, first
         copies = self._copies
         assert copies is not None
@@ -123,7 +123,7 @@ class CopyLane:
 
 
 class ReplicationLane:
-    """What replication pays instead of communication: sums over the edges of all replicas.
+    """Replication's work in place of communication: sums over the edges of all replicas.
 
     A sample's time is that of the replicated graph's sums minus that of the rank's own graph's, never below 0.
     """

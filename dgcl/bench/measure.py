@@ -1,4 +1,4 @@
-"""The measurement that every rank runs: cases, widths and methods, in turns, with nothing unverified."""
+"""The measurement that every rank runs: cases, widths and methods, in rounds; all results are verified."""
 
 from __future__ import annotations
 

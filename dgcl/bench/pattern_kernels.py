@@ -1,4 +1,4 @@
-"""Numbers that depend on (vertex, column, iteration), and counting where an array does not hold them.
+"""Kernels that write and check numbers that depend on (vertex, column, iteration).
 
 One SplitMix64 step (Steele, Lea and Flood, OOPSLA 2014) turns vertex and iteration into the key of a row, one
 multiplication turns key and column into an element. A row that is in the wrong place, one of an earlier
@@ -35,7 +35,7 @@ def _element(key: int, column: int) -> int:
 
 @njit(nogil=True, inline="always")
 def _bits(key: int, column: int, mask: int) -> int:
-    """The element's bits, never all ones: that is what poisoned memory holds."""
+    """Return the element's bits, never all ones: poisoned memory holds all ones."""
     value = _element(key, column)
     value = (value | (value << uint64(32))) & mask
     return value if value != mask else uint64(0)
@@ -52,7 +52,7 @@ def fill_bits(out: np.ndarray, vertices: np.ndarray, iteration: int, mask: int) 
 
 @compiled
 def count_wrong_bits(found: np.ndarray, vertices: np.ndarray, iteration: int, mask: int) -> int:
-    """How many elements of ``found`` are not what :func:`fill_bits` writes."""
+    """Count the elements of ``found`` that differ from what :func:`fill_bits` writes."""
     wrong = 0
     for i in range(found.shape[0]):
         key = _row_key(vertices[i], iteration)
@@ -80,7 +80,7 @@ def fill_shares(out: np.ndarray, vertices: np.ndarray, iteration: int, rank: int
 def count_wrong_sums(
     found: Any, vertices: np.ndarray, holders: np.ndarray, iteration: int, below: int, mask: int
 ) -> int:
-    """How many elements of ``found`` are not the sum of the shares of the ranks in ``holders`` (bit masks).
+    """Count the elements of ``found`` that are not the sum over the ranks in ``holders`` (bit masks).
 
     ``mask`` other than 0 compares the low bits only (integers wrap).
     """

@@ -1,4 +1,4 @@
-"""What is sent in a benchmark, and the proof that it arrived.
+"""Test data of a benchmark, and the check that it arrived unchanged.
 
 Expand carries arbitrary bits, which must arrive as they are, whatever number they stand for. Fold carries
 small whole numbers, so small that every sum of them is exact in the element type, whatever the order.
@@ -44,7 +44,7 @@ def fill_expand(rows: Tensor, vertices: np.ndarray, iteration: int) -> None:
 
 
 def wrong_expand(found: Tensor, vertices: np.ndarray, iteration: int) -> int:
-    """How many elements are not, bit for bit, what :func:`fill_expand` writes for these vertices."""
+    """Count the elements that differ in any bit from what :func:`fill_expand` writes for these vertices."""
     return int(kernels.count_wrong_bits(_unsigned(found), vertices, iteration, _ones(found.dtype)))
 
 
@@ -78,7 +78,7 @@ def fill_fold(rows: Tensor, vertices: np.ndarray, iteration: int, rank: int, wor
 def wrong_fold(
     found: Tensor, vertices: np.ndarray, holders: np.ndarray, iteration: int, world_size: int
 ) -> int:
-    """How many elements are not the sum of what all holders of a vertex contribute.
+    """Count the elements that are not the sum of the contributions of all holders of a vertex.
 
     Args:
         found: ``(len(vertices), width)``.

@@ -1,4 +1,4 @@
-"""What a plan says of its own time, for rows of any size."""
+"""Predicts a plan's time for rows of any size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def predict(plan: Plan | None, row_bytes: int) -> tuple[float | None, float | None]:
-    """A plan's time and lower bound for rows of this size; None for what is no plan."""
+    """Return a plan's time and lower bound for rows of this size; None without a plan."""
     if plan is None:
         return None, None
     model = predicted_seconds(plan.trees, plan.topology.arrays(), row_bytes)

@@ -1,4 +1,4 @@
-"""What a benchmark exchanges: a graph and its parts, a relation, or a textbook pattern.
+"""The problems of a benchmark: a graph and its parts, a relation, or a textbook pattern.
 
 All become the same thing, a :class:`Problem`: a graph and the owner of every vertex, from which
 :func:`dgcl.prepare.shares.prepare` makes plans and programs as it does for any user. Where only "this rank needs that

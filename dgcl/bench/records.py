@@ -1,4 +1,4 @@
-"""What a measurement is told, and what it tells: plain data, on whose fields reports and JSON are made."""
+"""Settings and results of a measurement: plain data, from which reports and JSON are made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, but for the rows themselves.
+    """What to measure, except for the rows themselves.
 
     Attributes:
         methods: Names that :func:`dgcl.bench.methods.build_comm_info` knows, or a key of
@@ -51,7 +51,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """Some rows, and the widths that they are sent with.
+    """A problem's rows and the widths to send them with.
 
     Attributes:
         problem: Makes the problem; called on rank 0.
@@ -66,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """One verb of one line.
+    """The result of one verb (expand or fold) in one line.
 
     Attributes:
         seconds: Mean time of a call.
@@ -133,7 +133,7 @@ class Line:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Where a rank runs, and how much of the first problem it has."""
+    """Where a rank runs, and its share of the first problem."""
 
     rank: int
     process: int

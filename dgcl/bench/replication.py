@@ -1,4 +1,4 @@
-"""No communication between layers: every rank holds all that its vertices depend on (the paper's Replication).
+"""Replication (the paper's baseline): every rank holds all that its vertices depend on; layers exchange nothing.
 
 That is :mod:`dgcl.replication` with every rank on a machine of its own: nothing is left to exchange.
 """
@@ -23,7 +23,7 @@ class ReplicatedCommunicator(Communicator):
     """A communicator whose layers exchange nothing: there is no halo, and :meth:`expand` has nothing to do."""
 
     def expand(self, rows: Tensor, exchange: str = HALO) -> Tensor:
-        """The rows, which are all here already; not a copy.
+        """Return the rows unchanged, not copied: they are all local already.
 
         Raises:
             ValueError: They are not ``(num_owned, *F)``.

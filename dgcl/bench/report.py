@@ -1,4 +1,4 @@
-"""What a measurement says: lines and footer in the form of nccl-tests, the JSON twin, a fitted line.
+"""Formats a measurement: lines and footer in the style of nccl-tests, JSON, and fitted lines.
 
 docs/bench.md derives every number.
 """
@@ -38,7 +38,7 @@ def _method_width(settings: Settings) -> int:
 
 
 def row(line: Line, settings: Settings) -> str:
-    """One line of the table, with what there is to note below it."""
+    """Format one line of the table, with its notes below."""
     count = line.halo_rows * line.width / settings.world_size
     kind = _NAMES.get(line.dtype, line.dtype)
     name = line.method.ljust(_method_width(settings))
@@ -87,13 +87,13 @@ VERBS = ("forward", "backward")
 
 
 def total_wrong(lines: Sequence[Line]) -> int:
-    """Elements that were wrong in the whole run."""
+    """Count the wrong elements of the whole run."""
     return sum(line.forward.wrong + line.backward.wrong for line in lines)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A line through (modelled, measured) seconds, by least squares.
+    """A least-squares line through (modelled, measured) seconds.
 
     Attributes:
         slope, intercept: Of measured over modelled, in seconds.
@@ -108,8 +108,9 @@ class Fit:
 
 
 def fits(lines: Sequence[Line]) -> list[tuple[str, str, Fit]]:
-    """For each planned method and verb of a run over fractions, measured against modelled time (the paper's
-    Figure 10). The median of the samples is what is fitted: one hiccup of the host is no property of the model.
+    """Fit measured against modelled time for each planned method and verb (the paper's Figure 10).
+
+    Needs a run over fractions. The fit uses the median of the samples, so that one outlier does not change it.
     """
     found = []
     for method in dict.fromkeys(line.method for line in lines):

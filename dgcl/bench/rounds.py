@@ -1,5 +1,6 @@
-"""Rounds of samples, one of each method, and the lines that they come to: what measurements on hosts and on
-devices have in common.
+"""Runs rounds of samples, one of each method, and summarises them in lines.
+
+Shared by the measurements on hosts and on devices.
 
 Every round takes one sample of each method of a case, so that whatever else the machine does hits all of them
 alike, and their times may be compared within a run. A sample is a few calls back to back, timed from the first
@@ -56,7 +57,7 @@ class Lane(Protocol):
 
 @dataclass
 class Candidate:
-    """A method that is measured beside others.
+    """A method that is compared with others.
 
     Attributes:
         method: Its name.
@@ -172,7 +173,7 @@ def _run_rounds(
 
 
 def _timing(control: Control, samples: list[Sample], copies: list[Sample], calls: int) -> Timing:
-    """Put the ranks' samples together: from the first start to the last end. Collective."""
+    """Combine the ranks' samples: from the first start to the last end. Collective."""
     every, every_copy = control.exchange(samples), control.exchange(copies)
     seconds, copy_seconds = (
         [

@@ -1,4 +1,4 @@
-"""Where the time of one exchange goes: a trace that chrome://tracing and ui.perfetto.dev open.
+"""Traces where the time of one exchange goes, for chrome://tracing and ui.perfetto.dev.
 
 One process per rank, with three lanes: the call; what its engine does, write by write, with the waits between
 them; and when rows were seen to have arrived, with an arrow from the write that brought them. A rank's engine
@@ -31,7 +31,7 @@ _WARMUP = 3
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """What one rank did: its records, and the schedules that they are about."""
+    """One rank's trace: its records and the schedules they refer to."""
 
     rank: int
     row_bytes: int

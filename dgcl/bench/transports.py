@@ -1,4 +1,4 @@
-"""What is measured: ways to call a plan, and the base of transports that are no plan."""
+"""The measured transports: ways to call a plan, and the base class of transports without a plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Measured(Protocol):
 
 
 class Baseline(WholeCalls):
-    """A transport over another one, whose numbering and pool it uses; this one moves rows as that one does.
+    """A transport that wraps another one: it uses its numbering and pool, and moves rows with it.
 
     Baselines override ``expand`` and ``fold``, and what else they change.
 
@@ -79,11 +79,11 @@ class Baseline(WholeCalls):
         """Nothing: there are no streams."""
 
     def fail(self, error: CommError) -> None:
-        """Tell the peers that this rank will not go on."""
+        """Tell the peers that this rank has stopped."""
         self.planned.fail(error)
 
     def close(self) -> None:
-        """Give up the communicator's own transport. Idempotent, not collective."""
+        """Close the communicator's own transport. Idempotent, not collective."""
         self.planned.close()
 
     def poison(self) -> None:
@@ -139,8 +139,9 @@ class RuntimeCalls:
 
 
 class OperatorCalls:
-    """A communicator's own plan, called as models call it: by the differentiable operators, with inputs that need
-    gradients. What it takes longer than :class:`Baseline` is what autograd costs."""
+    """A communicator's plan called as models call it: by the differentiable operators.
+
+    Inputs need gradients. The time beyond :class:`Baseline` is the cost of autograd."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm, self._planned = comm, planned_transport(comm)

@@ -1,4 +1,4 @@
-"""Calibration: measure a topology's links with this library's own channels, and fit its figures to that."""
+"""Calibration: measures a topology's links with this library's channels and fits its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a calibrated topology predicts: plans that it was not fitted to, timed and compared.
+"""Checks a calibrated topology's predictions on plans that it was not fitted to.
 
 The plans are those of graphs: several kinds and sizes, partitioned in several ways, planned by several
 methods, with rows of several widths. None of them is among the experiments, where every pair of ranks sends
@@ -85,7 +85,7 @@ def check_plans(topology: Topology, count: int) -> list[tuple[Plan, list[Program
 
 
 def compare(plans: Sequence[Plan], fitted: Topology, seconds: Sequence[float]) -> tuple[Checked, ...]:
-    """What the fitted topology says of the plans of :func:`check_plans`, beside what they took."""
+    """Compare the fitted topology's predictions for :func:`check_plans` with the measured times."""
     arrays = fitted.arrays()
     return tuple(
         _checked(number, plan, predicted_seconds(plan.trees, arrays, plan.row_bytes), lasted)
@@ -119,7 +119,7 @@ def _checked(number: int, plan: Plan, predicted: float, seconds: float) -> Check
 
 
 def _graph(kind: str, num_nodes: int, degree: int, seed: int) -> Graph:
-    """Edges u -> v: to anybody, mostly within blocks of 500, mostly from few, or to neighbours on a grid."""
+    """Random edges u -> v: uniform, mostly within blocks of 500, mostly from few sources, or on a grid."""
     rng = np.random.default_rng(seed)
     num_edges = num_nodes * degree
     heads = rng.integers(0, num_nodes, num_edges)

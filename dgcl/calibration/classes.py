@@ -21,7 +21,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """An exchange and the seconds that it took."""
+    """An exchange and its measured time in seconds."""
 
     name: str
     trees: Trees
@@ -31,7 +31,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class FittedClass:
-    """Connections that were fitted together.
+    """A class of connections that are fitted together.
 
     Attributes:
         kind: Of the connections.
@@ -125,7 +125,7 @@ class ClassModel:
         return self.predict(np.concatenate([latency, 1 / bandwidth]))
 
     def start(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Each class as fast as it was ever seen to be, and the latency of the shortest exchange."""
+        """Return start values: each class's highest observed bandwidth, and the shortest exchange's latency."""
         link_stage = np.searchsorted(self._stage_first, np.arange(len(self._loads)), side="right") - 1
         lasted = seconds[self._stage_observation[link_stage]]
         fastest = (self._loads / lasted[:, None]).max(axis=0, initial=0.0)

@@ -1,4 +1,4 @@
-"""From an experiment to programs that the runtime executes: relation, trees, and vertices for the rows.
+"""Compiles an experiment into programs for the runtime: relation, trees, and vertices for the rows.
 
 Every row that is sent is a vertex of its own, in a class of its sender and receiver. Which of a rank's rows
 belong to which class is shuffled, and as many rows as are sent stay: boundary vertices of a real partition lie
@@ -23,7 +23,7 @@ _OWNED_FOR_EACH = 1.5  # rows that a rank has for each that it sends: between ME
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """An exchange ready to be run, and what the cost model needs to know of it."""
+    """A compiled exchange, with what the cost model needs."""
 
     programs: list[Program]
     trees: Trees

@@ -1,4 +1,4 @@
-"""What is measured: hand-made exchanges that load links alone, links that share connections, and everything.
+"""The experiments: exchanges that load single links, links that share connections, and all links.
 
 - *One link*: one sender, one receiver, from a few rows to many megabytes: latency and bandwidth of each class
   of links.
@@ -37,7 +37,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An exchange to be timed.
+    """An exchange to time.
 
     Attributes:
         name: What is sent, for people.
@@ -55,7 +55,7 @@ class Experiment:
 
     @property
     def rows(self) -> int:
-        """Rows sent in all."""
+        """Total number of rows sent."""
         return sum(transfer.rows for transfer in self.transfers)
 
 

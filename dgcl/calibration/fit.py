@@ -1,4 +1,4 @@
-"""Bandwidths and latencies that explain measured times best, under the cost model of the planners.
+"""Fits bandwidths and latencies to measured times, under the cost model of the planners.
 
 A stage lasts as long as its slowest link: the latency of its route, and the largest load / bandwidth along it
 (planner/cost.py). In the latencies and the *inverse* bandwidths this is a maximum of linear functions. So the
@@ -26,7 +26,7 @@ _MOST_DROPPED = 0.15  # of all
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a fit found.
+    """The result of a fit.
 
     Attributes:
         topology: With the fitted bandwidths and latencies.
@@ -79,7 +79,7 @@ def fit_topology(topology: Topology, observations: Sequence[Observation]) -> Fit
 
 
 def _kept(wrong: NDArray[np.float64], before: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Without measurements that deviate far more than most, never more than a few."""
+    """Drop measurements that deviate far more than most, but never more than a few."""
     middle = np.median(wrong[before])
     spread = 1.4826 * np.median(np.abs(wrong[before] - middle))
     far = np.abs(wrong - middle) / max(spread, 0.03)

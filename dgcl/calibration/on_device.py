@@ -1,4 +1,4 @@
-"""How long exchanges between GPUs take, for calibration: the same programs, timed on the devices' streams.
+"""Times exchanges between GPUs for calibration, on the devices' streams, with the same programs.
 
 A call lasts as long as on the slowest rank, by events around a few calls in a row after one that brings the ranks into
 step. An expand on a device also copies the rank's own rows to their place, which the cost model leaves out; that copy
@@ -77,8 +77,9 @@ def time_on_device(
 
 
 def device_structure(control: Control, device: Device) -> Topology | None:
-    """Where the connections between the ranks' GPUs are, on rank 0: found out, or all alike where they share one.
-    Collective."""
+    """Return the connections between the ranks' GPUs, on rank 0. Collective.
+
+    They are detected, or all equal if the ranks share one GPU."""
     places = places_of_ranks(control, device.name)
     names = [place.gpu for place in places]
     if len(set(names)) < len(names):

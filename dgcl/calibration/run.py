@@ -1,4 +1,4 @@
-"""One whole calibration: measure, fit, check, and what is to be told of it."""
+"""One whole calibration: measure, fit, check, and report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOMINAL = CopyRates(one=10.0, all=11.0)
 
 
 def host_structure(num_ranks: int) -> Topology:
-    """The connections of CPU ranks on this host, with figures that mean nothing."""
+    """Return the connections of CPU ranks on this host, with placeholder figures."""
     return host_topology(num_ranks, _NOMINAL)
 
 

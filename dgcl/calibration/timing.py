@@ -1,4 +1,4 @@
-"""How long exchanges take, between ranks that begin together, of rows that are in no cache.
+"""Times exchanges between ranks that start together, with rows that are in no cache.
 
 Between two exchanges of a layer a model computes, and the rows are back in memory by then. So before each
 call the ranks walk through memory that together is larger than the caches of most hosts. A call lasts from
@@ -84,7 +84,7 @@ def time_all(
 
 
 def _prepared(control: Control, prepare: Callable[[], Work]) -> Work:
-    """What rank 0 makes, on the others nothing; if it fails, all of them hear of it."""
+    """Run a function on rank 0 alone; if it fails, all ranks raise."""
     work: Work = []
     failure: str | None = None
     if control.rank == 0:

@@ -1,4 +1,4 @@
-"""How long what a rank enqueues takes: by CUDA events on its stream, or by the host's clock where there is none."""
+"""Times a rank's enqueued work by CUDA events, or by the host's clock without a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock:
         self._finish = finish
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """What ``run`` takes, from what was enqueued before it to its own end; waits for that."""
+        """Time ``run`` from the end of earlier enqueued work to its own end; waits for that."""
         if not self._on_gpu:
             self._finish()
             start = time.perf_counter()
@@ -37,7 +37,7 @@ class Clock:
         return begin.elapsed_time(end) * 1e-3
 
     def host_seconds(self, run: Callable[[], object]) -> float:
-        """What ``run`` takes the host, while the device has nothing to do."""
+        """Time ``run`` on the host while the device is idle."""
         if self._on_gpu:
             torch.cuda.synchronize()
         self._finish()

@@ -1,4 +1,4 @@
-"""``index_select`` into memory that the others see, and copies out of it: torch's own way between GPUs.
+"""Exchange by ``index_select`` into shared device memory and copies out of it, with torch alone.
 
 The two halves are timed apart, with a barrier of the hosts between them that is not: a program would need one, or
 events between processes, so what is measured here is what such a program cannot beat.
@@ -78,7 +78,7 @@ class Shared:
         return found.view(dtype).view(count, width)
 
     def close(self) -> None:
-        """Give it up. Collective: nobody may read it any more."""
+        """Free the memory. Collective: no rank may read it any more."""
         self._memory.clear()
         with self._device.current():
             for peer in self._peers:
@@ -115,7 +115,7 @@ class GatherLane:
         self._inputs = self._rows.make(width, dtype, calls)
 
     def run(self, verb: int, first: int, calls: int) -> Sample:
-        """Fill, pack, meet, copy, check."""
+        """Fill the inputs, pack, synchronise the ranks, copy, and check."""
         comm, inputs, results = self._comm, self._inputs[verb], list[Tensor]()
         for k in range(calls):
             self._rows.fill(verb, inputs[k], first + k)
@@ -164,7 +164,7 @@ class GatherLane:
         return result
 
     def close(self) -> None:
-        """Give the memory up. Collective."""
+        """Free the memory. Collective."""
         if self._shared is not None:
             self._shared.close()
             self._shared = None

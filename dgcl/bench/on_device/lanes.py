@@ -1,4 +1,4 @@
-"""What a round measures on a device: exchanges of rows on a device, and plain copies of as many bytes."""
+"""The candidates of a round on a device: exchanges of rows, and plain copies of as many bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Exchange(Protocol):
 
 
 class Rows:
-    """Inputs of a sample, and what must come out, for the rows of one communicator."""
+    """Inputs and expected results of a sample, for the rows of one communicator."""
 
     def __init__(self, comm: Communicator) -> None:
         self._rank, self._device = comm.rank, comm.device
@@ -82,7 +82,7 @@ class ExchangeLane:
         self._inputs = self._rows.make(width, dtype, calls)
 
     def run(self, verb: int, first: int, calls: int) -> Sample:
-        """Fill, meet, run, check."""
+        """Fill the inputs, synchronise the ranks, run, and check."""
         inputs, results = self._inputs[verb], list[Tensor]()
         for k in range(calls):
             self._rows.fill(verb, inputs[k], first + k)
@@ -124,13 +124,13 @@ class CopyLane:
         self._source = self._target = torch.empty(0)
 
     def prepare(self, width: int, dtype: torch.dtype, calls: int) -> None:
-        """Memory, all of it touched."""
+        """Allocate the memory and touch all of it."""
         size = self._rows * width * dtype.itemsize
         self._source = torch.ones(size, dtype=torch.uint8, device=self._device)
         self._target = torch.zeros_like(self._source)
 
     def run(self, verb: int, first: int, calls: int) -> Sample:
-        """Both verbs write about as many bytes, so a copy is a copy."""
+        """Run a copy; both verbs write about the same number of bytes."""
         del verb, first
         self._target.zero_()
         self._flags.barrier()

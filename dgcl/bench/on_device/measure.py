@@ -1,4 +1,4 @@
-"""The measurement that every rank of ``dgcl bench --device cuda`` runs: cases, widths and methods, in turns."""
+"""The measurement that every rank of ``dgcl bench --device cuda`` runs: cases, widths and methods, in rounds."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _finish(built: dict[str, Communicator]) -> None:
 
 
 def _peer(method: str, comm: Communicator, clock: Clock, flags: Flags) -> tuple[Lane, str]:
-    """The lane of a peer, and what there is to note. Collective.
+    """Return the lane of a peer and any notes. Collective.
 
     Raises:
         ValueError: It cannot be had here; on every rank, with the same words.

@@ -1,4 +1,4 @@
-"""Whether NCCL runs between this many ranks here: tried in processes of their own, under a timeout.
+"""Tests whether NCCL runs between a number of ranks here, in separate processes with a timeout.
 
 NCCL refuses two ranks on one GPU, unless a version that can is told to by ``NCCL_MULTI_RANK_GPU_ENABLE=1``; and where
 it does not refuse it may hang, inside a call that cannot be interrupted. So nobody else is asked to try.

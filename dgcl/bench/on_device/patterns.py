@@ -1,4 +1,4 @@
-"""Rows that tell the vertex, the column and the call, made and checked by torch on whatever device they are on.
+"""Rows that encode vertex, column and call, made and checked by torch on their device.
 
 As in :mod:`dgcl.bench.patterns`: an expand carries arbitrary bits, a fold small whole numbers with exact sums.
 """
@@ -39,7 +39,7 @@ def fill_expand(rows: Tensor, vertices: Tensor, call: int) -> None:
 
 
 def wrong_expand(found: Tensor, vertices: Tensor, call: int) -> int:
-    """How many elements are not, bit for bit, what :func:`fill_expand` writes."""
+    """Count the elements that differ in any bit from what :func:`fill_expand` writes."""
     kind = _INTEGERS[found.dtype.itemsize]
     wrong, slices = 0, _slices(*found.shape)
     for begin in slices:
@@ -58,7 +58,7 @@ def fill_fold(rows: Tensor, vertices: Tensor, call: int, rank: int) -> None:
 
 
 def wrong_fold(found: Tensor, vertices: Tensor, holders: Tensor, call: int) -> int:
-    """How many elements are not the sum of what all holders contribute.
+    """Count the elements that are not the sum of all holders' contributions.
 
     Args:
         found: ``(n, width)``.

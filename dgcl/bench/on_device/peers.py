@@ -1,4 +1,4 @@
-"""What people do without a plan: rows packed by ``index_select`` and exchanged by ``all_to_all_single``."""
+"""Exchange without a plan: rows packed by ``index_select`` and exchanged by ``all_to_all_single``."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def gloo_exchange(comm: Communicator, needs: Needs) -> tuple[CollectiveExchange,
 
 
 def nccl_exchange(comm: Communicator, needs: Needs) -> CollectiveExchange:
-    """A group of NCCL's; only where :func:`dgcl.bench.on_device.nccl.try_nccl` has succeeded. Collective."""
+    """An NCCL group; only where :func:`dgcl.bench.on_device.nccl.try_nccl` has succeeded. Collective."""
     import torch.distributed as dist
 
     group = dist.new_group(backend="nccl")
