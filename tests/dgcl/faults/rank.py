@@ -213,6 +213,7 @@ class _StoreControl:
 
     has_group = False
     threads_of_ranks = 1
+    num_collectives = 0
 
     def __init__(self, name: str, ranks: list[int], rank: int) -> None:
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
