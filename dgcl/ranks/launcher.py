@@ -219,6 +219,7 @@ def _process_main(
             "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
         )
         context.control = GroupControl(None, timeout)
+        context.control.barrier()  # who ends at once would break connections that others still make
         function, args = _unpacked(task)
         answer = _packed(_run_rank(function, args))
     except BaseException as error:  # carried to the parent
