@@ -45,8 +45,8 @@ def cover(
         part: (N,) the owner of each vertex.
         num_parts: How many ranks.
         group: (P,) the group of each rank, in which an edge is summed at its head; None: every rank by itself.
-        imbalance: No rank sums more than this times the mean number of edges, as far as sums at the head allow:
-            partial sums that save the fewest rows for each edge are given up first. None: no bound.
+        imbalance: No rank sums more than this times the mean number of edges, or than it would with every edge at
+            its head: partial sums that save the fewest rows for each edge are given up first. None: no bound.
 
     Returns:
         (E,) int32 the rank that sums each edge, in the order of ``graph.indices``.
@@ -142,21 +142,26 @@ def _given_up(
     at_tail = np.flatnonzero(by_tail)
     load = own + np.bincount(tail_owner[at_tail], minlength=num_parts)
     load -= np.bincount(head_owner[cut[at_tail]], minlength=num_parts)
-    most = imbalance * len(head_owner) / num_parts
-    # A right node and the rank that sums it make one partial sum, given up as a whole.
+    most = np.maximum(imbalance * len(head_owner) / num_parts, own)
+    # A right node and the rank that sums it make one partial sum, given up as a whole: it saves at most one row for
+    # each of its edges, so the shortest go first.
     sums, num_sums = _numbered(pairs.right[at_tail] * num_parts + tail_owner[at_tail])
     edges = np.bincount(sums, minlength=num_sums)
-    worker = np.zeros(num_sums, np.int64)
-    worker[sums] = tail_owner[at_tail]
+    worker, owner = np.zeros(num_sums, np.int64), np.zeros(num_sums, np.int64)
+    worker[sums], owner[sums] = tail_owner[at_tail], head_owner[cut[at_tail]]
     given = np.zeros(num_sums, bool)
-    for rank in np.flatnonzero(load > most):
-        mine = np.flatnonzero(worker == rank)
-        mine = mine[
-            np.argsort(edges[mine], kind="stable")
-        ]  # each edge given up costs at most one row, each sum saves one
-        excess = load[rank] - most
-        taken = np.searchsorted(np.cumsum(edges[mine]), excess) + 1
-        given[mine[:taken]] = True
+    # The owners get these edges back and may then have to give up sums of their own: repeated until no load changes.
+    while True:
+        before = given.sum()
+        for rank in np.flatnonzero(load > most):
+            mine = np.flatnonzero((worker == rank) & ~given)
+            mine = mine[np.argsort(edges[mine], kind="stable")]
+            taken = mine[: np.searchsorted(np.cumsum(edges[mine]), load[rank] - most[rank]) + 1]
+            given[taken] = True
+            load[rank] -= edges[taken].sum()
+            np.add.at(load, owner[taken], edges[taken])
+        if given.sum() == before:
+            break
     result = np.zeros(len(cut), bool)
     result[at_tail[given[sums]]] = True
     return result

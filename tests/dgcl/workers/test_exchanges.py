@@ -152,6 +152,13 @@ def test_pairs_of_machines() -> None:
     assert sum(exchanges_of(graph, part, worker, 4).rows) <= 4
 
 
+def test_edges_that_are_given_up_overload_nobody_else() -> None:
+    # Rank 0's partial sum, given up, would bring rank 1 to 4 edges of 5: each rank has as many as with the head.
+    graph = as_graph(np.array([[0, 7, 9, 0, 1], [0, 0, 0, 2, 2]]), 10)
+    part = np.array([0, 0, 1, 0, 0, 0, 0, 1, 0, 1], np.int32)
+    assert exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2).edges.tolist() == [3, 2]
+
+
 @pytest.mark.parametrize("imbalance", [0.5, float("nan")])
 def test_bad_bounds_are_refused(imbalance: float) -> None:
     graph, part = star(2)

@@ -18,7 +18,7 @@ from dgcl.topology.importers.xml_tree import parse_xml
 from tests.topology.importers.cases import MATRIX, TABLES, XML
 
 LONG = 200_000
-SECONDS = 2.0  # of processor time
+SECONDS = 15.0  # of processor time
 
 
 def many(unit: str, length: int = LONG) -> str:
