@@ -278,6 +278,7 @@ ORDER = (
     ("workers", "replication"),
     ("prepare",),
     ("transport",),
+    ("aggregation",),
     ("autograd", "communicator", "frameworks", "nn", "options", "build", "api"),
     ("bench",),
     ("calibration",),

@@ -1,0 +1,258 @@
+"""Some of the edges of a graph as an operator on rows: sums at their heads, and back at their tails.
+
+>>> block = Block(heads, tails, num_heads, num_tails)
+>>> out = torch.zeros(num_heads, 64)
+>>> block.add(x, out)                          # out[h] += sum over edges t -> h of x[t]
+>>> block.transposed.add(grad, grad_x)         # grad_x[t] += sum over edges t -> h of grad[h]
+
+On the CPU these are kernels of our own (:mod:`dgcl.kernels.edge_sums`), on other devices products of sparse matrices.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.aggregation.edges import EdgeGroups, dots_at_edges, group_edges, sum_over_edges
+from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+
+__all__ = ["Block"]
+
+
+class Block:
+    """E edges from rows at their tails to rows at their heads.
+
+    Args:
+        heads: (E,) integers in [0, num_heads), sorted or not.
+        tails: (E,) integers in [0, num_tails).
+        num_heads: Rows of results.
+        num_tails: Rows of what is summed.
+        device: Where rows are.
+
+    Rows are (rows, F) tensors of floats or complex numbers on ``device``. Results have the type of sums: float32 for
+    16-bit floats, else the type of the rows. At each head edges are added in the order in which they were given. All
+    methods work in place or on new tensors, without autograd.
+
+    Raises:
+        ValueError: ``heads`` and ``tails`` are of two lengths, have 2**31 edges or more, or a row that is not there.
+    """
+
+    def __init__(
+        self,
+        heads: NDArray[np.integer[Any]],
+        tails: NDArray[np.integer[Any]],
+        num_heads: int,
+        num_tails: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if len(heads) != len(tails) or len(heads) >= 2**31:
+            raise ValueError(
+                f"heads and tails must be of one length below 2**31 (got {len(heads)} and {len(tails)})"
+            )
+        for name, rows, count in (("heads", heads, num_heads), ("tails", tails, num_tails)):
+            if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+                raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
+        self._ends, self._sizes = (heads, tails), (num_heads, num_tails)
+        self._device = torch.device(device)
+        self._sides: list[_Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
+        self._side = 0
+
+    @property
+    def num_heads(self) -> int:
+        """Rows of results."""
+        return self._sizes[0]
+
+    @property
+    def num_tails(self) -> int:
+        """Rows of what is summed."""
+        return self._sizes[1]
+
+    @property
+    def num_edges(self) -> int:
+        """Edges, those that occur several times as often as they do."""
+        return len(self._ends[0])
+
+    @property
+    def covered(self) -> bool:
+        """Whether every head has an edge."""
+        return self._grouped.edges.num_heads == self.num_heads
+
+    @property
+    def transposed(self) -> Block:
+        """The same edges the other way round: the adjoint."""
+        other = object.__new__(Block)
+        other.__dict__.update(
+            self.__dict__, _ends=self._ends[::-1], _sizes=self._sizes[::-1], _side=1 - self._side
+        )
+        return other
+
+    def add(self, x: Tensor, out: Tensor, weight: Tensor | None = None) -> None:
+        """Add to each head's row of ``out`` the sum over its edges of their tails' rows of ``x``.
+
+        Args:
+            x: (num_tails, F).
+            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge stay as they
+                are.
+            weight: (E,) what each edge's row is multiplied by, in the order in which edges were given; default 1.
+                Constant weights are sorted once: the last tensor given is remembered, with its type.
+        """
+        self._sum(x, out, weight, add=True)
+
+    def put(self, x: Tensor, out: Tensor, weight: Tensor | None = None) -> None:
+        """Write to ``out`` what :meth:`add` adds; zeros for heads without an edge."""
+        self._sum(x, out, weight, add=False)
+
+    def dots(self, y: Tensor, x: Tensor) -> Tensor:
+        """(E,) of the type of sums: for each edge the dot product of its head's row of ``y`` (num_heads, F) with its
+        tail's row of ``x`` (num_tails, F), in the order in which edges were given."""
+        _check(y, "y", self.num_heads)
+        _check(x, "x", self.num_tails)
+        if y.dtype != x.dtype or y.shape[1] != x.shape[1] or y.is_complex():
+            raise TypeError(
+                "y and x must be rows of one real type and width"
+                f" (got {y.dtype} {tuple(y.shape)} and {x.dtype} {tuple(x.shape)})"
+            )
+        with torch.no_grad():
+            return self._grouped.dots(y, x)
+
+    @property
+    def _grouped(self) -> _Side:
+        side = self._sides[self._side]
+        if side is None:
+            edges = group_edges(*self._ends, self.num_heads)
+            side = self._sides[self._side] = side_class(self._device)(edges, self._sizes, self._device)
+        return side
+
+    def _sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
+        _check(x, "x", self.num_tails)
+        _check(out, "out", self.num_heads)
+        dtype = sum_dtype(x.dtype)
+        if out.dtype != dtype or out.shape[1] != x.shape[1] or not _has_contiguous_rows(out):
+            raise ValueError(
+                f"out must be {self.num_heads} contiguous rows of {x.shape[1]} {dtype}"
+                f" (got {out.dtype}, shape {tuple(out.shape)}, strides {out.stride()})"
+            )
+        if weight is not None and (weight.shape != (self.num_edges,) or not weight.is_floating_point()):
+            raise ValueError(
+                f"weight must be ({self.num_edges},) floats, one for each edge"
+                f" (got {weight.dtype}, shape {tuple(weight.shape)})"
+            )
+        with torch.no_grad():
+            if x.is_complex():
+                x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
+            self._grouped.sum(x, out, weight, add=add)
+
+
+def _check(x: Tensor, name: str, num_rows: int) -> None:
+    if x.dim() != 2 or len(x) != num_rows:
+        raise ValueError(f"{name} must have shape ({num_rows}, F) (got {tuple(x.shape)})")
+    if not x.is_floating_point() and not x.is_complex():
+        raise TypeError(
+            f"{name} must be rows of floats or complex numbers (got {x.dtype}); convert them first"
+        )
+
+
+def _has_contiguous_rows(x: Tensor) -> bool:
+    return x.shape[1] < 2 or x.stride(1) == 1
+
+
+class _Side:
+    """The edges one way round, on one device."""
+
+    def __init__(self, edges: EdgeGroups, sizes: tuple[int, int], device: torch.device) -> None:
+        self.edges, self.sizes, self.device = edges, sizes, device
+        self._order = torch.from_numpy(edges.order).to(device)
+        self._remembered: dict[torch.dtype, tuple[weakref.ref[Tensor], int, Tensor]] = {}
+
+    def sort(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """(E,) weights in the order of ``edges``; constant ones as long as they are the same tensor and not written."""
+        if not len(self._order) and weight.dtype == dtype:
+            return weight.contiguous()
+        constant = not weight.requires_grad and not weight.is_inference()
+        if constant and dtype in self._remembered:
+            tensor, version, found = self._remembered[dtype]
+            if tensor() is weight and weight._version == version:
+                return found
+        found = weight.index_select(0, self._order) if len(self._order) else weight
+        found = found.to(dtype).contiguous()
+        if constant:
+            self._remembered[dtype] = (weakref.ref(weight), weight._version, found)
+        return found
+
+    @functools.cached_property
+    def missing(self) -> Tensor:
+        """Rows of heads without an edge."""
+        has_edge = np.zeros(self.sizes[0], bool)
+        has_edge[self.edges.heads if len(self.edges.heads) else slice(self.edges.num_heads)] = True
+        return torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
+
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
+        """As :meth:`Block.add`, or :meth:`Block.put`."""
+        if not add and len(self.missing):
+            out.index_fill_(0, self.missing, 0)
+        weight = None if weight is None else self.sort(weight, out.dtype)
+        x = x if _has_contiguous_rows(x) else x.contiguous()
+        sum_over_edges(self.edges, x, out, weight, add=add)
+
+    def dots(self, y: Tensor, x: Tensor) -> Tensor:
+        """As :meth:`Block.dots`."""
+        y, x = (rows if _has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
+        return dots_at_edges(self.edges, y, x)
+
+
+class _SparseSide(_Side):
+    """The same by torch's own operations, on any device."""
+
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
+        """As :meth:`Block.add`, or :meth:`Block.put`."""
+        values = self._ones(out.dtype) if weight is None else self.sort(weight, out.dtype)
+        shape = (self.edges.num_heads, self.sizes[1])
+        matrix = torch.sparse_csr_tensor(self._indptr, self._tails, values, shape, check_invariants=False)
+        sums = sparse_product(matrix, x.to(out.dtype))
+        if not add:
+            out.zero_()
+        if len(sums) == len(out):
+            out.add_(sums)
+        else:
+            out.index_add_(0, self._heads, sums)
+
+    def dots(self, y: Tensor, x: Tensor) -> Tensor:
+        """As :meth:`Block.dots`."""
+        heads = torch.repeat_interleave(self._heads, self._indptr.diff().long())
+        found = gathered_dots(y, x, heads, self._tails)
+        return (
+            torch.empty_like(found).index_copy_(0, self._order.long(), found) if len(self._order) else found
+        )
+
+    @functools.cached_property
+    def _indptr(self) -> Tensor:
+        return torch.from_numpy(self.edges.indptr.astype(np.int32)).to(self.device)
+
+    @functools.cached_property
+    def _tails(self) -> Tensor:
+        return torch.from_numpy(self.edges.tails).to(self.device)
+
+    @functools.cached_property
+    def _heads(self) -> Tensor:
+        heads = self.edges.heads if len(self.edges.heads) else np.arange(self.edges.num_heads)
+        return torch.from_numpy(heads).to(self.device, torch.int32)
+
+    def _ones(self, dtype: torch.dtype) -> Tensor:
+        if dtype not in self._constant:
+            self._constant[dtype] = torch.ones(len(self.edges.tails), dtype=dtype, device=self.device)
+        return self._constant[dtype]
+
+    @functools.cached_property
+    def _constant(self) -> dict[torch.dtype, Tensor]:
+        return {}
+
+
+def side_class(device: torch.device) -> type[_Side]:
+    """What sums on ``device``."""
+    return _Side if device.type == "cpu" else _SparseSide

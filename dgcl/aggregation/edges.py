@@ -1,0 +1,152 @@
+"""Edges grouped by their heads, and the CPU's kernels over them, heads divided among threads.
+
+The threads are Python's, as many as ``torch.get_num_threads()``: kernels run without the GIL. A head belongs to one
+thread, so that the number of threads changes no bit of a result.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.aggregation.sparse import sum_dtype
+from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
+
+NONE = np.zeros(0, np.int32)
+_LEAST = 1 << 20
+"""Bytes of rows that a thread reads at least: less does not pay for waking it."""
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeGroups:
+    """E edges grouped by their heads, for R heads.
+
+    Attributes:
+        indptr: (R + 1,) int64; the edges of the i-th head are ``indptr[i]:indptr[i + 1]``.
+        tails: (E,) int32, the row that each edge reads.
+        heads: (R,) int32, ascending, each head's row; empty where the i-th head is row i.
+        order: (E,) int32, the place of each edge in the order in which the edges were given, ascending at each head;
+            empty where that is this order.
+    """
+
+    indptr: NDArray[np.int64]
+    tails: NDArray[np.int32]
+    heads: NDArray[np.int32]
+    order: NDArray[np.int32]
+
+    @property
+    def num_heads(self) -> int:
+        """Heads, those without an edge included if they are here."""
+        return len(self.indptr) - 1
+
+
+def group_edges(heads: NDArray[np.integer], tails: NDArray[np.integer], num_heads: int) -> EdgeGroups:
+    """Group (E,) edges by ``heads`` in [0, num_heads), which need not be sorted; only heads that have an edge."""
+    counts = np.bincount(heads, minlength=num_heads)
+    columns = tails.astype(np.int32, copy=False)
+    order = NONE
+    if len(heads) and (np.diff(heads) < 0).any():
+        order = _stable_order(heads, num_heads)
+        columns = columns[order]
+    present = np.flatnonzero(counts)
+    indptr = np.zeros(len(present) + 1, np.int64)
+    np.cumsum(counts[present], out=indptr[1:])
+    rows = NONE if len(present) == num_heads else present.astype(np.int32)
+    return EdgeGroups(indptr, columns, rows, order)
+
+
+def _stable_order(keys: NDArray[np.integer], num_keys: int) -> NDArray[np.int32]:
+    """What sorts ``keys``, equal ones in their order: the transpose of a matrix of one row, five times as fast as
+    ``argsort``."""
+    from scipy.sparse import csr_matrix
+
+    places, whole = np.arange(len(keys), dtype=np.int32), np.array([0, len(keys)], np.int32)
+    matrix = csr_matrix((places, keys.astype(np.int32, copy=False), whole), shape=(1, num_keys))
+    order: NDArray[np.int32] = matrix.tocsc().data
+    return order
+
+
+def sum_over_edges(
+    edges: EdgeGroups, x: Tensor, out: Tensor, weight: Tensor | None = None, *, add: bool
+) -> None:
+    """Write, or add, to each head's row of ``out`` the sum of its tails' rows of ``x``, in the order of the edges.
+
+    Args:
+        edges: The edges.
+        x: (tails, F) floats on the CPU; contiguous rows, which may lie apart.
+        out: (heads, F) like ``x``, of type ``sum_dtype(x.dtype)``.
+        weight: (E,) of that type, contiguous, in the order of ``edges``; default 1.
+        add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
+            ``edges``.
+    """
+    weights = torch.ones(1, dtype=out.dtype) if weight is None else weight
+    kernel, step = EDGE_SUMS[_name(x.dtype)], 0 if weight is None else weights.element_size()
+    rows = *_rows(out), *_rows(x)
+
+    def run(begin: int, end: int) -> None:
+        kernel(
+            *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, x.shape[1], add
+        )  # fmt: skip
+
+    _in_threads(run, edges, x.shape[1] * x.element_size())
+
+
+def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
+    """(E,) of type ``sum_dtype(x.dtype)``, in the order in which edges were given: for each edge the dot product of its
+    head's row of ``y`` (heads, F) with its tail's row of ``x`` (tails, F), both of one type and with contiguous rows.
+    """
+    out = torch.empty(len(edges.tails), dtype=sum_dtype(x.dtype))
+    kernel, rows = EDGE_DOTS[_name(x.dtype)], (*_rows(y), *_rows(x))
+
+    def run(begin: int, end: int) -> None:
+        kernel(
+            out.data_ptr(), *rows, edges.indptr, edges.tails, edges.heads, edges.order, begin, end, x.shape[1]
+        )  # fmt: skip
+
+    _in_threads(run, edges, x.shape[1] * x.element_size())
+    return out
+
+
+def _name(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in EDGE_SUMS:
+        raise TypeError(f"sums over edges take rows of {', '.join(EDGE_SUMS)} (got {name})")
+    return name
+
+
+def _rows(x: Tensor) -> tuple[int, int]:
+    """The address of row 0, and bytes from one row to the next."""
+    return x.data_ptr(), x.stride(0) * x.element_size()
+
+
+def _in_threads(run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int) -> None:
+    """Call ``run(begin, end)`` for ranges of heads with about as many edges each, side by side."""
+    num_edges = len(edges.tails)
+    num_threads = min(torch.get_num_threads(), 1 + num_edges * row_bytes // _LEAST)
+    if num_threads == 1:
+        run(0, edges.num_heads)
+        return
+    bounds = np.searchsorted(edges.indptr, np.linspace(0, num_edges, num_threads + 1)[1:-1]).tolist()
+    bounds = [0, *bounds, edges.num_heads]
+    others = [_pool(num_threads - 1).submit(run, *bounds[i : i + 2]) for i in range(1, num_threads)]
+    try:
+        run(*bounds[:2])
+    finally:
+        for other in others:
+            other.result()
+
+
+@functools.cache
+def _pool(num_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num_threads, "dgcl-sums")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads are not there in a child

@@ -1,0 +1,41 @@
+"""Products of sparse matrices with rows, in the type that sums are made in."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+DOTS_BLOCK = {"cpu": 1 << 18}
+"""Elements of the temporaries of dot products at edges: on a CPU they stay in its cache."""
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch warns once in a process that its CSR support is a beta
+    torch.sparse_csr_tensor([0, 0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), (1, 1))
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """16-bit floats are summed in 32 bits, as torch does, and rounded once."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def sparse_product(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix @ x`` in the type that they have: autocast would narrow both, to types that on a CPU have no sparse
+    product."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return torch.mm(matrix, x)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.mm(matrix, x)
+
+
+def gathered_dots(y: Tensor, x: Tensor, heads: Tensor, tails: Tensor) -> Tensor:
+    """(E,) of the type of sums: dot products of rows ``heads`` of ``y`` with rows ``tails`` of ``x``, in blocks."""
+    dtype = sum_dtype(x.dtype)
+    out = x.new_empty(len(heads), dtype=dtype)
+    step = max(1, DOTS_BLOCK.get(x.device.type, 1 << 24) // max(1, x.size(1)))
+    for start in range(0, len(heads), step):
+        block = slice(start, start + step)
+        products = y.index_select(0, heads[block]).to(dtype) * x.index_select(0, tails[block]).to(dtype)
+        torch.sum(products, 1, out=out[block])
+    return out

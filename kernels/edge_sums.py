@@ -1,0 +1,273 @@
+"""Sum rows over edges, and take dot products at edges: what a layer of a graph network does besides dense products.
+
+At each head the rows of its edges' tails are added in the order of the edges, a block of columns at a time. The sums of
+a block stay in registers over all edges of the head: each result is read and written once, and nothing holds a row per
+edge. The rows of the edges to come are prefetched, those of later heads too. The bits of a result depend neither on the
+block that a column falls into nor on how heads are divided among threads.
+
+Edges are grouped by their heads: those of the i-th are ``indptr[i]:indptr[i + 1]`` of ``tails``, and its row is ``i``,
+or ``heads[i]`` where that array is not empty. All rows are given by the address of row 0 and the bytes from one to the
+next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numba import boolean, float32, float64, int32, int64, njit, void
+
+from dgcl.kernels.compiled import compiled
+from dgcl.kernels.copies import prefetch_row
+from dgcl.kernels.edge_blocks import (
+    AHEAD,
+    add_bfloat16,
+    add_float16,
+    add_float32,
+    add_float64,
+    dot_bfloat16,
+    dot_float16,
+    dot_float32,
+    dot_float64,
+)
+from dgcl.kernels.memory import address_of, pointer_to
+
+__all__ = ["EDGE_DOTS", "EDGE_SUMS"]
+
+#: Bytes of sums that are held in registers: half of those that a processor with AVX2 has. Then narrower blocks.
+_LARGE, _MIDDLE, _SMALL, _ONE = 256, 64, 16, 1
+
+_SUMS: Final = void(
+    *(int64, int64, int64, int64, int64[::1], int32[::1], int64, int64),
+    *(int32[::1], int64, int64, int64, boolean),
+)
+_DOTS: Final = void(
+    *(int64, int64, int64, int64, int64, int64[::1], int32[::1]),
+    *(int32[::1], int32[::1], int64, int64, int64),
+)
+
+
+@njit(nogil=True, inline="always")
+def _sum_heads(
+    add_block: Any, added_bytes: int, stored_bytes: int,
+    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
+) -> None:  # fmt: skip
+    """Write, or add, to ``out`` for heads ``begin:end`` the sums of ``width`` columns of ``x``, each edge's row times
+    its weight: the one at address ``weights`` for the first edge, ``weight_bytes`` further for each one after it.
+
+    ``out`` and weights are of the type that elements are added in. With ``weight_bytes`` 0 all edges have one weight.
+    """
+    large, middle, small = _LARGE // added_bytes, _MIDDLE // added_bytes, _SMALL // added_bytes
+    first_tail, last = address_of(tails), indptr[end] - 1
+    for i in range(begin, end):
+        target = out + (int64(heads[i]) if len(heads) > 0 else i) * out_stride
+        first, past = indptr[i], indptr[i + 1]
+        column = int64(0)
+        while column < width:
+            left = width - column
+            # What is left at the end of a row is summed as part of a whole block where there is one, of which the
+            # columns that were summed before are not written again.
+            if left >= large or (left > middle and width >= large):
+                start = min(column, width - large)
+                add_block(
+                    _LARGE, target + start * added_bytes, column - start, x + start * stored_bytes, x_stride,
+                    first_tail, weights, weight_bytes, first, past, last, adding,
+                )  # fmt: skip
+                column = start + large
+            elif left >= middle or (left > small and width >= middle):
+                start = min(column, width - middle)
+                add_block(
+                    _MIDDLE, target + start * added_bytes, column - start, x + start * stored_bytes, x_stride,
+                    first_tail, weights, weight_bytes, first, past, last, adding,
+                )  # fmt: skip
+                column = start + middle
+            elif left >= small or (left > 1 and width >= small):
+                start = min(column, width - small)
+                add_block(
+                    _SMALL, target + start * added_bytes, column - start, x + start * stored_bytes, x_stride,
+                    first_tail, weights, weight_bytes, first, past, last, adding,
+                )  # fmt: skip
+                column = start + small
+            else:
+                add_block(
+                    _ONE, target + column * added_bytes, int64(0), x + column * stored_bytes, x_stride,
+                    first_tail, weights, weight_bytes, first, past, last, adding,
+                )  # fmt: skip
+                column += 1
+
+
+@njit(nogil=True, inline="always")
+def _dot_heads(
+    dot: Any, sample: Any, stored_bytes: int,
+    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
+) -> None:  # fmt: skip
+    """Write for each edge of heads ``begin:end`` the dot product of its head's row of ``y`` and its tail's of ``x``, to
+    place ``e`` of ``out`` for the e-th edge, or ``edges[e]`` where that array is not empty."""
+    products = pointer_to(out, sample)
+    last, row_bytes = indptr[end] - 1, width * stored_bytes
+    for i in range(begin, end):
+        row = y + (int64(heads[i]) if len(heads) > 0 else i) * y_stride
+        for edge in range(indptr[i], indptr[i + 1]):
+            prefetch_row(x + int64(tails[min(edge + AHEAD, last)]) * x_stride, row_bytes)
+            place = int64(edges[edge]) if len(edges) > 0 else edge
+            products[place] = dot(row, x + int64(tails[edge]) * x_stride, width)
+
+
+@compiled(_SUMS)
+def _sum_float32(
+    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
+) -> None:  # fmt: skip
+    _sum_heads(
+        add_float32, 4, 4, out, out_stride, x, x_stride, indptr, tails,
+        weights, weight_bytes, heads, begin, end, width, adding,
+    )  # fmt: skip
+
+
+@compiled(_SUMS)
+def _sum_float64(
+    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
+) -> None:  # fmt: skip
+    _sum_heads(
+        add_float64, 8, 8, out, out_stride, x, x_stride, indptr, tails,
+        weights, weight_bytes, heads, begin, end, width, adding,
+    )  # fmt: skip
+
+
+@compiled(_SUMS)
+def _sum_float16(
+    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
+) -> None:  # fmt: skip
+    _sum_heads(
+        add_float16, 4, 2, out, out_stride, x, x_stride, indptr, tails,
+        weights, weight_bytes, heads, begin, end, width, adding,
+    )  # fmt: skip
+
+
+@compiled(_SUMS)
+def _sum_bfloat16(
+    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
+) -> None:  # fmt: skip
+    _sum_heads(
+        add_bfloat16, 4, 2, out, out_stride, x, x_stride, indptr, tails,
+        weights, weight_bytes, heads, begin, end, width, adding,
+    )  # fmt: skip
+
+
+@compiled(_DOTS)
+def _dots_float32(
+    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
+) -> None:  # fmt: skip
+    _dot_heads(
+        dot_float32,
+        float32(0),
+        4,
+        out,
+        y,
+        y_stride,
+        x,
+        x_stride,
+        indptr,
+        tails,
+        heads,
+        edges,
+        begin,
+        end,
+        width,
+    )
+
+
+@compiled(_DOTS)
+def _dots_float64(
+    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
+) -> None:  # fmt: skip
+    _dot_heads(
+        dot_float64,
+        float64(0),
+        8,
+        out,
+        y,
+        y_stride,
+        x,
+        x_stride,
+        indptr,
+        tails,
+        heads,
+        edges,
+        begin,
+        end,
+        width,
+    )
+
+
+@compiled(_DOTS)
+def _dots_float16(
+    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
+) -> None:  # fmt: skip
+    _dot_heads(
+        dot_float16,
+        float32(0),
+        2,
+        out,
+        y,
+        y_stride,
+        x,
+        x_stride,
+        indptr,
+        tails,
+        heads,
+        edges,
+        begin,
+        end,
+        width,
+    )
+
+
+@compiled(_DOTS)
+def _dots_bfloat16(
+    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
+) -> None:  # fmt: skip
+    _dot_heads(
+        dot_bfloat16,
+        float32(0),
+        2,
+        out,
+        y,
+        y_stride,
+        x,
+        x_stride,
+        indptr,
+        tails,
+        heads,
+        edges,
+        begin,
+        end,
+        width,
+    )
+
+
+#: For each type of x a function with the arguments of :func:`_sum_heads` from ``out`` on.
+EDGE_SUMS: Final[dict[str, Callable[..., None]]] = {
+    "float32": _sum_float32,
+    "float64": _sum_float64,
+    "float16": _sum_float16,
+    "bfloat16": _sum_bfloat16,
+}
+
+#: For each type of x and y a function with the arguments of :func:`_dot_heads` from ``out`` on.
+EDGE_DOTS: Final[dict[str, Callable[..., None]]] = {
+    "float32": _dots_float32,
+    "float64": _dots_float64,
+    "float16": _dots_float16,
+    "bfloat16": _dots_bfloat16,
+}
