@@ -26,6 +26,7 @@ _NAMES = {
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
     "PlanOptions": "dgcl.planner",
+    "EdgeOptions": "dgcl.options",
     "PartitionOptions": "dgcl.options",
     "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",

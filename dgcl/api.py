@@ -94,7 +94,10 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    return (comm or current_communicator()).expand(rows)
+    comm = comm or current_communicator()
+    if comm.edges != "head":
+        comm.require_neighbourhoods("graph_allgather")
+    return comm.expand(rows)
 
 
 def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> PendingRows:
@@ -114,7 +117,10 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    return (comm or current_communicator()).expand_async(rows)
+    comm = comm or current_communicator()
+    if comm.edges != "head":
+        comm.require_neighbourhoods("graph_allgather_async")
+    return comm.expand_async(rows)
 
 
 def collect(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from dgcl.options import PartitionOptions, ReplicaOptions, Settings, settle, warn_of_moved
+from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle, warn_of_moved
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import load_share
 from dgcl.prepare.shares import Share, prepare
@@ -26,6 +26,7 @@ from dgcl.replication.counts import machine_numbers
 from dgcl.topology import Topology, resolve_topology
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
+from dgcl.workers.strategy import EdgePlacement
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +48,7 @@ def build_comm_info(
     part: Any = None,
     partition: str | PartitionOptions = "metis",
     method: str = "auto",
+    edges: str | EdgeOptions = "head",
     plan: PlanOptions | None = None,
     replicas: ReplicaOptions | None = None,
     seed: int | None = None,
@@ -69,6 +71,8 @@ def build_comm_info(
         method: The planner, see ``dgcl plan --help``. "replicate-across-machines" copies vertices instead of
             sending rows between machines (:mod:`dgcl.replication`); "auto" does so where the hops of ``replicas`` are
             given, it is predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
+        edges: Which rank sums which edge: "head" (the default), "tail", "cover" or "auto", or
+            :class:`dgcl.EdgeOptions`. With any but "head" aggregations go through :meth:`Communicator.aggregator`.
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
         replicas: Options of replicas: :class:`dgcl.ReplicaOptions`.
         seed: For the partition and the planner; None: that of ``plan``.
@@ -101,7 +105,7 @@ def build_comm_info(
     warn_of_moved("build_comm_info", moved)
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
-    settings = _settled(plan, partition, replicas, seed, moved)
+    settings = _settled(plan, partition, replicas, edges, seed, moved)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = _several_machines(control, topology, places)
@@ -147,15 +151,39 @@ def _strategy(
     """How to lay out the exchange, as rank 0 asks for it; with what each rank can give. Collective."""
     from dgcl.frameworks.layer_work import measure_together
 
-    free = control.exchange(_free_memory(places, control.rank, device))
+    edges = None if isinstance(settings, Exception) else settings.edges
+    told = control.exchange((_free_memory(places, control.rank, device), edges))
+    _agree_on_edges([theirs for _, theirs in told])
     weighing = control.rank == 0 and method == "auto" and _in_parts(topology, control.world_size)
     row_bytes = None  # nothing needs to be measured
     if weighing and isinstance(settings, Settings) and settings.replicas.hops is not None:
         row_bytes = settings.plan.row_bytes
+    if control.rank == 0 and edges is not None and edges.placement == "auto":
+        assert isinstance(settings, Settings)
+        row_bytes = settings.plan.row_bytes
     work = measure_together(control, row_bytes, "cpu" if device is None else device.tensors.device)
     if isinstance(settings, Exception):
         return None
-    return Replication(settings.replicas.hops, settings.replicas.memory_limit, tuple(free), work)
+    if settings.edges.placement != "head":
+        placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
+        return EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
+    free = tuple(bytes_free for bytes_free, _ in told)
+    return Replication(settings.replicas.hops, settings.replicas.memory_limit, free, work)
+
+
+def _agree_on_edges(wanted: Sequence[EdgeOptions | None]) -> None:
+    """Raise, on every rank, where ranks ask for different placements of edges; those with bad options are left out.
+
+    Raises:
+        ValueError: Naming two ranks.
+    """
+    given = [(rank, options) for rank, options in enumerate(wanted) if options is not None]
+    for rank, options in given[1:]:
+        first, its = given[0]
+        if options != its:
+            raise ValueError(
+                f"edges must be the same on every rank: rank {first} asks for {its}, rank {rank} for {options}"
+            )
 
 
 def load_comm_info(
@@ -311,6 +339,7 @@ def connect_shares(
         timeout=timeout,
         device=None if device is None else device.tensors.device,
         choice=share.choice,
+        edges=share.edges,
     )
     context.communicator = comm
     context.opened.add(comm)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -18,22 +17,20 @@ from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of
 from dgcl.ranks.control import Control
-from dgcl.ranks.handle import Handle
 from dgcl.ranks.sums import all_reduce_sum
-from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.memory import MemoryReport
 from dgcl.transport.row_checks import check_rows, check_summable
+from dgcl.whole_graph_rows import WholeGraphRows
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
+    from dgcl.aggregation.aggregator import Aggregator
     from dgcl.frameworks.split import SplitGraph
 
 
-class Communicator(Handle):
+class Communicator(WholeGraphRows):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The
@@ -49,6 +46,8 @@ class Communicator(Handle):
         exchanges: The exchanges by name, "halo" among them.
         layouts, layout: Which rows each exchange takes and returns; that of "halo".
         plan, choice: The plan of "halo"; why this one, where there was a choice.
+        edges: Which rank sums an edge: "head", the owner of the vertex it leads to; "tail" or "cover"
+            (:mod:`dgcl.workers`).
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
         transport: Moves the rows (:class:`dgcl.transport.base.Transport`).
@@ -68,6 +67,7 @@ class Communicator(Handle):
         timeout: float,
         device: torch.device | None = None,
         choice: str = "",
+        edges: str = "head",
     ) -> None:
         self.rank, self.world_size = control.rank, control.world_size
         self.num_nodes, self.num_edges = sizes
@@ -79,7 +79,7 @@ class Communicator(Handle):
         self.plan, self.local, self.control, self.timeout = self.exchanges[HALO].plan, local, control, timeout
         self.transport = transport
         self.device = torch.device("cpu") if device is None else device
-        self.choice = choice
+        self.choice, self.edges = choice, edges
         self._numbers = {each.name: number for number, each in enumerate(exchanges)}
         self._programs = tuple(each.program for each in exchanges)
         self._halo = self._numbers[HALO]
@@ -164,7 +164,7 @@ class Communicator(Handle):
 
     def expand_async(self, rows: Tensor, exchange: str = HALO) -> PendingRows:
         """Start to exchange halo rows; what :func:`dgcl.graph_allgather_async` does."""
-        number = self._number_of(exchange)
+        number = self.number_of(exchange)
         self._check(rows, self._programs[number].num_owned, "num_owned")
         return PendingRows(self, rows, number)
 
@@ -182,7 +182,7 @@ class Communicator(Handle):
         Raises:
             ValueError, TypeError, CommError: As :meth:`fold`.
         """
-        number = self._number_of(exchange)
+        number = self.number_of(exchange)
         self._check(halo_rows, self._programs[number].num_halo, "num_halo")
         self._check(into, self._programs[number].num_owned, "num_owned")
         check_summable(halo_rows)
@@ -195,7 +195,7 @@ class Communicator(Handle):
             halo_rows: ``(num_halo, *F)``; they must not change until then.
             exchange: Name of the exchange.
         """
-        number = self._number_of(exchange)
+        number = self.number_of(exchange)
         self._check(halo_rows, self._programs[number].num_halo, "num_halo")
         check_summable(halo_rows)
         return PendingFold(self, halo_rows.detach(), number)
@@ -205,7 +205,8 @@ class Communicator(Handle):
         program = self._programs[exchange]
         return program.num_owned, program.num_local
 
-    def _number_of(self, exchange: str) -> int:
+    def number_of(self, exchange: str) -> int:
+        """The number of the exchange with this name, as the transport calls it."""
         number = self._numbers.get(exchange, -1)
         return number if number >= 0 else self._no_exchange(exchange)
 
@@ -224,83 +225,61 @@ class Communicator(Handle):
         self._dropout_calls += 1
         return self._dropout_calls - 1
 
-    # Getting rows in and out.
+    # Aggregating.
 
-    def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
-        """This rank's rows of a feature matrix of the whole graph.
+    def aggregator(
+        self, reduce: Literal["sum", "mean"] = "sum", *, edge_weight: Tensor | None = None
+    ) -> Aggregator:
+        """Sums over in-edges wherever they are summed, with the exchanges inside, as one differentiable operation.
+
+            >>> agg = comm.aggregator("mean")
+            >>> y = agg(x)                              # (num_owned, *F) -> (num_owned, *F); collective
 
         Args:
-            features: ``(num_nodes, *F)``, torch or numpy, any dtype, on rank 0 alone (others pass None) or on
-                every rank (then nothing is sent).
-            halo: Return the halo rows as well, exchanged here once: for an input that never changes, use
-                this instead of exchanging it again in the first layer of every step. The rows are held in
-                the communicator's memory (``num_halo`` rows more than without) as long as the tensor lives.
-                They are constants: a gradient that they got would not reach their owners.
-
-        Returns:
-            ``(num_owned, *F)``; with ``halo`` ``(num_local, *F)``, bit for bit what :meth:`expand` gives.
+            reduce: "sum" or "mean".
+            edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
+                where it requires a gradient, each edge gets its own.
 
         Raises:
-            ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
+            ValueError, TypeError: An unknown reduction, or weights of another shape or type.
         """
-        ids = self._program.owned_ids
-        rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
-        rows = rows.to(self.device)
-        self.feature_dtype = rows.dtype if rows.is_floating_point() else self.feature_dtype
-        return self.transport.expand(rows, self._halo) if halo else rows
+        from dgcl.aggregation.aggregator import Aggregator
 
-    def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
-        """This rank's rows of per-edge data, one per edge of the local graph.
+        return Aggregator(self, reduce, edge_weight)
+
+    def require_neighbourhoods(self, what: str) -> None:
+        """Raise where this rank does not have all in-edges of its vertices.
 
         Args:
-            values: ``(num_edges, *F)`` in the order of the given edges; on rank 0 alone or on every rank.
-
-        Returns:
-            ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``.
-        """
-        ids = self.local.edge_ids
-        return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
-
-    def collect(
-        self, rows: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
-    ) -> Tensor | None:
-        """Owned rows of all ranks back in global order; of a vertex with replicas, its owner's.
-
-        Args:
-            rows: ``(num_owned, *F)``.
-            dst: The rank that gets them; None for every rank.
-            file: Write them there as ``.npy`` (by rank ``dst``) instead of returning them.
-
-        Returns:
-            ``(num_nodes, *F)`` on ``dst``; None elsewhere, and when written to a file.
+            what: What needs them.
 
         Raises:
-            ValueError, TypeError: Wrong rows on some rank, or a file that cannot be written; raised on every
-                rank.
+            ValueError: With the ways out.
         """
-        problem = None
-        try:
-            self._check(rows, self.num_owned, "num_owned", any_device=True)
-            if dst is not None and not 0 <= dst < self.world_size:
-                raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst})")
-        except (TypeError, ValueError) as error:
-            problem = error
-        own = slice(self.num_core)
-        with self.control.collective("collect"):
-            agree(self.control, problem)
-            ids = self._program.owned_ids[own]
-            return collect_rows(self.control, rows[own], ids, self.num_nodes, dst, file)
+        if self.edges != "head":
+            raise ValueError(
+                f"{what} needs all in-edges of a rank's vertices, and with edges={self.edges!r} rank {self.rank} has"
+                f" the {self.local.num_edges} edges that it sums: the others' sums for its vertices come as partial"
+                " sums. Either aggregate with comm.aggregator() or a layer of dgcl.nn, or build the communicator with"
+                " edges='head'"
+            )
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:
-        """This rank's graph: "dgl" (a block), "pyg" or "csr" (torch); see :func:`dgcl.frameworks.local_graph`."""
+        """This rank's graph: "dgl" (a block), "pyg" or "csr" (torch); see :func:`dgcl.frameworks.local_graph`.
+
+        Raises:
+            ValueError: This rank does not have all in-edges of its vertices (``edges`` is not "head").
+        """
         from dgcl.frameworks import local_graph
 
+        self.require_neighbourhoods("local_graph")
         return local_graph(kind, self.local, **options)
 
     def split_graph(self, edge_weight: Tensor | None = None) -> SplitGraph:
         """This rank's edges from owned and from halo rows apart (:class:`~dgcl.frameworks.split.SplitGraph`)."""
         from dgcl.frameworks.split import SplitGraph
 
+        self.require_neighbourhoods("split_graph")
         return SplitGraph(self, edge_weight)
 
     # Looking after it.
@@ -319,7 +298,7 @@ class Communicator(Handle):
 
     def bytes_sent_by(self, exchange: str) -> dict[str, Tensor]:
         """As :attr:`bytes_sent`, by one exchange alone."""
-        counts = torch.from_numpy(self.transport.bytes_sent[self._number_of(exchange)].copy())
+        counts = torch.from_numpy(self.transport.bytes_sent[self.number_of(exchange)].copy())
         return {"expand": counts[0], "fold": counts[1]}
 
     def memory(
@@ -348,7 +327,7 @@ class Communicator(Handle):
             What a steady state holds. Models that keep results longer hold more.
         """
         calls = [
-            (width[0], self._number_of(width[1])) if isinstance(width, tuple) else (width, self._halo)
+            (width[0], self.number_of(width[1])) if isinstance(width, tuple) else (width, self._halo)
             for width in widths
         ]
         kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}

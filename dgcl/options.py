@@ -28,6 +28,25 @@ class PartitionOptions:
 
 
 @dataclass(frozen=True)
+class EdgeOptions:
+    """Which rank sums which edge of an aggregation (:mod:`dgcl.workers`).
+
+    Attributes:
+        placement: ``"head"`` (the owner of the vertex that the edge leads to; layers get complete neighbourhoods),
+            ``"tail"`` (the owner of the vertex it comes from), ``"cover"`` (whatever moves the fewest rows between each
+            pair of ranks), or ``"auto"`` (what is predicted fastest).
+        imbalance: For ``"cover"``: no rank sums more than this times the mean number of edges, or than it would with
+            ``"head"``; None: no bound.
+        per_machine: For ``"cover"``: between machines instead of ranks; within a machine edges are summed at their
+            heads.
+    """
+
+    placement: str = "head"
+    imbalance: float | None = None
+    per_machine: bool = False
+
+
+@dataclass(frozen=True)
 class ReplicaOptions:
     """Replicas of vertices across machines, instead of rows sent between them (:mod:`dgcl.replication`).
 
@@ -50,6 +69,7 @@ class Settings:
     plan: PlanOptions
     partition: PartitionOptions
     replicas: ReplicaOptions
+    edges: EdgeOptions
 
 
 MOVED: Final[Mapping[str, str]] = {
@@ -83,6 +103,7 @@ def settle(
     plan: PlanOptions | None,
     partition: str | PartitionOptions,
     replicas: ReplicaOptions | None,
+    edges: str | EdgeOptions,
     seed: int | None,
     moved: Mapping[str, Any],
 ) -> Settings:
@@ -98,6 +119,10 @@ def settle(
         raise TypeError(
             f"partition must be a method's name or a dgcl.PartitionOptions (got {type(partition).__name__})"
         )
+    if not isinstance(edges, (str, EdgeOptions)):
+        raise TypeError(
+            f"edges must be a placement's name or a dgcl.EdgeOptions (got {type(edges).__name__})"
+        )
     of_plan = {name: moved[name] for name in ("row_bytes", "time_limit") if name in moved}
     if seed is not None:
         of_plan["seed"] = seed
@@ -105,8 +130,17 @@ def settle(
     of_replicas = {name: moved[name] for name in ("hops", "memory_limit") if name in moved}
     if isinstance(partition, str):
         partition = PartitionOptions(partition)
+    if isinstance(edges, str):
+        edges = EdgeOptions(edges)
+    copies = replace(replicas or ReplicaOptions(), **of_replicas)
+    if edges.placement != "head" and copies.hops is not None:
+        raise ValueError(
+            f"edges must be 'head' with replicas, which hold complete neighbourhoods (got {edges.placement!r} and"
+            f" {copies.hops} hops)"
+        )
     return Settings(
         replace(plan or PlanOptions(), **of_plan),
         replace(partition, **of_partition),
-        replace(replicas or ReplicaOptions(), **of_replicas),
+        copies,
+        edges,
     )

@@ -279,7 +279,7 @@ ORDER = (
     ("prepare",),
     ("transport",),
     ("aggregation",),
-    ("autograd", "communicator", "frameworks", "nn", "options", "build", "api"),
+    ("autograd", "communicator", "whole_graph_rows", "frameworks", "nn", "options", "build", "api"),
     ("bench",),
     ("calibration",),
     ("cli", "__main__"),

@@ -1,8 +1,10 @@
-"""Sums over the edges that a rank has: rows in, rows out, without communication.
+"""Sums over edges wherever they are summed, with the exchanges inside, as one differentiable operation.
 
 - :mod:`~dgcl.aggregation.edges`: edges grouped by their heads, and the CPU's kernels on tensors;
 - :mod:`~dgcl.aggregation.sparse`: products with sparse matrices, for other devices;
-- :mod:`~dgcl.aggregation.block`: some edges from rows to rows, both ways round.
+- :mod:`~dgcl.aggregation.block`: some edges from rows to rows, both ways round;
+- :mod:`~dgcl.aggregation.operation`: the blocks of a rank's edges, joined with both exchanges;
+- :mod:`~dgcl.aggregation.aggregator`: what users hold.
 
-Imports ``kernels``.
+Imports ``kernels``, ``relation``, ``program`` and ``transport``.
 """

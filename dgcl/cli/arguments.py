@@ -11,6 +11,9 @@ from dgcl.cli.errors import CliError
 
 T = TypeVar("T")
 
+#: Placements of edges (:mod:`dgcl.workers`), as ``--edges`` takes them.
+PLACEMENTS = ("auto", "head", "tail", "cover")
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with one line per mistake, no abbreviations, and ``args.prog`` naming the command."""

@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import Parser
+from dgcl.cli.arguments import PLACEMENTS, Parser
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_table, seconds, step
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dgcl.planner import PlanOptions
     from dgcl.workers.plans import AggregationPlan
 
-CHOICES = ("auto", "head", "tail", "cover")
 #: Options of the plan of one exchange, which say nothing of two.
 _OF_ONE_EXCHANGE = ("compare", "explain", "plot", "relation_out", "place", "hops")
 
@@ -26,7 +25,7 @@ def add_edges(parser: Parser) -> None:
     """Declare the options."""
     parser.add_argument(
         "--edges",
-        choices=CHOICES,
+        choices=PLACEMENTS,
         help="who sums an edge u->v of an aggregation: the owner of v (head), of u (tail), whichever moves fewer rows"
         " (cover), or what is predicted fastest (auto); plans both exchanges, of rows and of partial sums",
     )

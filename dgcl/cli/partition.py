@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.cli.arguments import at_least
+from dgcl.cli.arguments import PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
@@ -60,6 +60,12 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument(
         "--planner", metavar="M", help="for the plan in DIR/: see dgcl plan --method (default: auto)"
+    )
+    parser.add_argument(
+        "--edges",
+        choices=PLACEMENTS,
+        help="for DIR/: which rank sums an edge u->v of an aggregation: the owner of v (head, the default), of u"
+        " (tail), whichever moves fewer rows (cover), or what is predicted fastest (auto)",
     )
     add_replication(parser)
     parser.runs(partition)
@@ -128,13 +134,15 @@ def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
     from dgcl.replication import METHOD
 
     if not to_folder:
-        for name in ("planner", "hops"):
+        for name in ("planner", "hops", "edges"):
             if getattr(args, name) is not None:
                 raise CliError(f"--{name} goes with --out DIR/, where a plan is made")
     planner = args.planner or "auto"
     check_method(args, "--planner", planner)
     if planner != METHOD:  # which is not one of the planner's
         get_planner(planner)
+    if args.hops is not None and args.edges not in (None, "head"):
+        raise CliError("--edges must be head with --hops: replicas hold complete neighbourhoods")
     if args.hops is not None and not args.topology:
         raise CliError("--hops needs --topology: it says which ranks share a machine")
 
@@ -162,14 +170,16 @@ def _write_parts(
     from dgcl.planner import PlanOptions
     from dgcl.prepare.part_files import save_shares
     from dgcl.topology import resolve_topology
+    from dgcl.workers.strategy import EdgePlacement
 
     planner = args.planner or "auto"
     machine = topology if topology is not None else resolve_topology(f"uniform{args.parts}")
     wanted, source = wanted_copies(args, planner, machine)
+    strategy = wanted if args.edges in (None, "head") else EdgePlacement(args.edges)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
     with step("planning"):
         shares = prepare(
-            graph, args.parts, machine, part=part, method=planner, options=options, strategy=wanted
+            graph, args.parts, machine, part=part, method=planner, options=options, strategy=strategy
         )
     try:
         save_shares(args.out, shares)

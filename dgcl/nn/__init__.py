@@ -11,6 +11,7 @@ May import everything of ``dgcl`` but the command line, benchmarks and calibrati
 from __future__ import annotations
 
 from dgcl.nn.batch_norm import BatchNorm
+from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
@@ -21,6 +22,9 @@ from dgcl.nn.vertex_dropout import Dropout, dropout
 __all__ = [
     "BatchNorm",
     "Dropout",
+    "GCNConv",
+    "GINConv",
+    "SAGEConv",
     "accuracy",
     "bce_with_logits",
     "broadcast_parameters",

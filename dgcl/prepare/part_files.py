@@ -191,6 +191,7 @@ def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.n
         "world_size": share.program.world_size,
         "sizes": list(share.sizes),
         "choice": share.choice,
+        "edges": share.edges,
         "numbers": numbers,
         "arrays": about,
     }
@@ -265,8 +266,11 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
     rows = local.indices
     if len(rows) and (rows.min() < 0 or rows.max() >= local.num_local or local.indptr[-1] != len(rows)):
         raise ValueError("its edges name rows that are not there")
+    if local.num_heads != local.num_owned + len(local.partial_ids):
+        raise ValueError("its edges lead to rows that are not there")
     num_nodes, num_edges = header["sizes"]
-    return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), str(header.get("choice", "")))
+    choice, edges = str(header.get("choice", "")), str(header.get("edges", "head"))
+    return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), choice, edges)
 
 
 def _plan(path: Path, sign: str, program: Program) -> Plan:

@@ -24,13 +24,14 @@ from dgcl.planner.plan import Plan
 from dgcl.prepare.cache import cache_key
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.program import Program, compile_programs
-from dgcl.program.exchange import HALO, Exchange
-from dgcl.program.strategy import Arrangement, Problem, Strategy
+from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.program.strategy import Arrangement, PartialSums, Problem, Strategy
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.machines import host_of_ranks
 from dgcl.relation.local_graph import LocalGraph, build_local_graphs
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
+from dgcl.workers.local_graphs import build_worker_graphs
 
 _log = logging.getLogger("dgcl")
 
@@ -44,12 +45,14 @@ class Share:
         local: Its edges and degrees.
         sizes: (vertices, edges) of the whole graph.
         choice: Why this plan, where there was a choice; for people.
+        edges: The placement of edges (:mod:`dgcl.workers`); "head": each rank has all in-edges of its vertices.
     """
 
     exchanges: tuple[Exchange, ...]
     local: LocalGraph
     sizes: tuple[int, int]
     choice: str = ""
+    edges: str = "head"
 
     @property
     def program(self) -> Program:
@@ -121,12 +124,14 @@ def prepare(
         made = strategy.arrange(problem)
         steps.done("relation and plan")
     assert owners is not None
-    programs = compile_programs(made.plan, made.classes)
-    verify_programs(programs, made.plan, made.demand)
+    exchanges = _compiled(HALO, made)
+    if made.partial is not None:
+        partial = _compiled(PARTIAL, made.partial)
+        exchanges = [(*of_rank, *more) for of_rank, more in zip(exchanges, partial, strict=True)]
     steps.done("programs and proof")
     if plans.store(owners):
         steps.done("storing")
-    shares = _share_out(checked, made, programs)
+    shares = _share_out(checked, made, exchanges)
     steps.done("local graphs")
     plan = made.plan
     _log.info(
@@ -145,11 +150,29 @@ def prepare(
     return shares
 
 
-def _share_out(graph: Graph, made: Arrangement, programs: list[Program]) -> list[Share]:
+def _compiled(name: str, made: Arrangement | PartialSums) -> list[tuple[Exchange, ...]]:
+    """An exchange of every rank, its programs proved."""
+    programs = compile_programs(made.plan, made.classes)
+    verify_programs(programs, made.plan, made.demand)
+    return [(Exchange(name, made.plan, program),) for program in programs]
+
+
+def _share_out(graph: Graph, made: Arrangement, exchanges: list[tuple[Exchange, ...]]) -> list[Share]:
     """Every rank's share, with the ids of vertices."""
     sizes = (graph.num_nodes, graph.num_edges)
-    locals_ = build_local_graphs(made.graph, [(program.owned_ids, program.halo_ids) for program in programs])
-    pairs = zip(programs, locals_, strict=True)
+    halo = [of_rank[0].program for of_rank in exchanges]
+    if made.partial is not None:
+        rows = [
+            (each.owned_ids, each.halo_ids, more.program.halo_ids)
+            for each, (_, more) in zip(halo, exchanges, strict=True)
+        ]
+        locals_ = build_worker_graphs(made.graph, made.partial.worker, rows)
+        return [
+            Share(of_rank, local, sizes, made.why, made.partial.edges)
+            for of_rank, local in zip(exchanges, locals_, strict=True)
+        ]
+    locals_ = build_local_graphs(made.graph, [(program.owned_ids, program.halo_ids) for program in halo])
+    pairs = zip(halo, locals_, strict=True)
     if made.named is not None:
         pairs = (made.named(program, local) for program, local in pairs)  # type: ignore[assignment]
     return [Share((Exchange(HALO, made.plan, program),), local, sizes, made.why) for program, local in pairs]

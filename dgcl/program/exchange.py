@@ -11,6 +11,10 @@ from dgcl.program.model import Program
 #: The exchange that :func:`dgcl.graph_allgather` uses; every communicator has it.
 HALO = "halo"
 
+#: The exchange of partial sums, where edges are not all summed by the owners of their heads: a rank's halo rows of it
+#: are the vertices of others for which it has a part of the sum.
+PARTIAL = "partial"
+
 
 @dataclass(frozen=True, eq=False)
 class Exchange:

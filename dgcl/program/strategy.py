@@ -27,16 +27,36 @@ from dgcl.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
+class PartialSums:
+    """The second exchange of an arrangement in which edges are not all summed by the owners of their heads.
+
+    Attributes:
+        edges: The placement's name.
+        worker: ``(E,)`` int32 the rank that sums each edge, in the order of ``graph.indices``.
+        demand: Vertices by the ranks that contribute partial sums to them.
+        classes: The same, grouped.
+        plan: For ``classes.relation``; partial sums travel its trees backwards.
+    """
+
+    edges: str
+    worker: NDArray[np.int32]
+    demand: Demand
+    classes: ItemClasses
+    plan: Plan
+
+
+@dataclass(frozen=True, eq=False)
 class Arrangement:
     """What is exchanged, and how.
 
     Attributes:
-        graph: N items as vertices; each owner sums the in-edges of its items.
+        graph: N items as vertices.
         demand: Who owns, and who wants, each item.
         classes: The same, grouped.
         plan: For ``classes.relation``.
         why: Why this and nothing else, for people; "" where there was no choice.
         named: Turns a rank's program and local graph into those with ids of vertices; None: items are vertices.
+        partial: Who sums which edge, and how partial sums travel; None: each owner sums the in-edges of its items.
     """
 
     graph: Graph
@@ -45,6 +65,7 @@ class Arrangement:
     plan: Plan
     why: str = ""
     named: Callable[[Program, LocalGraph], tuple[Program, LocalGraph]] | None = None
+    partial: PartialSums | None = None
 
 
 class PlanSource(Protocol):

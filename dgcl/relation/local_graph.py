@@ -11,7 +11,7 @@ for a degree means the degree in the whole graph, so the degrees of the whole gr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,10 @@ class LocalGraph:
         num_replicas: how many owned rows, the last ones, are replicas of vertices that a rank of another machine
             owns (:mod:`dgcl.replication`); those K hops away have none of their in-edges here. ``owned_ids``
             ascends within the core rows and within the replicas.
+        partial_ids: (m,) int64, vertices of other ranks for which this one sums some in-edges (:mod:`dgcl.workers`), in
+            the order in which the plan takes partial sums. They follow the owned vertices in ``indptr``, which then has
+            n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
+        partial_in_degrees: (m,) int64, in-degree in the whole graph of each of them.
     """
 
     owned_ids: NDArray[np.int64]
@@ -58,6 +62,8 @@ class LocalGraph:
     out_degrees: NDArray[np.int64]
     num_nodes_global: int
     num_replicas: int = 0
+    partial_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    partial_in_degrees: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def num_owned(self) -> int:
@@ -81,8 +87,13 @@ class LocalGraph:
 
     @property
     def num_edges(self) -> int:
-        """Edges whose head this rank owns."""
+        """Edges that this rank sums: those whose head it owns, where no partial sums travel."""
         return len(self.indices)
+
+    @property
+    def num_heads(self) -> int:
+        """Rows that this rank's edges add to: owned vertices, then those of ``partial_ids``."""
+        return len(self.indptr) - 1
 
     @cached_property
     def local_ids(self) -> NDArray[np.int64]:
@@ -98,8 +109,8 @@ class LocalGraph:
 
     @cached_property
     def heads(self) -> NDArray[np.int32]:
-        """(E,) int32: the local id in [0, n) of each edge's head; with ``indices``, the edges as pairs."""
-        return np.repeat(np.arange(self.num_owned, dtype=np.int32), np.diff(self.indptr))
+        """(E,) int32: the row in [0, num_heads) of each edge's head; with ``indices``, the edges as pairs."""
+        return np.repeat(np.arange(self.num_heads, dtype=np.int32), np.diff(self.indptr))
 
 
 def local_graph_bytes(num_owned: Any, num_halo: Any, num_edges: Any, edge_order: bool) -> Any:

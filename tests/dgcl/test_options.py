@@ -26,7 +26,7 @@ EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
     ],
 )
 def test_a_keyword_that_moved_works_and_warns(keyword: str, value: Any, group: str, field: str) -> None:
-    settings = settle(None, "random", None, None, {keyword: value})
+    settings = settle(None, "random", None, "head", None, {keyword: value})
     assert getattr(getattr(settings, group), field) == value
     assert settings.partition.method == "random"
     dgcl.init()
@@ -57,8 +57,8 @@ def test_groups_set_what_keywords_cannot() -> None:
 
 def test_a_seed_of_its_own_goes_before_that_of_the_plan() -> None:
     plan = PlanOptions(seed=3, gap=0.5)
-    assert settle(plan, "metis", None, None, {}).plan == plan
-    assert settle(plan, "metis", None, 7, {}).plan == PlanOptions(seed=7, gap=0.5)
+    assert settle(plan, "metis", None, "head", None, {}).plan == plan
+    assert settle(plan, "metis", None, "head", 7, {}).plan == PlanOptions(seed=7, gap=0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,241 @@
+"""``comm.aggregator()``: owned rows to sums over in-edges, differentiable, for any placement of edges.
+
+>>> agg = comm.aggregator("mean")
+>>> y = agg(x)                                 # (num_owned, *F) -> (num_owned, *F); the exchanges are inside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.aggregation.block import Block
+from dgcl.aggregation.operation import Operation
+from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.relation.local_graph import LocalGraph
+from dgcl.transport.base import Transport
+from dgcl.transport.row_checks import check_rows
+
+__all__ = ["Aggregator", "Constant", "Reduce"]
+
+Reduce = Literal["sum", "mean"]
+
+
+class Aggregating(Protocol):
+    """What an aggregator needs of a communicator.
+
+    Attributes:
+        rank: This rank.
+        local: The edges that it sums.
+        transport: Moves its rows.
+        device: Where they are.
+        exchanges: By name.
+    """
+
+    rank: int
+    local: LocalGraph
+    transport: Transport
+    device: torch.device
+    exchanges: Mapping[str, Exchange]
+
+    def number_of(self, exchange: str) -> int:
+        """The number of an exchange, as the transport calls it."""
+
+
+class Aggregator:
+    """The sums, means or weighted sums over all in-edges of each owned vertex; made by :meth:`Communicator.aggregator`.
+
+    Sums without learned weights are differentiable as often as needed; with learned ones once.
+
+    Attributes:
+        comm: The communicator, kept alive by this object and by the graphs of autograd that it is in.
+        reduce: "sum" or "mean".
+        operation: What it carries out; with learned weights, without them.
+    """
+
+    def __init__(
+        self,
+        comm: Aggregating,
+        reduce: Reduce = "sum",
+        edge_weight: Tensor | None = None,
+        *,
+        operation: Operation | None = None,
+    ) -> None:
+        if reduce not in ("sum", "mean"):
+            raise ValueError(f"reduce must be 'sum' or 'mean' (got {reduce!r})")
+        local = comm.local
+        if edge_weight is not None and edge_weight.shape != (local.num_edges,):
+            raise ValueError(
+                f"edge_weight must have shape ({local.num_edges},), one for each edge that this rank sums, as"
+                f" comm.dispatch_edges gives them (got {tuple(edge_weight.shape)})"
+            )
+        if edge_weight is not None and not edge_weight.is_floating_point():
+            raise TypeError(f"edge_weight must be floating point (got {edge_weight.dtype})")
+        self.comm, self.reduce = comm, reduce
+        self._learned = edge_weight if edge_weight is not None and edge_weight.requires_grad else None
+        self.operation = _shared(comm, reduce) if operation is None else operation
+        if edge_weight is not None and not edge_weight.requires_grad:
+            self.operation = self.operation.weighted(_times(edge_weight, _scale_of(comm, reduce)))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Aggregate. Collective: every rank calls it with the same trailing shape and dtype.
+
+        Args:
+            x: ``(num_owned, *F)``, floating point or complex, any strides.
+
+        Returns:
+            ``(num_owned, *F)`` of the same type; zeros where a vertex has no in-edge. In a fixed order of summation;
+            16-bit floats are summed in float32 and rounded once on each rank and once per hop.
+
+        Raises:
+            ValueError, TypeError: Wrong shape, device or dtype.
+            CommError: A peer is lost, late, or makes another call.
+        """
+        check_rows(x, self.comm.local.num_owned, "num_owned", self.comm.rank, self.comm.device)
+        if not (x.is_floating_point() or x.is_complex()):
+            raise TypeError(f"x must be floating point or complex, to be summed with weights (got {x.dtype})")
+        return self._apply(x)
+
+    @torch.compiler.disable
+    def _apply(self, x: Tensor) -> Tensor:
+        real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+        rows = real.reshape(len(real), -1) if real.dim() != 2 else real
+        if self._learned is None:
+            out: Tensor = _Aggregate.apply(rows, self.operation, self.comm)
+        else:
+            weight = _times(self._learned, _scale_of(self.comm, self.reduce))
+            out = _WeightedAggregate.apply(rows, weight, self.operation, self.comm)
+        out = out.reshape(real.shape)
+        return torch.view_as_complex(out) if x.is_complex() else out
+
+    def constant(self, x: Tensor) -> Constant:
+        """Rows that never change, for :mod:`dgcl.nn`'s convolutions instead of x: aggregated once, then kept.
+
+        Args:
+            x: ``(num_owned, *F)``, without gradient.
+
+        Raises:
+            ValueError: x requires a gradient.
+        """
+        return Constant(x)
+
+
+class Constant:
+    """Rows that never change, and their aggregates, each made on first use and kept.
+
+    Attributes:
+        rows: ``(num_owned, *F)``.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        if rows.requires_grad:
+            raise ValueError(
+                "x must not require a gradient to be constant: its aggregate is kept; pass x itself to the layer"
+            )
+        self.rows = rows
+        self._aggregates: WeakKeyDictionary[Operation, Tensor] = WeakKeyDictionary()
+
+    def aggregated(self, operation: Operation, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``aggregate``, which carries out ``operation``, makes of the rows. Collective the first time."""
+        if operation not in self._aggregates:
+            with torch.no_grad():
+                self._aggregates[operation] = aggregate(self.rows)
+        return self._aggregates[operation]
+
+
+def _times(weight: Tensor, scale: Tensor | None) -> Tensor:
+    return weight if scale is None else weight * scale.to(weight.dtype)
+
+
+#: Of each communicator the operations that its aggregators share, by reduction.
+_operations: WeakKeyDictionary[Any, dict[str, Operation]] = WeakKeyDictionary()
+
+
+def _shared(comm: Aggregating, reduce: str) -> Operation:
+    """The operation of a reduction without weights, made once for each communicator."""
+    made = _operations.setdefault(comm, {})
+    if "sum" not in made:
+        made["sum"] = _build_operation(comm)
+    if reduce not in made:
+        scale = _scale_of(comm, reduce)
+        assert scale is not None
+        made[reduce] = made["sum"].weighted(scale)
+    return made[reduce]
+
+
+def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
+    """``(E,)`` what a reduction multiplies each edge's row with: for a mean 1 over the in-degree of its head.
+
+    So partial sums are parts of the mean, and no 16-bit sum overflows. None: ones.
+    """
+    if reduce == "sum":
+        return None
+    local = comm.local
+    degrees = np.concatenate([local.in_degrees[: local.num_owned], local.partial_in_degrees])
+    return torch.from_numpy(1 / np.maximum(degrees, 1)[local.heads]).to(comm.device)
+
+
+def _build_operation(comm: Aggregating) -> Operation:
+    local, n = comm.local, comm.local.num_owned
+    heads, tails = local.heads, local.indices
+    to_partial, from_halo = heads >= n, tails >= n
+    num_partial, num_halo = len(local.partial_ids), local.num_halo
+    blocks, edges = [], []
+    for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
+        ids = np.flatnonzero((to_partial == partial) & (from_halo == halo))
+        block = Block(
+            heads[ids] - n * partial,
+            tails[ids] - n * halo,
+            num_partial if partial else n,
+            num_halo if halo else n,
+            device=comm.device,
+        )
+        blocks.append(block)
+        edges.append(torch.from_numpy(ids).to(comm.device))
+    numbers = [_number_of(comm, name) for name in (HALO, PARTIAL)]
+    return Operation(tuple(blocks), tuple(edges), *numbers)  # type: ignore[arg-type]
+
+
+def _number_of(comm: Aggregating, name: str) -> int | None:
+    """The number of an exchange; None where no rank sends a row in it."""
+    if name not in comm.exchanges or not comm.exchanges[name].relation.deliveries:
+        return None
+    return comm.number_of(name)
+
+
+class _Aggregate(torch.autograd.Function):
+    """Linear in x; its backward is the same for the adjoint. Keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, operation: Operation, comm: Aggregating) -> Tensor:
+        ctx.operation, ctx.comm = operation, comm
+        return operation.run(x, comm.transport)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return _Aggregate.apply(grad, ctx.operation.transposed, ctx.comm), None, None
+
+
+class _WeightedAggregate(torch.autograd.Function):
+    """Linear in x and in the weights of the edges; keeps both and the halo rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, operation: Operation, comm: Aggregating) -> Tensor:
+        out, halo = operation.weighted(weight).run(x, comm.transport)
+        ctx.operation, ctx.comm = operation, comm
+        ctx.save_for_backward(x, halo, weight)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        operation: Operation = ctx.operation
+        x, halo, weight = ctx.saved_tensors
+        grad_x, grad_partial = operation.weighted(weight).transposed.run(grad, ctx.comm.transport)
+        grad_weight = operation.dots(grad, grad_partial, x, halo).to(weight.dtype)
+        return grad_x, grad_weight, None, None

@@ -1,0 +1,119 @@
+"""One aggregation as a linear operation on rows: expand, sum, fold; its adjoint has the same form.
+
+A rank's edges are in four blocks, by what they read and what they add to::
+
+    own       owned rows -> owned rows
+    outgoing  owned rows -> partial sums of other ranks' rows
+    incoming  halo rows  -> owned rows
+    through   halo rows  -> partial sums
+
+    halo    = x expanded                              partial = outgoing.x + through.halo
+    y       = own.x + incoming.halo + (partial of all ranks folded)
+
+In the adjoint blocks are transposed, ``incoming`` and ``outgoing`` change places, gradients of y are expanded by the
+exchange that folded partial sums, and those of halo rows folded by the one that expanded. So a backward, and the
+backward of a backward, is the same code.
+
+One call is under way at a time: ``outgoing`` is summed while rows are expanded, ``incoming`` while partial sums are
+folded; ``own`` where there is less else to do. At an owned row the edges from owned rows are added first, then those
+from halo rows, then what others fold, in a fixed order: the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from dgcl.aggregation.block import Block
+from dgcl.aggregation.sparse import sum_dtype
+from dgcl.transport.base import Transport
+
+__all__ = ["Operation"]
+
+#: Of each block the weights of its edges, ``(E_b,)``; or None: ones.
+Weights = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """A rank's part of an aggregation; every call is collective.
+
+    Attributes:
+        blocks: ``own``, ``outgoing``, ``incoming``, ``through``.
+        edges: Which of the rank's edges are in each block, ``(E_b,)`` int64 each.
+        expand, fold: Numbers of the exchanges; None: no rank sends a row.
+        weights: Constant ones of each block's edges.
+    """
+
+    blocks: tuple[Block, Block, Block, Block]
+    edges: tuple[Tensor, Tensor, Tensor, Tensor]
+    expand: int | None
+    fold: int | None
+    weights: Weights = (None, None, None, None)
+
+    @cached_property
+    def transposed(self) -> Operation:
+        """The adjoint."""
+        own, outgoing, incoming, through = (block.transposed for block in self.blocks)
+        adjoint = Operation(
+            (own, incoming, outgoing, through),
+            _turned(self.edges),
+            self.fold,
+            self.expand,
+            _turned(self.weights),
+        )
+        adjoint.__dict__["transposed"] = self
+        return adjoint
+
+    def weighted(self, weight: Tensor) -> Operation:
+        """The same with weights ``(E,)`` of the rank's edges."""
+        own, outgoing, incoming, through = (weight.index_select(0, ids) for ids in self.edges)
+        return replace(self, weights=(own, outgoing, incoming, through))
+
+    def run(self, x: Tensor, transport: Transport) -> tuple[Tensor, Tensor]:
+        """Aggregate.
+
+        Args:
+            x: ``(num_tails of own, width)``, dense floating point.
+            transport: Carries out the exchanges.
+
+        Returns:
+            ``(num_heads of own, width)`` of x's type, and the halo rows that were summed.
+        """
+        (own, outgoing, incoming, through), weights = self.blocks, self.weights
+        early = self.fold is None or incoming.num_edges >= outgoing.num_edges
+        started = None if self.expand is None else transport.begin_expand(x, self.expand)
+        wide = sum_dtype(x.dtype)
+        out = x.new_zeros(own.num_heads, x.shape[1], dtype=wide)
+        partial = x.new_zeros(outgoing.num_heads, x.shape[1], dtype=wide)
+        outgoing.add(x, partial, weights[1])
+        if early:
+            own.add(x, out, weights[0])
+        halo = x[:0] if started is None else started.wait()
+        through.add(halo, partial, weights[3])
+        folding = None if self.fold is None else transport.begin_fold(partial.to(x.dtype), self.fold)
+        if not early:
+            own.add(x, out, weights[0])
+        incoming.add(halo, out, weights[2])
+        out = out.to(x.dtype)
+        if folding is not None:
+            folding.wait(out)
+        return out, halo
+
+    def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Tensor) -> Tensor:
+        """``(E,)``: for each of the rank's edges the product of the row that it adds to and the row that it reads."""
+        out = x.new_empty(sum(map(len, self.edges)), dtype=sum_dtype(x.dtype))
+        ends = ((y, x), (y_partial, x), (y, halo), (y_partial, halo))
+        for block, ids, (heads, tails) in zip(self.blocks, self.edges, ends, strict=True):
+            if len(ids):
+                out[ids] = block.dots(heads, tails).to(out.dtype)
+        return out
+
+
+def _turned(of_blocks: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """What blocks have, for those of the adjoint: ``outgoing`` and ``incoming`` change places."""
+    own, outgoing, incoming, through = of_blocks
+    return own, incoming, outgoing, through

@@ -1,0 +1,227 @@
+"""Convolutions on a communicator, with PyG's parameters and names: the exchange is inside, wherever edges are summed.
+
+    >>> conv = dgcl.nn.GCNConv(128, 64)
+    >>> y = conv(x)                                  # (num_owned, 128) -> (num_owned, 64), of PyG's GCNConv
+
+A checkpoint of PyG's layer of the same name loads. With ``order="auto"`` rows are aggregated on the narrower side of
+the product. Instead of x a layer takes ``comm.aggregator().constant(x)``: rows that never change are aggregated once,
+and from then on neither the forward nor the backward of the layer sends or sums a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Linear, Module, Parameter
+
+import dgcl
+from dgcl.aggregation.aggregator import Aggregator, Constant
+from dgcl.program.exchange import PARTIAL
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["GCNConv", "GINConv", "Order", "SAGEConv"]
+
+Order = Literal["auto", "aggregate", "multiply"]
+"""What comes first: the aggregation, the product, or ("auto") what makes the aggregated rows narrower."""
+
+
+class GCNConv(Module):
+    """Graph convolution with symmetric normalisation: PyG's ``GCNConv`` (Kipf and Welling, 2017).
+
+    Parameters ``lin.weight`` (out_channels, in_channels) and ``bias`` (out_channels,).
+
+    Args:
+        in_channels, out_channels: Widths of rows.
+        add_self_loops: Every vertex has one self loop, in place of those that the graph has.
+        normalize: Divide by the square roots of the in-degrees of both ends; False: a plain sum, no loops added.
+        bias: Add a bias after the aggregation.
+        order: What comes first.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        add_self_loops: bool = True,
+        normalize: bool = True,
+        bias: bool = True,
+        order: Order = "auto",
+    ) -> None:
+        super().__init__()
+        self.add_self_loops, self.normalize = add_self_loops, normalize
+        self.multiply_first = _multiply_first(order, in_channels, out_channels)
+        self.lin = Linear(in_channels, out_channels, bias=False)
+        self.bias = Parameter(torch.zeros(out_channels)) if bias else None
+        torch.nn.init.xavier_uniform_(self.lin.weight)
+
+    def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
+        """``(num_owned, in_channels)`` to ``(num_owned, out_channels)``; collective.
+
+        Args:
+            x: Owned rows, or what ``aggregator.constant(rows)`` made of them.
+            comm: The communicator; None for this thread's current one.
+        """
+        comm = comm if comm is not None else dgcl.current_communicator()
+        aggregate = _Normalised(comm, self.add_self_loops) if self.normalize else _Plain(Aggregator(comm))
+        out = _aggregate_and_multiply(aggregate, x, self.lin.weight, self.multiply_first)
+        return out if self.bias is None else out + self.bias
+
+
+class SAGEConv(Module):
+    """The mean of the neighbours and the vertex itself, each with a product: PyG's ``SAGEConv`` (Hamilton, 2017).
+
+    Parameters ``lin_l.weight``, ``lin_l.bias`` for neighbours and ``lin_r.weight`` for the vertex.
+
+    Args:
+        in_channels, out_channels: Widths of rows.
+        aggr: "mean" or "sum".
+        root_weight: Add the vertex's own row.
+        bias: Add a bias.
+        order: What comes first.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        aggr: Literal["mean", "sum"] = "mean",
+        *,
+        root_weight: bool = True,
+        bias: bool = True,
+        order: Order = "auto",
+    ) -> None:
+        super().__init__()
+        if aggr not in ("mean", "sum"):
+            raise ValueError(f"aggr must be 'mean' or 'sum' (got {aggr!r})")
+        self.aggr: Literal["mean", "sum"] = aggr
+        self.multiply_first = _multiply_first(order, in_channels, out_channels)
+        self.lin_l = Linear(in_channels, out_channels, bias=bias)
+        self.lin_r = Linear(in_channels, out_channels, bias=False) if root_weight else None
+
+    def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
+        """``(num_owned, in_channels)`` to ``(num_owned, out_channels)``; as :meth:`GCNConv.forward`."""
+        comm = comm if comm is not None else dgcl.current_communicator()
+        aggregate = _Plain(Aggregator(comm, self.aggr))
+        out = _aggregate_and_multiply(aggregate, x, self.lin_l.weight, self.multiply_first)
+        if self.lin_l.bias is not None:
+            out = out + self.lin_l.bias
+        if self.lin_r is not None:
+            out = out + self.lin_r(x.rows if isinstance(x, Constant) else x)
+        return out
+
+
+class GINConv(Module):
+    """A network of the sum of the neighbours and the vertex: PyG's ``GINConv`` (Xu et al., 2019).
+
+    Parameters of ``nn``, and ``eps`` (1,), a buffer where it is not trained.
+
+    Args:
+        nn: Takes rows to rows, each for itself.
+        eps: The vertex's own row counts ``1 + eps`` times.
+        train_eps: Learn it.
+    """
+
+    eps: Tensor
+
+    def __init__(self, nn: Module, eps: float = 0.0, train_eps: bool = False) -> None:
+        super().__init__()
+        self.nn = nn
+        value = torch.full((1,), float(eps))
+        if train_eps:
+            self.eps = Parameter(value)
+        else:
+            self.register_buffer("eps", value)
+
+    def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
+        """``(num_owned, *F)`` to what ``nn`` makes of such rows; as :meth:`GCNConv.forward`."""
+        comm = comm if comm is not None else dgcl.current_communicator()
+        total = _aggregated(_Plain(Aggregator(comm)), x)
+        rows = x.rows if isinstance(x, Constant) else x
+        out: Tensor = self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Plain:
+    """An aggregation as layers take it: a function of rows, and the operation that it carries out."""
+
+    aggregator: Aggregator
+
+    @property
+    def operation(self) -> Any:
+        return self.aggregator.operation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.aggregator(x)
+
+
+class _Normalised:
+    """Sums with 1 / sqrt(in-degree of tail * in-degree of head) as weights, with one self loop for each vertex."""
+
+    def __init__(self, comm: Communicator, add_self_loops: bool) -> None:
+        made = _normalisations.setdefault(comm, {})
+        if add_self_loops not in made:
+            made[add_self_loops] = _normalise(comm, add_self_loops)
+        self.operation, self._loops = made[add_self_loops]
+        self._aggregator = Aggregator(comm, operation=self.operation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        total = self._aggregator(x)
+        return total if self._loops is None else torch.addcmul(total, x, self._loops.to(x.dtype))
+
+
+_normalisations: WeakKeyDictionary[Any, dict[bool, Any]] = WeakKeyDictionary()
+
+
+def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | None]:
+    """The weighted operation, and what rows themselves count, ``(num_owned, 1)``. Collective.
+
+    A vertex with k self loops has one instead of them: its own row counts 1 - k times more.
+    """
+    local, n = comm.local, comm.num_owned
+    heads, tails = local.heads, local.indices
+    degrees = local.in_degrees[:n].astype(np.float64)
+    more: NDArray[np.float64] = np.zeros(n)
+    if add_self_loops:
+        loops = (heads == tails) & (heads < n) & (tails < n)
+        more = 1.0 - np.bincount(heads[loops], minlength=n).astype(np.float64)
+        degrees = degrees + more
+    scale = np.divide(1, np.sqrt(degrees), out=np.zeros(n), where=degrees > 0)
+    mine = torch.from_numpy(scale)[:, None].to(comm.device)
+    at_tails = comm.expand(mine)[:, 0].cpu().numpy()
+    at_heads = at_tails[:n]
+    if PARTIAL in comm.exchanges:
+        at_heads = comm.expand(mine, PARTIAL)[:, 0].cpu().numpy()
+    weight = torch.from_numpy(at_heads[heads] * at_tails[tails]).to(comm.device)
+    own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
+    return Aggregator(comm, edge_weight=weight).operation, own
+
+
+def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
+    if order not in ("auto", "aggregate", "multiply"):
+        raise ValueError(f"order must be 'auto', 'aggregate' or 'multiply' (got {order!r})")
+    return order == "multiply" or (order == "auto" and out_channels < in_channels)
+
+
+def _aggregated(aggregate: _Plain | _Normalised, x: Tensor | Constant) -> Tensor:
+    call: Callable[[Tensor], Tensor] = aggregate
+    return x.aggregated(aggregate.operation, call) if isinstance(x, Constant) else call(x)
+
+
+def _aggregate_and_multiply(
+    aggregate: _Plain | _Normalised, x: Tensor | Constant, weight: Tensor, multiply_first: bool
+) -> Tensor:
+    """``A x W^T``, in the order that is asked for; aggregates of constant rows are kept, so they come first."""
+    if isinstance(x, Constant) or not multiply_first:
+        return torch.nn.functional.linear(_aggregated(aggregate, x), weight)
+    return aggregate(torch.nn.functional.linear(x, weight))

@@ -1,0 +1,137 @@
+"""The strategy that places edges: plans both exchanges for one placement, or for all and takes the fastest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dgcl.planner.fold import NoWayBackError, reverse_plan
+from dgcl.planner.methods import make_plan
+from dgcl.planner.plan import Plan
+from dgcl.planner.reading.render import seconds
+from dgcl.program.strategy import Arrangement, PartialSums, Problem
+from dgcl.relation.classes import ItemClasses
+from dgcl.topology import Topology
+from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
+from dgcl.workers.plans import AggregationPlan, fastest
+
+__all__ = ["EdgePlacement"]
+
+_log = logging.getLogger("dgcl")
+
+
+@dataclass(frozen=True)
+class EdgePlacement:
+    """Sums edges where ``edges`` says; a :class:`~dgcl.program.strategy.Strategy`.
+
+    Attributes:
+        edges: "head", "tail", "cover"; or "auto": what is predicted fastest, both exchanges and the sums of the rank
+            that has most edges (of those whose partial sums have a way back over the links).
+        imbalance: For "cover": no rank sums more than this times the mean number of edges, as far as sums at the head
+            allow; None: no bound.
+        per_machine: For "cover": covers of pairs of machines instead of pairs of ranks; within a machine edges are
+            summed at their heads.
+        edge_seconds: What an edge takes that is summed, for "auto".
+    """
+
+    edges: str = "head"
+    imbalance: float | None = None
+    per_machine: bool = False
+    edge_seconds: float = 0.0
+
+    def check(self) -> None:
+        """Refuse settings that cannot be.
+
+        Raises:
+            ValueError: Naming the setting.
+        """
+        if self.edges not in ("auto", *EDGES):
+            raise ValueError(f"edges must be one of auto, {', '.join(EDGES)} (got {self.edges!r})")
+        if self.imbalance is not None and not self.imbalance >= 1:
+            raise ValueError(f"imbalance must be at least 1, the mean (got {self.imbalance!r})")
+
+    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+        """What the plan of rows depends on: the placement, but for "head", whose plan is the ordinary one."""
+        del topology, method
+        return self._depends_on("head" if self.edges == "auto" else self.edges, "halo")
+
+    def arrange(self, problem: Problem) -> Arrangement:
+        """Plan both exchanges.
+
+        Raises:
+            ValueError: Unknown method, or a rank would sum 2**31 edges or more.
+            NoWayBackError: Partial sums would travel over a link that has none the other way.
+        """
+        if self.edges != "auto":
+            return self._arranged(problem, self.edges, "" if self.edges == "head" else "{} was asked for: {}")
+        plans = {"head": self._planned(problem, "head")}
+        for edges in EDGES[1:]:
+            with suppress(NoWayBackError):
+                plans[edges] = self._planned(problem, edges)
+        chosen = fastest(plans, self.edge_seconds)
+        others = "; ".join(
+            f"with {edges} {self._line(plan)}" for edges, plan in plans.items() if edges != chosen
+        )
+        return self._arranged(problem, chosen, "auto chose {}: {}; " + others, plans[chosen])
+
+    def _arranged(
+        self, problem: Problem, edges: str, why: str, plan: AggregationPlan | None = None
+    ) -> Arrangement:
+        plan = self._planned(problem, edges) if plan is None else plan
+        why = why.format(f"edges at the {edges}", self._line(plan))
+        if why:
+            _log.info("%s", why)
+        made = plan.exchanges
+        most = int(made.edges.max(initial=0))
+        if most >= 2**31:
+            raise ValueError(
+                f"edges: a rank would sum {most} edges, at most {2**31 - 1} are possible; use more ranks"
+            )
+        partial = None
+        if edges != "head":
+            partial = PartialSums(edges, made.worker, made.demands[1], made.fold, plan.folded)
+        return Arrangement(problem.graph, made.demands[0], made.expand, plan.expand, why, partial=partial)
+
+    def _planned(self, problem: Problem, edges: str) -> AggregationPlan:
+        """The plans of both exchanges of a placement, from the store where it has them."""
+        topology = problem.topology
+        group = None
+        if self.per_machine:
+            _, group = np.unique([device.machine for device in topology.devices], return_inverse=True)
+        worker = workers_of(
+            edges, problem.graph, problem.part, topology.num_devices, group=group, imbalance=self.imbalance
+        )
+        made: Exchanges = exchanges_of(problem.graph, problem.part, worker, topology.num_devices)
+
+        def plan(classes: ItemClasses, exchange: str) -> Plan:
+            relation = classes.relation
+            return problem.plans.plan(
+                problem.part,
+                relation,
+                lambda: make_plan(relation, topology, problem.method, problem.options),
+                self._depends_on(edges, exchange),
+            )
+
+        expand = plan(made.expand, "halo")
+        folded = plan(made.fold, "partial")
+        return AggregationPlan(made, expand, folded, reverse_plan(folded))
+
+    def _depends_on(self, edges: str, exchange: str) -> dict[str, Any]:
+        if edges == "head" and exchange == "halo":
+            return {}
+        bounds = {"imbalance": self.imbalance, "per_machine": self.per_machine} if edges == "cover" else {}
+        return {"edges": edges, "exchange": exchange, **bounds}
+
+    def _line(self, plan: AggregationPlan) -> str:
+        """Seconds and counts in words."""
+        expanded, folded = plan.exchanges.rows
+        return (
+            f"{seconds(plan.seconds(self.edge_seconds))} an aggregation ({seconds(plan.exchange_seconds)} of exchange),"
+            f" {expanded} rows and {folded} partial sums, {plan.exchanges.imbalance:.2f} times the mean number of edges"
+            " on the fullest rank"
+        )

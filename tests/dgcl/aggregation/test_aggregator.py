@@ -1,0 +1,347 @@
+"""Aggregations on ranks give those of a dense matrix: values, gradients and their gradients, for every placement.
+
+========================  =====================================================================================
+what                      judged by
+========================  =====================================================================================
+sum, mean, weighted       ``A @ x`` in float64, A dense, made from the list of edges
+gradients, learned ones   autograd through the dense product
+a toy graph               loss and norms that an independent program found (specification of the strategies)
+rows moved                the demands of both exchanges, counted by the runtime
+========================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import dgcl
+from dgcl.errors import CommError
+from dgcl.program.exchange import HALO, PARTIAL
+from tests.dgcl.awkward import CASES, Case
+from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
+
+PLACEMENTS = ["head", "tail", "cover"]
+CASE_BY_NAME = {case.name: case for case in CASES}
+WIDTH = 5
+EXACT = 1e-10
+
+
+def connect(case: Case, world_size: int, edges: Any, **options: Any) -> dgcl.Communicator:
+    return dgcl.build_comm_info(
+        case.graph,
+        "uniform",
+        part=case.part(world_size),
+        edges=edges,
+        **options,
+    )
+
+
+def features(num_rows: int, *shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(num_rows, *shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def weights_of(case: Case) -> Tensor:
+    return features(case.edges.shape[1], seed=7).abs() + 0.5
+
+
+def dense(case: Case, reduce: str, weight: Tensor | None) -> Tensor:
+    """(N, N): y = A x."""
+    tails, heads = torch.from_numpy(case.edges)
+    values = torch.ones(len(tails), dtype=torch.float64) if weight is None else weight
+    matrix = torch.zeros(case.num_nodes, case.num_nodes, dtype=torch.float64)
+    matrix = matrix.index_put((heads, tails), values, accumulate=True)
+    if reduce == "mean":
+        degrees = torch.bincount(heads, minlength=case.num_nodes).clamp(min=1)
+        matrix = matrix / degrees[:, None]
+    return matrix
+
+
+Results = dict[str, Tensor]
+
+
+@functools.cache
+def expected(name: str, reduce: str, weighted: str) -> Results:
+    """Of a scalar function of the aggregate, twice applied: values, and gradients of every input."""
+    case = CASE_BY_NAME[name]
+    x = features(case.num_nodes, WIDTH).requires_grad_()
+    weight = weights_of(case).requires_grad_(weighted == "learned") if weighted else None
+    matrix = dense(case, reduce, weight)
+    y = matrix @ torch.tanh(matrix @ x)
+    (y * features(case.num_nodes, WIDTH, seed=3)).sum().backward()
+    assert x.grad is not None
+    found = {"y": y.detach(), "x": x.grad}
+    if weighted == "learned":
+        assert weight is not None
+        found["weight"] = weight.grad
+    return found
+
+
+def on_rank(name: str, world_size: int, edges: str, reduce: str, weighted: str) -> Results:
+    case = CASE_BY_NAME[name]
+    comm = connect(case, world_size, edges)
+    x = comm.dispatch_features(features(case.num_nodes, WIDTH)).requires_grad_()
+    weight = comm.dispatch_edges(weights_of(case)) if weighted else None
+    if weighted == "learned":
+        assert weight is not None
+        weight = weight.requires_grad_()
+    aggregate = comm.aggregator(reduce, edge_weight=weight)  # type: ignore[arg-type]
+    y = aggregate(torch.tanh(aggregate(x)))
+    (y * comm.dispatch_features(features(case.num_nodes, WIDTH, seed=3))).sum().backward()
+    found = {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
+    if weighted == "learned":
+        assert weight is not None
+        whole = torch.zeros(case.edges.shape[1], dtype=torch.float64)
+        whole[torch.from_numpy(comm.local.edge_ids)] = weight.grad
+        found["weight"] = comm.all_reduce_sum(whole)  # each edge is on one rank
+    return found
+
+
+def assert_close(found: Results, wanted: Results, tolerance: float = EXACT) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("weighted", ["", "constant", "learned"])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("edges", PLACEMENTS)
+@pytest.mark.parametrize("name", CASE_BY_NAME)
+def test_equals_the_dense_product(name, edges, world_size, reduce, weighted) -> None:
+    wanted = expected(name, reduce, weighted)
+    for found in dgcl.launch(on_rank, world_size, name, world_size, edges, reduce, weighted):
+        assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("edges", PLACEMENTS)
+def test_between_processes(edges, rank_pool) -> None:
+    wanted = expected("multi-edges", "mean", "learned")
+    for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges, "mean", "learned"):
+        assert_close(found, wanted)
+
+
+def twice(edges: str) -> list[bytes]:
+    case = CASE_BY_NAME["hub"]
+    comm = connect(case, 4, edges)
+    x = comm.dispatch_features(features(case.num_nodes, 33, dtype=torch.float32))
+    aggregate = comm.aggregator("mean")
+    return [aggregate(x).numpy().tobytes() for _ in range(3)]
+
+
+@pytest.mark.parametrize("edges", PLACEMENTS)
+def test_the_same_input_gives_the_same_bits(edges) -> None:
+    for first, *others in dgcl.launch(twice, 4, edges):
+        assert all(other == first for other in others)
+
+
+def differentiate_twice(edges: str) -> Results:
+    case = CASE_BY_NAME["self-loops"]
+    comm = connect(case, 3, edges)
+    x = comm.dispatch_features(features(case.num_nodes, WIDTH)).requires_grad_()
+    first = comm.aggregator()(x)
+    (gradient,) = torch.autograd.grad((first**3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((gradient**2).sum(), x)
+    return {"second": comm.collect(second, None)}
+
+
+@pytest.mark.parametrize("edges", PLACEMENTS)
+def test_second_derivatives(edges) -> None:
+    case = CASE_BY_NAME["self-loops"]
+    matrix = dense(case, "sum", None)
+    x = features(case.num_nodes, WIDTH).requires_grad_()
+    (gradient,) = torch.autograd.grad(((matrix @ x) ** 3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((gradient**2).sum(), x)
+    for found in dgcl.launch(differentiate_twice, 3, edges):
+        assert_close(found, {"second": second})
+
+
+def of_any_shape(edges: str) -> list[Tensor]:
+    case = CASE_BY_NAME["directed"]
+    comm = connect(case, 2, edges)
+    aggregate = comm.aggregator()
+    found = []
+    for shape in ((), (0,), (1,), (2, 3)):
+        rows = comm.dispatch_features(features(case.num_nodes, *shape))
+        found.append(comm.collect(aggregate(rows), None))
+    columns = comm.dispatch_features(features(case.num_nodes, 6))[:, ::2]
+    found.append(comm.collect(aggregate(columns), None))
+    turned = comm.dispatch_features(
+        torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1))
+    )
+    found.append(comm.collect(aggregate(turned), None))
+    return found
+
+
+@pytest.mark.parametrize("edges", PLACEMENTS)
+def test_any_shape_and_strides(edges) -> None:
+    case = CASE_BY_NAME["directed"]
+    matrix = dense(case, "sum", None)
+    inputs = [features(case.num_nodes, *shape) for shape in ((), (0,), (1,), (2, 3))]
+    inputs.append(features(case.num_nodes, 6)[:, ::2])
+    inputs.append(torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1)))
+    for rank in dgcl.launch(of_any_shape, 2, edges):
+        for x, found in zip(inputs, rank, strict=True):
+            flat = x.reshape(len(x), -1)
+            wanted = (matrix.to(flat.dtype) @ flat).reshape(x.shape)
+            torch.testing.assert_close(found, wanted, rtol=EXACT, atol=EXACT)
+
+
+def in_16_bits(edges: str, dtype: torch.dtype) -> Tensor:
+    case = CASE_BY_NAME["hub"]
+    comm = connect(case, 4, edges)
+    x = comm.dispatch_features(features(case.num_nodes, WIDTH).to(dtype) + 8000)
+    return comm.collect(comm.aggregator("mean")(x), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("edges", PLACEMENTS)
+def test_means_in_16_bits_are_rounded_a_few_times_only(edges, dtype) -> None:
+    """The hub's sum would be beyond float16: partial sums are divided before they travel."""
+    case = CASE_BY_NAME["hub"]
+    x = (features(case.num_nodes, WIDTH).to(dtype) + 8000).double()
+    wanted = dense(case, "mean", None) @ x
+    for found in dgcl.launch(in_16_bits, 4, edges, dtype):
+        torch.testing.assert_close(found.double(), wanted, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+def count_rows(edges: str) -> tuple[dict[str, int], dict[str, int]]:
+    case = CASE_BY_NAME["multi-edges"]
+    comm = connect(case, 4, edges)
+    x = comm.dispatch_features(features(case.num_nodes, 3)).requires_grad_()
+    comm.aggregator()(x).sum().backward()
+    counted = {
+        f"{name} {verb}": int(sent.sum()) // (3 * 8)
+        for name in comm.exchanges
+        for verb, sent in comm.bytes_sent_by(name).items()
+    }
+    planned = {name: exchange.relation.deliveries for name, exchange in comm.exchanges.items()}
+    return counted, planned
+
+
+@pytest.mark.parametrize("edges", PLACEMENTS)
+def test_rows_that_travel_are_those_of_both_demands_there_and_back(edges) -> None:
+    """On uniform links no row is relayed, so rows written are rows wanted."""
+    found = dgcl.launch(count_rows, 4, edges)
+    planned = found[0][1]
+    total = {key: sum(counted[key] for counted, _ in found) for key in found[0][0]}
+    assert total[f"{HALO} expand"] == total[f"{HALO} fold"] == planned[HALO]
+    if edges != "head":
+        assert total[f"{PARTIAL} expand"] == total[f"{PARTIAL} fold"] == planned[PARTIAL]
+
+
+TOY = {
+    "loss": 1.3944259322658719,
+    "log-probabilities": 13.5857034371071,
+    "first gradient": 0.2283630622919505,
+    "second gradient": 0.13446228987916187,
+}
+
+
+def train_the_toy(edges: str, world_size: int) -> dict[str, float]:
+    comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, world_size), edges=edges)
+    v, k = np.meshgrid(np.arange(24), np.arange(8), indexing="ij")
+    h = comm.dispatch_features(torch.from_numpy(np.cos(0.1 * (v + 1) * (k + 1))))
+    weights = []
+    for layer, (rows, columns) in enumerate([(8, 6), (6, 4)]):
+        i, j = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+        weights.append(torch.from_numpy(np.sin(1 + i + 2 * j + 3 * layer) / np.sqrt(rows)).requires_grad_())
+    aggregate = comm.aggregator("mean")
+    h = torch.relu(aggregate(h) @ weights[0])
+    scores = torch.log_softmax(aggregate(h) @ weights[1], 1)
+    own = comm.owned_ids
+    loss = dgcl.nn.nll(scores, own % 4, mask=own % 3 == 0)
+    loss.backward()
+    dgcl.nn.sync_gradients(weights)
+    whole = comm.collect(scores.detach(), None)
+    return {
+        "loss": loss.item(),
+        "log-probabilities": whole.norm().item(),
+        "first gradient": weights[0].grad.norm().item(),
+        "second gradient": weights[1].grad.norm().item(),
+    }
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("edges", [*PLACEMENTS, "auto"])
+def test_the_toy_graph(edges, world_size) -> None:
+    for found in dgcl.launch(train_the_toy, world_size, edges, world_size):
+        assert found == pytest.approx(TOY, rel=1e-12)
+
+
+def refusals(edges: str) -> list[str]:
+    case = CASE_BY_NAME["directed"]
+    comm = connect(case, 2, edges)
+    x = comm.dispatch_features(features(case.num_nodes, 2))
+    said = []
+    for call in (
+        lambda: dgcl.graph_allgather(x),
+        lambda: dgcl.graph_allgather_async(x),
+        lambda: comm.local_graph("csr"),
+        lambda: comm.split_graph(),
+        lambda: comm.aggregator("median"),  # type: ignore[arg-type]
+        lambda: comm.aggregator(edge_weight=torch.ones(3)),
+        lambda: comm.aggregator()(x[1:]),
+        lambda: comm.aggregator()(x.int()),
+        lambda: comm.aggregator().constant(x.clone().requires_grad_()),
+    ):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+        else:
+            said.append("nothing")
+    return said
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for said in dgcl.launch(refusals, 2, "cover"):
+        for text, name in zip(
+            said, ("graph_allgather", "graph_allgather_async", "local_graph", "split_graph"), strict=False
+        ):
+            assert text.startswith(f"{name} needs all in-edges")
+            assert "comm.aggregator()" in text
+            assert "edges='head'" in text
+        assert said[4].startswith("reduce must be 'sum' or 'mean'")
+        assert said[5].startswith("edge_weight must have shape")
+        assert "num_owned" in said[6]
+        assert said[7].startswith("x must be floating point")
+        assert said[8].startswith("x must not require a gradient")
+
+
+def ask_differently() -> str:
+    from dgcl.ranks.context import context
+
+    rank = context.require_control().rank
+    try:
+        connect(CASES[0], 2, "cover" if rank else "tail")
+    except (ValueError, CommError) as error:
+        return str(error)
+    return "nothing"
+
+
+def test_ranks_that_ask_for_different_placements_are_named() -> None:
+    for said in dgcl.launch(ask_differently, 2):
+        assert said.startswith("edges must be the same on every rank: rank 0 asks for")
+        assert "tail" in said
+        assert "cover" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"edges": "sideways"}, "edges must be one of auto, head, tail, cover"),
+        ({"edges": 3}, "edges must be a placement's name or a dgcl.EdgeOptions"),
+        ({"edges": dgcl.EdgeOptions("cover", imbalance=0.5)}, "imbalance must be at least 1"),
+        ({"edges": "tail", "replicas": dgcl.ReplicaOptions(hops=2)}, "edges must be 'head' with replicas"),
+    ],
+)
+def test_bad_placements_are_refused_on_every_rank(options, says) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        dgcl.launch(functools.partial(connect, CASES[0], 2, **options), 2)

@@ -1,0 +1,116 @@
+"""Placements of edges in part files and caches: what is stored is what a job without them would make."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.cli import main
+from dgcl.graph import Graph
+from dgcl.graph.files import save_graph
+from dgcl.prepare.part_files import load_share, save_shares
+from dgcl.prepare.shares import prepare
+from dgcl.workers.exchanges import workers_of
+from dgcl.workers.local_graphs import build_worker_graphs
+from dgcl.workers.strategy import EdgePlacement
+from tests.dgcl.awkward import CASES
+
+CASE = next(case for case in CASES if case.name == "multi-edges")
+RANKS = 3
+
+
+def aggregate(comm: Any) -> torch.Tensor:
+    x = comm.dispatch_features(torch.arange(CASE.num_nodes * 2, dtype=torch.float64).view(-1, 2))
+    return comm.collect(comm.aggregator()(x), None)
+
+
+def wanted() -> torch.Tensor:
+    tails, heads = torch.from_numpy(CASE.edges)
+    x = torch.arange(CASE.num_nodes * 2, dtype=torch.float64).view(-1, 2)
+    return torch.zeros_like(x).index_add_(0, heads, x[tails])
+
+
+def from_parts(folder: Path) -> tuple[torch.Tensor, str]:
+    comm = dgcl.load_comm_info(folder)
+    return aggregate(comm), comm.edges
+
+
+@pytest.mark.parametrize("edges", ["tail", "cover"])
+def test_parts_hold_both_exchanges(edges: str, tmp_path: Path) -> None:
+    part = CASE.part(RANKS)
+    save_shares(
+        tmp_path / "parts", prepare(CASE.graph, RANKS, "uniform", part=part, strategy=EdgePlacement(edges))
+    )
+    assert [each.name for each in load_share(tmp_path / "parts", 0, RANKS)[0].exchanges] == [
+        "halo",
+        "partial",
+    ]
+    for found, placement in dgcl.launch(from_parts, RANKS, tmp_path / "parts"):
+        assert placement == edges
+        assert found.equal(wanted())
+
+
+def test_the_command_writes_them(tmp_path: Path) -> None:
+    graph, folder = tmp_path / "graph.npz", tmp_path / "parts"
+    save_graph(graph, CASE.graph)
+    assert main(["partition", str(graph), "--parts", "3", "--edges", "cover", "--out", f"{folder}/"]) == 0
+    for found, placement in dgcl.launch(from_parts, RANKS, folder):
+        assert placement == "cover"
+        assert found.equal(wanted())
+
+
+def with_cache(folder: Path, edges: str) -> tuple[torch.Tensor, list[float]]:
+    comm = dgcl.build_comm_info(CASE.graph, "uniform", part=CASE.part(RANKS), edges=edges, cache=folder)
+    return aggregate(comm), [each.plan.predicted_seconds for each in comm.exchanges.values()]
+
+
+@pytest.mark.parametrize("edges", ["tail", "cover", "auto"])
+def test_a_cache_holds_every_plan(edges: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (first, *_) = dgcl.launch(with_cache, RANKS, tmp_path / "cache", edges)
+    entries = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    caplog.set_level(logging.INFO, "dgcl")
+    (again, *_) = dgcl.launch(with_cache, RANKS, tmp_path / "cache", edges)
+    assert sum("come from the cache" in text for text in caplog.messages) == len(entries) >= 2
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == entries
+    assert first[0].equal(again[0])
+    assert first[0].equal(wanted())
+    assert first[1] == again[1]
+
+
+def test_every_edge_is_on_its_worker_once() -> None:
+    graph: Graph = CASE.graph
+    part = CASE.part(RANKS).astype(np.int32)
+    worker = workers_of("cover", graph, part, RANKS)
+    heads = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
+    rows = []
+    for rank in range(RANKS):
+        mine = worker == rank
+        owned = np.flatnonzero(part == rank)
+        rows.append(
+            (owned, np.setdiff1d(graph.indices[mine], owned)[::-1], np.setdiff1d(heads[mine], owned)[::-1])
+        )
+    tails_in_order, heads_in_order = graph.edges()
+    seen = []
+    for local, (owned, halo, partial) in zip(build_worker_graphs(graph, worker, rows), rows, strict=True):
+        tails = np.concatenate([owned, halo])[local.indices]
+        ends = np.concatenate([owned, partial])[local.heads]
+        assert (tails == tails_in_order[local.edge_ids]).all()
+        assert (ends == heads_in_order[local.edge_ids]).all()
+        assert (np.diff(local.heads) >= 0).all()
+        seen += local.edge_ids.tolist()
+    assert sorted(seen) == list(range(graph.num_edges))
+
+
+def test_an_edge_without_a_row_is_refused() -> None:
+    part = CASE.part(2).astype(np.int32)
+    worker = workers_of("head", CASE.graph, part, 2)
+    nothing = np.zeros(0, np.int64)
+    rows = [(np.flatnonzero(part == rank), nothing, nothing) for rank in range(2)]
+    with pytest.raises(ValueError, match="rank 0 sums an edge of vertex"):
+        list(build_worker_graphs(CASE.graph, worker, rows))
