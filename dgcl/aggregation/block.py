@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.aggregation.edges import EdgeGroups, dots_at_edges, group_edges, sum_over_edges
+from dgcl.aggregation.edges import EdgeGroups, dots_at_edges, group_edges, has_contiguous_rows, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 
 __all__ = ["Block"]
@@ -133,7 +133,7 @@ class Block:
         _check(x, "x", self.num_tails)
         _check(out, "out", self.num_heads)
         dtype = sum_dtype(x.dtype)
-        if out.dtype != dtype or out.shape[1] != x.shape[1] or not _has_contiguous_rows(out):
+        if out.dtype != dtype or out.shape[1] != x.shape[1] or not has_contiguous_rows(out):
             raise ValueError(
                 f"out must be {self.num_heads} contiguous rows of {x.shape[1]} {dtype}"
                 f" (got {out.dtype}, shape {tuple(out.shape)}, strides {out.stride()})"
@@ -156,10 +156,6 @@ def _check(x: Tensor, name: str, num_rows: int) -> None:
         raise TypeError(
             f"{name} must be rows of floats or complex numbers (got {x.dtype}); convert them first"
         )
-
-
-def _has_contiguous_rows(x: Tensor) -> bool:
-    return x.shape[1] < 2 or x.stride(1) == 1
 
 
 class _Side:
@@ -197,12 +193,10 @@ class _Side:
         if not add and len(self.missing):
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
-        x = x if _has_contiguous_rows(x) else x.contiguous()
         sum_over_edges(self.edges, x, out, weight, add=add)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
-        y, x = (rows if _has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
         return dots_at_edges(self.edges, y, x)
 
 

@@ -81,14 +81,15 @@ def sum_over_edges(
 
     Args:
         edges: The edges.
-        x: (tails, F) floats on the CPU; contiguous rows, which may lie apart.
-        out: (heads, F) like ``x``, of type ``sum_dtype(x.dtype)``.
+        x: (tails, F) floats on the CPU; copied unless its rows are contiguous, which may lie apart.
+        out: (heads, F) of type ``sum_dtype(x.dtype)``, with contiguous rows.
         weight: (E,) of that type, contiguous, in the order of ``edges``; default 1.
         add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
             ``edges``.
     """
     weights = torch.ones(1, dtype=out.dtype) if weight is None else weight
     kernel, step = EDGE_SUMS[_name(x.dtype)], 0 if weight is None else weights.element_size()
+    x = x if has_contiguous_rows(x) else x.contiguous()
     rows = *_rows(out), *_rows(x)
 
     def run(begin: int, end: int) -> None:
@@ -101,8 +102,9 @@ def sum_over_edges(
 
 def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
     """(E,) of type ``sum_dtype(x.dtype)``, in the order in which edges were given: for each edge the dot product of its
-    head's row of ``y`` (heads, F) with its tail's row of ``x`` (tails, F), both of one type and with contiguous rows.
+    head's row of ``y`` (heads, F) with its tail's row of ``x`` (tails, F), both of one type.
     """
+    y, x = (rows if has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
     out = torch.empty(len(edges.tails), dtype=sum_dtype(x.dtype))
     kernel, rows = EDGE_DOTS[_name(x.dtype)], (*_rows(y), *_rows(x))
 
@@ -120,6 +122,11 @@ def _name(dtype: torch.dtype) -> str:
     if name not in EDGE_SUMS:
         raise TypeError(f"sums over edges take rows of {', '.join(EDGE_SUMS)} (got {name})")
     return name
+
+
+def has_contiguous_rows(x: Tensor) -> bool:
+    """Whether the elements of each row lie one behind the other."""
+    return x.shape[1] < 2 or x.stride(1) == 1
 
 
 def _rows(x: Tensor) -> tuple[int, int]:

@@ -12,17 +12,22 @@ operation          result                      gradient
 ``edge_sum``       out_s = sum_e x_e           ``at_edges``
 =================  ==========================  ====================================
 
-``torch.Tensor.index_add`` gives the same sums five times slower on a CPU, and in no fixed order on a GPU.
+On a CPU the first two are kernels of ours (:mod:`dgcl.kernels.edge_sums`), on a GPU sparse products and gathered rows.
+``torch.Tensor.index_add`` gives the same sums far slower, and on a GPU in no fixed order.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, sum_over_edges
+from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+from dgcl.kernels.edge_sums import EDGE_SUMS
 
 __all__ = [
     "Adjacency",
@@ -35,13 +40,6 @@ __all__ = [
     "weighted_sum",
 ]
 
-DOTS_BLOCK = 1 << 18
-"""Elements of the temporaries of ``edge_dots`` on a CPU: they stay in its cache."""
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch warns once in a process that its CSR support is a beta
-    torch.sparse_csr_tensor([0, 0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), (1, 1))
-
 
 @dataclass(frozen=True, eq=False)
 class EndPoints:
@@ -51,11 +49,13 @@ class EndPoints:
         rows: (E,) the row at this end of each edge.
         indptr: (num_rows + 1,) offsets into ``order``.
         order: (E,) edges row by row, ascending in each row; None where ``rows`` ascends already.
+        others: (E,) the row at the other end of each edge, row by row.
     """
 
     rows: Tensor
     indptr: Tensor
     order: Tensor | None
+    others: Tensor
 
     @property
     def num_rows(self) -> int:
@@ -69,7 +69,7 @@ class EndPoints:
     def to(self, device: torch.device | str) -> EndPoints:
         """The same on ``device``."""
         order = None if self.order is None else self.order.to(device)
-        return EndPoints(self.rows.to(device), self.indptr.to(device), order)
+        return EndPoints(self.rows.to(device), self.indptr.to(device), order, self.others.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Adjacency:
 
     def matrix(self, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
         """The CSR matrix (heads, tails) of ``weight`` (E,), default ones; parallel edges stay apart."""
-        columns = self.heads.sort(self.tails.rows)
+        columns = self.heads.others
         values = columns.new_ones(len(columns), dtype=dtype) if weight is None else self.heads.sort(weight)
         shape = (self.heads.num_rows, self.tails.num_rows)
         return torch.sparse_csr_tensor(self.heads.indptr, columns, values, shape, check_invariants=False)
@@ -103,7 +103,8 @@ def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacenc
     tail_indptr = torch.zeros(num_tails + 1, dtype=indptr.dtype)
     torch.cumsum(torch.bincount(indices, minlength=num_tails), 0, dtype=indptr.dtype, out=tail_indptr[1:])
     return Adjacency(
-        tails=EndPoints(indices, tail_indptr, order.to(indices.dtype)), heads=EndPoints(heads, indptr, None)
+        tails=EndPoints(indices, tail_indptr, order.to(indices.dtype), heads[order]),
+        heads=EndPoints(heads, indptr, None, indices),
     )
 
 
@@ -126,40 +127,62 @@ def edge_sum(values: Tensor, end: EndPoints) -> Tensor:
     return out
 
 
-def sparse_product(matrix: Tensor, x: Tensor) -> Tensor:
-    """``matrix @ x`` in the type that they have: autocast would narrow both, to types that on a CPU have no sparse
-    product."""
-    if not torch.is_autocast_enabled(x.device.type):
-        return torch.mm(matrix, x)
-    with torch.autocast(x.device.type, enabled=False):
-        return torch.mm(matrix, x)
+def _has_kernel(x: Tensor, columns: Tensor) -> bool:
+    return x.device.type == "cpu" and str(x.dtype)[6:] in EDGE_SUMS and columns.dtype == torch.int32
 
 
-@torch.library.custom_op("dgcl::csr_matmul", mutates_args=())
-def _csr_matmul(indptr: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
-    """A CSR matrix times dense rows, as one operator, because compilers do not see into sparse tensors."""
-    shape = (len(indptr) - 1, len(x))
-    return sparse_product(torch.sparse_csr_tensor(indptr, columns, values, shape, check_invariants=False), x)
+def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> EdgeGroups:
+    places = NONE if order is None else order.numpy()
+    return EdgeGroups(indptr.numpy().astype(np.int64), columns.numpy(), NONE, places)
 
 
-@_csr_matmul.register_fake
-def _(indptr: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
-    return x.new_empty(len(indptr) - 1, x.size(1))
+@torch.library.custom_op("dgcl::edge_weighted_sum", mutates_args=())
+def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
+    """(rows, F) of the type of sums: rows of ``x``, row by row; one operator, because compilers see into neither."""
+    dtype = sum_dtype(x.dtype)
+    weight = None if weight is None else weight.to(dtype).contiguous()
+    if _has_kernel(x, columns):
+        out = x.new_empty(len(indptr) - 1, x.size(1), dtype=dtype)
+        sum_over_edges(_groups(indptr, columns), x, out, weight, add=False)
+        return out
+    values = x.new_ones(len(columns), dtype=dtype) if weight is None else weight
+    matrix = torch.sparse_csr_tensor(
+        indptr, columns, values, (len(indptr) - 1, len(x)), check_invariants=False
+    )
+    return sparse_product(matrix, x.to(dtype))
+
+
+@_edge_weighted_sum.register_fake
+def _(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
+    return x.new_empty(len(indptr) - 1, x.size(1), dtype=sum_dtype(x.dtype))
+
+
+@torch.library.custom_op("dgcl::edge_dots", mutates_args=())
+def _edge_dots(
+    indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor
+) -> Tensor:
+    """(E,) of the type of sums: dot products of rows of ``y`` and ``x`` at both ends of each edge."""
+    if _has_kernel(x, columns) and y.dtype == x.dtype:
+        edges = _groups(indptr, columns, order)
+        return dots_at_edges(edges, y, x)
+    return gathered_dots(y, x, heads, tails)
+
+
+@_edge_dots.register_fake
+def _(
+    indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor
+) -> Tensor:
+    return x.new_empty(len(columns), dtype=sum_dtype(x.dtype))
 
 
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
         ctx.edges = edges
-        ctx.save_for_backward(x, weight)
-        dtype = sum_dtype(x.dtype)
-        columns = edges.heads.sort(edges.tails.rows)
-        values = (
-            columns.new_ones(len(columns), dtype=dtype)
-            if weight is None
-            else edges.heads.sort(weight).to(dtype)
-        )
-        return _csr_matmul(edges.heads.indptr, columns, values, x.to(dtype)).to(x.dtype)
+        # Rows are what a layer has most of: kept only for gradients of weights.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        values = None if weight is None else edges.heads.sort(weight)
+        return _edge_weighted_sum(edges.heads.indptr, edges.heads.others, values, x).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
@@ -177,12 +200,8 @@ class _EdgeDots(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(y, x)
-        heads, tails = edges.heads.rows, edges.tails.rows
-        step = len(heads) if x.is_cuda else max(1, DOTS_BLOCK // max(1, x.size(1)))
-        out = x.new_empty(len(heads))
-        for block in (slice(start, start + step) for start in range(0, len(heads), max(1, step))):
-            out[block] = (y.index_select(0, heads[block]) * x.index_select(0, tails[block])).sum(1)
-        return out
+        heads, tails = edges.heads, edges.tails
+        return _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, y, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
@@ -215,8 +234,3 @@ class _EdgeSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return _AtEdges.apply(grad, ctx.end), None
-
-
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """16-bit floats are summed in 32 bits, as torch does, and rounded once."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

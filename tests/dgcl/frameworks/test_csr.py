@@ -221,3 +221,41 @@ def test_refuses(call, message) -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(ValueError, match="kind must be 'dgl', 'pyg' or 'csr'"):
         local_graph("tf", CASES[0].local_graphs(1)[0])
+
+
+@pytest.mark.parametrize("weight", ["none", "constant", "learned"])
+def test_rows_are_kept_only_for_gradients_of_weights(weight: str) -> None:
+    """Of what autograd saves, rows of layers are the bulk: a sum with constant weights needs none of them."""
+    graph, local, _, edges = each_rank(CASES[1], world_size=2)[0]
+    x = rows(CASES[1], 7)[local].requires_grad_()
+    given = None if weight == "none" else edge_values(CASES[1])[edges].requires_grad_(weight == "learned")
+    saved: list[Tensor] = []
+
+    def save(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        out = graph.sum(x, given)
+    expected = {"none": [], "constant": [(graph.num_edges,)], "learned": [x.shape, (graph.num_edges,)]}
+    assert [tuple(tensor.shape) for tensor in saved] == [tuple(shape) for shape in expected[weight]]
+    out.sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_sums_compile_in_one_piece(weighted: bool) -> None:
+    graph, local, _, edges = each_rank(CASES[1], world_size=2)[0]
+
+    def gradients(compiled: bool) -> list[Tensor]:
+        x = rows(CASES[1], 7)[local].requires_grad_()
+        weight = edge_values(CASES[1])[edges].requires_grad_() if weighted else None
+
+        def step(x: Tensor, weight: Tensor | None) -> Tensor:
+            return (graph.sum(x * 2, weight) ** 2).sum()
+
+        run = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step
+        run(x, weight).backward()
+        return [tensor.grad for tensor in (x, weight) if tensor is not None]
+
+    torch.testing.assert_close(gradients(True), gradients(False), rtol=0, atol=0)
