@@ -28,6 +28,9 @@ DOCS_READY := $(VENV)/.dgcl-docs-ready
 # Without this the first import of dgl writes a file into the home folder.
 export DGLBACKEND := pytorch
 
+# Ranks that are processes import our files some hundred times: their bytecode is kept, whatever the caller's shell says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all lint types docs kernels cuda-tools gpu-check format clean
 .DELETE_ON_ERROR:
 
