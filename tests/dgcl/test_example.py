@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -145,12 +147,30 @@ def test_self_loops_are_made_single(program: ModuleType) -> None:
     ]  # fmt: skip
 
 
+def run_main(*options: str) -> tuple[int, str]:
+    """The program in one rank of a pool; its exit status, and what it printed."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+            patch.setattr(sys, "argv", ["train.py", *options])
+            return importlib.import_module("train").main(), printed.getvalue()
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def test_one_rank_prints(rank_pool) -> None:
+    told = rank_pool(3).run(run_main, "--check", "--epochs", "2")
+    assert [status for status, _ in told] == [0, 0, 0]
+    assert "equal to 1 rank: yes" in told[0][1]
+    assert "plan " in told[0][1]
+    assert [printed for _, printed in told[1:]] == ["", ""]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks",
-    [
-        pytest.param([], id="alone", marks=pytest.mark.slow),
-        pytest.param(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"], id="torchrun"),
-    ],
+    [[], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]],
+    ids=["alone", "torchrun"],
 )
 def test_the_program(ranks: list[str]) -> None:
     command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--check", "--epochs", "2"]

@@ -26,11 +26,14 @@ ENDS = {
 }
 
 
+ALL_BUT_PYG = "; ".join(end for name, end in ENDS.items() if name != "pyg")  # which takes seconds to import
+
+
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(end, id=name, marks=() if name == "pyg" else pytest.mark.slow)
-        for name, end in ENDS.items()
+        pytest.param(ALL_BUT_PYG, id="all of ours"),
+        *(pytest.param(end, id=name, marks=pytest.mark.slow) for name, end in ENDS.items()),
     ],
 )
 def test_nothing_is_printed_at_exit(end: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -111,8 +112,8 @@ def check_all(
     shares: list[Any], planned: dict[str, np.ndarray], channel: str, baseline: str = ""
 ) -> list[str]:
     """Everything above on one communicator; with ``baseline`` its verbs alone, by that transport."""
-    comm = join(shares, 60.0, channel)
-    if baseline:
-        comm.use_transport(BASELINES[baseline](comm))
-        return check_verbs(comm, list(planned))
-    return check_verbs(comm, list(planned)) + check_bytes(comm, planned)
+    with contextlib.closing(join(shares, 60.0, channel)) as comm:
+        if baseline:
+            comm.use_transport(BASELINES[baseline](comm))
+            return check_verbs(comm, list(planned))
+        return check_verbs(comm, list(planned)) + check_bytes(comm, planned)

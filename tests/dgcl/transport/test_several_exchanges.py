@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.prepare import part_files
 from dgcl.prepare.part_files import load_share, save_shares
 from dgcl.program import compile_programs
+from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, all_to_all
 from tests.dgcl.support_ranks import join
 from tests.dgcl.transport.several_exchanges import RANKS, check_all, shares_of, worlds
@@ -26,13 +28,13 @@ TREES = {
 
 
 def run_everywhere(
-    trees: tuple[str, ...], channel: str, baseline: str = "", processes: bool = False
+    trees: tuple[str, ...], channel: str, baseline: str = "", pool: RankPool | None = None
 ) -> list[str]:
-    """What goes wrong on any rank."""
+    """What goes wrong on any rank; ranks are threads, or the processes of a pool."""
     given = worlds(*trees)
     planned = {name: world.planned_rows for name, world in given.items()}
-    ranks = "processes" if processes else "threads"
-    told = dgcl.launch(check_all, RANKS, shares_of(given), planned, channel, baseline, ranks=ranks)
+    args = (shares_of(given), planned, channel, baseline)
+    told = dgcl.launch(check_all, RANKS, *args) if pool is None else pool.run(check_all, *args)
     return [text for texts in told for text in texts]
 
 
@@ -47,8 +49,8 @@ def test_between_threads(trees: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("channel", ["memory", "network"], ids=["one host", "simulated hosts"])
-def test_between_processes(channel: str) -> None:
-    assert run_everywhere(("line", "direct", "random-1"), channel, processes=True) == []
+def test_between_processes(channel: str, rank_pool: Callable[[int], RankPool]) -> None:
+    assert run_everywhere(("line", "direct", "random-1"), channel, pool=rank_pool(RANKS)) == []
 
 
 @pytest.mark.parametrize("baseline", ["swap", "padded"])
@@ -57,8 +59,8 @@ def test_baselines(baseline: str) -> None:
     assert run_everywhere(trees, "auto", baseline) == []
 
 
-def test_gloo() -> None:
-    assert run_everywhere(("direct", "direct"), "auto", "gloo", processes=True) == []
+def test_gloo(rank_pool: Callable[[int], RankPool]) -> None:
+    assert run_everywhere(("direct", "direct"), "auto", "gloo", rank_pool(RANKS)) == []
 
 
 def test_ranks_that_call_different_exchanges_disagree_at_once() -> None:
