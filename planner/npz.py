@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 _MAX_HEADER = 10_000  # bytes; ours take 128
-# What numpy writes. Read without Python's parser: in CPython 3.11 it fails by chance when several threads (ranks) parse.
+# What numpy writes; read without Python's parser, which in CPython 3.11 fails by chance where several threads parse.
 _HEADER = re.compile(
     r"\s*\{'descr': '(?P<descr>[<>|=]?[A-Za-z]\d*(?:\[\w+\])?)', 'fortran_order': (?P<fortran>True|False),"
     r" 'shape': \((?P<shape>|\d+,|\d+(?:, \d+)+),?\),? ?\}\s*"
