@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
@@ -22,6 +23,11 @@ def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
         )
         for places in itertools.product(*(range(len(table)) for table in tables))
     ]
+
+
+def examples(daily: int, thorough: int) -> settings:
+    """So many examples of a property that takes long to try, in place of the profile's 20 or 200."""
+    return settings(max_examples=daily if settings().max_examples <= 20 else thorough)
 
 
 def mark_samples(items: list[pytest.Item]) -> None:

@@ -77,6 +77,9 @@ def tracked(*suffixes: str) -> list[str]:
 
 def private_names(code: str) -> set[str]:
     """Identifiers of a source with a part that is on the list."""
+    words = set(re.findall(r"[A-Za-z_]\w*", code))
+    if not any(part.lower() in NAMES for word in words for part in PARTS.findall(word)):
+        return set()  # nor in its prose: most files need not be taken to tokens
     tokens = tokenize.generate_tokens(io.StringIO(code).readline)
     names = {token.string for token in tokens if token.type == tokenize.NAME}
     return {name for name in names if any(part.lower() in NAMES for part in PARTS.findall(name))}

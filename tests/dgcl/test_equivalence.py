@@ -2,7 +2,7 @@
 
 (DGL, PyG, plain torch) x (GCN, SAGE, GIN, GAT) x ranks x awkward graphs, five Adam steps in float64 at 1e-10:
 with ranks as threads the whole matrix, with ranks as processes each model on each graph once. Every day each model
-runs on every other graph of the first, and each model and each graph of the second; the rest is slow.
+runs on every third graph of the first, and each model and each graph of the second; the rest is slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _framework_is_installed(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize(
     ("architecture", "case", "world_size"),
     sampled(
-        ARCHITECTURES, NAMES, WORLD_SIZES, keep=lambda row, column, size: (row + column) % 10 == 2 * size
+        ARCHITECTURES, NAMES, WORLD_SIZES, keep=lambda row, column, size: (row + column) % 15 == 3 * size
     ),
 )
 def test_threads(architecture, case, world_size) -> None:
@@ -40,7 +40,7 @@ def test_threads(architecture, case, world_size) -> None:
         assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", ["directed", "multi-edges"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_float32_with_sgd(architecture, case) -> None:
@@ -49,7 +49,7 @@ def test_float32_with_sgd(architecture, case) -> None:
         assert_equal_runs(run, expected, PRECISIONS["float32"].tolerance)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", sampled(ARCHITECTURES, keep=lambda row: row % 5 == 0))
 def test_the_same_run_twice_is_bitwise_the_same(architecture) -> None:
     first, second = (dgcl.launch(on_rank, 3, architecture, "multi-edges", 3, "chain") for _ in range(2))
     for one, other in zip(first, second, strict=True):

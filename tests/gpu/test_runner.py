@@ -176,11 +176,15 @@ def test_a_part_that_ran_out_of_time_runs_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tests.gpu.__main__.find_device", lambda: "NVIDIA Example")
-    mark = tmp_path / "seen"
-    code = f"import pathlib, time; m = pathlib.Path({str(mark)!r}); m.exists() or (m.touch(), time.sleep(60))"
-    monkeypatch.setattr("tests.gpu.__main__.parts", lambda: [part(code, seconds=5.5)])
+    monkeypatch.setattr("tests.gpu.__main__._LEAST", 0.0)
+    monkeypatch.setattr("tests.gpu.parts._STACK_SECONDS", 0.2)
+    mark = tmp_path / "may end"
+    code = f"import pathlib, time; pathlib.Path({str(mark)!r}).exists() or time.sleep(300)"
+    monkeypatch.setattr("tests.gpu.__main__.parts", lambda: [part(code, seconds=0.3)])
     assert main(["--output", str(tmp_path)]) == 1
     assert "some: out of time" in capsys.readouterr().out
+    mark.touch()
+    monkeypatch.setattr("tests.gpu.__main__.parts", lambda: [part(code)])
     assert main(["--output", str(tmp_path), "--resume"]) == 0
 
 

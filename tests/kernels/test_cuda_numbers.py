@@ -13,10 +13,18 @@ from numba import njit
 from dgcl.kernels.cuda_memory import num_words
 from dgcl.kernels.cuda_numbers import ITEM_BYTES, arithmetic
 
+# Every day each element with one unit and each unit with some elements; the arithmetic is compiled for each.
 CASES = [
-    pytest.param(element, unit, id=f"{element}-{unit}")
-    for element, size in ITEM_BYTES.items()
-    for unit in sorted({16, 8, size})
+    pytest.param(
+        element,
+        unit,
+        id=f"{element}-{unit}",
+        marks=() if i % len(units) == number % len(units) else pytest.mark.slow,
+    )
+    for number, (element, units) in enumerate(
+        (element, sorted({16, 8, size})) for element, size in ITEM_BYTES.items()
+    )
+    for i, unit in enumerate(units)
 ]
 
 

@@ -53,7 +53,7 @@ def whole(case: Case):
     return dgl.graph(tuple(torch.from_numpy(case.edges)), num_nodes=case.num_nodes)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:

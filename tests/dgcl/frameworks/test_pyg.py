@@ -41,7 +41,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return chosen
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("layer", PAIR_LAYERS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_pair_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:

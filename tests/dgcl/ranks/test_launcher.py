@@ -23,6 +23,7 @@ from tests.dgcl.support_ranks import join, local_ids
 pytestmark = pytest.mark.xdist_group("alone")
 
 WORLD = random_world(41, 3, "line", num_nodes=12, num_edges=40)
+PAIR = random_world(41, 2, num_nodes=12, num_edges=40)
 ROOT = Path(__file__).resolve().parents[3]
 
 # Threads.
@@ -194,11 +195,11 @@ def work(given: torch.Tensor, shares: list[Any]) -> tuple[int, float, torch.Tens
 
 def test_processes_work_on_copies_and_send_back_copies() -> None:
     given = torch.zeros(1000)
-    results = dgcl.launch(work, 3, given, WORLD.shares(), ranks="processes")
-    assert len({pid for pid, _, _ in results} | {os.getpid()}) == 4
-    assert [value for _, value, _ in results] == [7, 0, 0]
+    results = dgcl.launch(work, 2, given, PAIR.shares(), ranks="processes")
+    assert len({pid for pid, _, _ in results} | {os.getpid()}) == 3
+    assert [value for _, value, _ in results] == [7, 0]
     assert (given == 0).all()
-    for program, (_, _, rows) in zip(WORLD.programs, results, strict=True):
+    for program, (_, _, rows) in zip(PAIR.programs, results, strict=True):
         assert rows.tolist() == [*program.owned_ids, *program.halo_ids]
     for pid, _, _ in results:
         assert not Path(f"/proc/{pid}").exists()
@@ -217,18 +218,24 @@ def fail_somehow(how: str, shares: list[Any]) -> Any:
     return comm.expand(comm.owned_ids)
 
 
+def test_a_process_that_dies_alone() -> None:
+    with pytest.raises(CommError, match=r"rank 0 died \(exit code -6\)"):
+        dgcl.launch(os.abort, 1, ranks="processes")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "kind", "text"),
     [
         ("killed", CommError, r"rank 1 died \(exit code -9\)|rank 1 has died"),
-        pytest.param("unpicklable error", RuntimeError, "Unpicklable: mine", marks=pytest.mark.slow),
-        pytest.param("unpicklable result", TypeError, "cannot be sent", marks=pytest.mark.slow),
-        pytest.param("exit", SystemExit, "3", marks=pytest.mark.slow),
+        ("unpicklable error", RuntimeError, "Unpicklable: mine"),
+        ("unpicklable result", TypeError, "cannot be sent"),
+        ("exit", SystemExit, "3"),
     ],
 )
 def test_processes_that_fail(how: str, kind: type[BaseException], text: str) -> None:
     with pytest.raises(kind, match=text) as raised:
-        dgcl.launch(fail_somehow, 3, how, WORLD.shares(), ranks="processes")
+        dgcl.launch(fail_somehow, 2, how, PAIR.shares(), ranks="processes")
     assert "rank 1" in "\n".join([str(raised.value), *raised.value.__notes__])
 
 

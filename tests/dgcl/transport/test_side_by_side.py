@@ -117,7 +117,7 @@ def test_two_communicators_train_and_infer_side_by_side() -> None:
     dgcl.launch(run, 3)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_thousand_calls_of_any_width_hold_no_more_memory_than_the_first_hundreds(seed: int) -> None:
     """Peers of small segments would do for all; mappings and buffers must stop growing."""
 

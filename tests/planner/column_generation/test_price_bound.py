@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Bound, PlanOptions, Relation
@@ -21,6 +21,7 @@ from dgcl.topology import Topology
 from tests.planner.exhaustive import fractional_optimum, milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology
 from tests.planner.strategies import instances
+from tests.samples import examples
 
 GB = 10**9
 
@@ -68,7 +69,7 @@ def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: 
     assert free_bound(relation, topology) == pytest.approx(expected, rel=1e-5)
 
 
-@settings(max_examples=40)
+@examples(20, 40)
 @given(
     case=instances(min_devices=2, max_devices=4, latency=False, max_total=30),
     nodes=st.lists(st.integers(0, 3), min_size=4, max_size=4),
@@ -84,7 +85,7 @@ def test_no_contraction_is_above_the_fractional_optimum(
     assert free_bound(relation, topology) <= best * (1 + 1e-7)
 
 
-@settings(max_examples=60)
+@examples(15, 60)
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=24),
     row_bytes=st.sampled_from([1, 1000, 10**6]),
@@ -101,7 +102,7 @@ def test_no_published_bound_is_above_the_optimum(
         assert plan.predicted_seconds >= best * (1 - 1e-6)
 
 
-@settings(max_examples=30)
+@examples(10, 30)
 @given(case=instances(min_devices=3, max_devices=4, max_classes=4, latency=False, max_total=24))
 def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topology]) -> None:
     relation, topology = case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
@@ -21,6 +21,7 @@ from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
+from tests.samples import examples
 
 GB = 10**9
 
@@ -54,7 +55,7 @@ def trees_of(
     return assemble(interval_hops, forced, space, relation, topology.arrays())
 
 
-@settings(max_examples=50)
+@examples(20, 50)
 @given(
     case=instances(min_devices=2, max_devices=6, max_classes=6, max_count=300),
     grouped=st.booleans(),
@@ -121,7 +122,7 @@ def test_rounding_keeps_links_within_a_row_or_two_of_their_share() -> None:
     assert (np.abs(whole.wait.sum(axis=(1, 2)) - fractional.flows.wait.sum(axis=(1, 2))) <= 6).all()
 
 
-@settings(max_examples=30)
+@examples(10, 30)
 @given(case=instances(min_devices=3, max_devices=5, max_classes=6, max_count=40))
 def test_polishing_keeps_delivery_and_never_slows_a_plan_down(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
