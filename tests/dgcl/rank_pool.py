@@ -11,7 +11,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["torch_geometric.nn", "dgl", "dgcl.build", "dgcl.nn", "tests.dgcl.support_warm"]
+OURS = ["dgcl.build", "dgcl.nn", "tests.dgcl.support_warm"]
+PRELOAD = ["torch_geometric.nn", "dgl", *OURS]
 DEADLINE = 300.0  # only a hang takes so long, however busy the machine
 
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.dgcl.multihost.hosts import PORT, ROOT, Hosts, environment
-from tests.dgcl.rank_pool import PRELOAD, RankPool, serve
+from tests.dgcl.rank_pool import OURS, PRELOAD, RankPool, serve
 
 MODULE = "tests.dgcl.multihost.host_pool"
 _NAMESPACES = Path("/run/netns")  # where ``ip netns`` keeps them
@@ -32,6 +32,8 @@ class HostPool(RankPool):
         ranks: How many on each host; ranks are numbered host by host.
         megabytes: MB/s that a card carries each way; None: no limit.
         cards: For each rank of a host the card that it uses; None: all the same one.
+
+    Ranks behind a limit measure rows and train nothing: they do without the frameworks, which take seconds to import.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class HostPool(RankPool):
     def _start(self) -> None:
         self.hosts = Hosts(len(self.ranks), self.megabytes, max(self.card_of_rank) + 1).__enter__()
         address = f"tcp://{self.hosts.address(0)}:{PORT}"
+        preload = ",".join(PRELOAD if self.megabytes is None else OURS)
         for host, count in enumerate(self.ranks):
             there: list[Connection] = []
             places = []
@@ -69,7 +72,8 @@ class HostPool(RankPool):
             self._processes.append(
                 subprocess.Popen(
                     self.hosts.command(
-                        host, [sys.executable, "-m", MODULE, address, str(self.world_size), *places]
+                        host,
+                        [sys.executable, "-m", MODULE, address, str(self.world_size), preload, *places],
                     ),
                     cwd=ROOT,
                     env=environment(),
@@ -81,10 +85,10 @@ class HostPool(RankPool):
 
 
 def main() -> None:
-    """On a host: ``MEETING WORLD_SIZE RANK:PIPE:NAMESPACE ...``; returns when all ranks have ended."""
-    address, world_size, *places = sys.argv[1:]
+    """On a host: ``ADDRESS WORLD_SIZE MODULES RANK:PIPE:NAMESPACE ...``; returns when all ranks have ended."""
+    address, world_size, preload, *places = sys.argv[1:]
     ranks = [place.split(":") for place in places]
-    for name in PRELOAD:  # what is not installed is not tested
+    for name in preload.split(","):  # what is not installed is not tested
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)
     children = []

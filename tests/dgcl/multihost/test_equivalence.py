@@ -1,9 +1,10 @@
 """Training and the two verbs on ranks of several hosts give what one device gives.
 
 The matrix of tests/dgcl/test_equivalence.py, (DGL, PyG, plain torch) x (GCN, SAGE, GIN, GAT) x awkward graphs, five
-Adam steps in float64 at 1e-10, on ranks that share memory within a host and have the network between hosts. Half of
-it runs on plans for the hosts (a row crosses once, and is passed on inside), half on a chain of ranks, where rows are
-relayed. Every other graph goes to the second world. One standing set of processes serves each world.
+Adam steps in float64 at 1e-10, on ranks that share memory within a host and have the network between hosts: each model
+on every third graph and each graph with every third model, since the whole matrix runs on threads. Half of it runs on
+plans for the hosts (a row crosses once, and is passed on inside), half on a chain of ranks, where rows are relayed.
+Every other graph goes to the second world. One standing set of processes serves each world.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("
 
 WORLDS = {"2 hosts of 2": [2, 2], "4 hosts of 1 or 2": [2, 1, 1, 2]}
 NAMES = [case.name for case in CASES]
-MATRIX = [(a, c) for a in ARCHITECTURES for c in NAMES]
+MATRIX = [(a, c) for i, a in enumerate(ARCHITECTURES) for j, c in enumerate(NAMES) if (i - j) % 3 == 0]
 # Each model once and each graph at least once.
 COVER = [(a, NAMES[row % len(NAMES)]) for row, a in enumerate(ARCHITECTURES)]
 TREES = ["random-1", "random-2", "line"]
@@ -61,7 +62,7 @@ def test_every_model_and_every_graph(architecture: str, case: str, host_pool: Po
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "case"), MATRIX)
-def test_every_model_on_every_graph(architecture: str, case: str, host_pool: PoolMaker) -> None:
+def test_models_and_graphs_on_plans_and_chains(architecture: str, case: str, host_pool: PoolMaker) -> None:
     ranks = list(WORLDS.values())[NAMES.index(case) % len(WORLDS)]
     train_and_compare(host_pool, ranks, architecture, case)
 

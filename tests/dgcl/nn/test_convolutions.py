@@ -122,7 +122,7 @@ def assert_equal_runs(found: Run, wanted: Run) -> None:
         torch.testing.assert_close(found[2][key], value, rtol=EXACT, atol=EXACT)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("order", ["auto", "aggregate", "multiply"])
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 @pytest.mark.parametrize("edges", ["head", "tail", "cover"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Any
 
@@ -144,15 +145,18 @@ def test_a_rank_may_leave_when_its_part_is_enqueued() -> None:
 
 
 def test_a_late_rank_is_named() -> None:
+    told = threading.Event()
+
     def body(rank: Rank) -> Any:
         both_verbs(rank, 3, torch.float32, 1)
         rank.control.barrier()
         if rank.rank == 1:
-            time.sleep(2.0)
+            assert told.wait(60)
             return None
         with pytest.raises(CommError) as caught:  # noqa: PT012
             rank.exchange.expand(rank.owned(3))
             rank.wait()
+        told.set()
         rank.fake.drain()
         return caught.type, str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -239,13 +240,18 @@ def test_different_calls_are_told_before_rows_are_sent(different: str, layout: s
 
 
 def test_a_rank_that_makes_no_call_is_named() -> None:
+    told = threading.Semaphore(0)
+
     def body(rank: MachineRank) -> Any:
         both_verbs(rank, 3, torch.float32, 1)
         rank.control.barrier()
         if rank.rank == 1:
-            time.sleep(2.5)
+            assert all(told.acquire(timeout=60) for _ in range(2))
             return failing(rank, lambda: None)
-        return failing(rank, lambda: rank.exchange.expand(rank.owned(3)))
+        try:
+            return failing(rank, lambda: rank.exchange.expand(rank.owned(3)))
+        finally:
+            told.release()
 
     results, _ = on_machines(random_world(3, 3, "direct"), (0, 0, 1), body, timeout=1.0)
     assert {kind for kind, _ in results} == {CommTimeoutError}
