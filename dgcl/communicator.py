@@ -228,7 +228,7 @@ class Communicator(WholeGraphRows):
     # Aggregating.
 
     def aggregator(
-        self, reduce: Literal["sum", "mean"] = "sum", *, edge_weight: Tensor | None = None
+        self, reduce: Literal["sum", "mean", "max", "min"] = "sum", *, edge_weight: Tensor | None = None
     ) -> Aggregator:
         """Sums over in-edges wherever they are summed, with the exchanges inside, as one differentiable operation.
 
@@ -236,7 +236,7 @@ class Communicator(WholeGraphRows):
             >>> y = agg(x)                              # (num_owned, *F) -> (num_owned, *F); collective
 
         Args:
-            reduce: "sum" or "mean".
+            reduce: "sum", "mean", or, with ``edges="head"`` on the CPU, "max" and "min" column by column.
             edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
                 where it requires a gradient, each edge gets its own.
 

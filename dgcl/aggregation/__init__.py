@@ -4,6 +4,7 @@
 - :mod:`~dgcl.aggregation.sparse`: products with sparse matrices, for other devices;
 - :mod:`~dgcl.aggregation.block`: some edges from rows to rows, both ways round;
 - :mod:`~dgcl.aggregation.operation`: the blocks of a rank's edges, joined with both exchanges;
+- :mod:`~dgcl.aggregation.extremes`: maxima and minima;
 - :mod:`~dgcl.aggregation.aggregator`: what users hold.
 
 Imports ``kernels``, ``relation``, ``program`` and ``transport``.

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.aggregation import extremes
 from dgcl.aggregation.block import Block
+from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.relation.local_graph import LocalGraph
@@ -23,7 +25,7 @@ from dgcl.transport.row_checks import check_rows
 
 __all__ = ["Aggregator", "Constant", "Reduce"]
 
-Reduce = Literal["sum", "mean"]
+Reduce = Literal["sum", "mean", "max", "min"]
 
 
 class Aggregating(Protocol):
@@ -48,13 +50,13 @@ class Aggregating(Protocol):
 
 
 class Aggregator:
-    """The sums, means or weighted sums over all in-edges of each owned vertex; made by :meth:`Communicator.aggregator`.
+    """Sums, means, maxima or minima over all in-edges of each owned vertex; made by :meth:`Communicator.aggregator`.
 
-    Sums without learned weights are differentiable as often as needed; with learned ones once.
+    Sums and means without learned weights are differentiable as often as needed; all else once.
 
     Attributes:
         comm: The communicator, kept alive by this object and by the graphs of autograd that it is in.
-        reduce: "sum" or "mean".
+        reduce: "sum", "mean", "max" or "min".
         operation: What it carries out; with learned weights, without them.
     """
 
@@ -66,9 +68,11 @@ class Aggregator:
         *,
         operation: Operation | None = None,
     ) -> None:
-        if reduce not in ("sum", "mean"):
-            raise ValueError(f"reduce must be 'sum' or 'mean' (got {reduce!r})")
+        if reduce not in ("sum", "mean", "max", "min"):
+            raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
         local = comm.local
+        if reduce in ("max", "min"):
+            _check_extremes(comm, reduce, edge_weight)
         if edge_weight is not None and edge_weight.shape != (local.num_edges,):
             raise ValueError(
                 f"edge_weight must have shape ({local.num_edges},), one for each edge that this rank sums, as"
@@ -78,7 +82,9 @@ class Aggregator:
             raise TypeError(f"edge_weight must be floating point (got {edge_weight.dtype})")
         self.comm, self.reduce = comm, reduce
         self._learned = edge_weight if edge_weight is not None and edge_weight.requires_grad else None
-        self.operation = _shared(comm, reduce) if operation is None else operation
+        self.operation = (
+            _shared(comm, reduce if reduce == "mean" else "sum") if operation is None else operation
+        )
         if edge_weight is not None and not edge_weight.requires_grad:
             self.operation = self.operation.weighted(_times(edge_weight, _scale_of(comm, reduce)))
 
@@ -97,16 +103,20 @@ class Aggregator:
             CommError: A peer is lost, late, or makes another call.
         """
         check_rows(x, self.comm.local.num_owned, "num_owned", self.comm.rank, self.comm.device)
-        if not (x.is_floating_point() or x.is_complex()):
-            raise TypeError(f"x must be floating point or complex, to be summed with weights (got {x.dtype})")
+        if not (x.is_floating_point() or (x.is_complex() and self.reduce in ("sum", "mean"))):
+            raise TypeError(
+                f"x must be floating point, or complex for sums and means (got {x.dtype} and reduce={self.reduce!r})"
+            )
         return self._apply(x)
 
     @torch.compiler.disable
     def _apply(self, x: Tensor) -> Tensor:
         real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
         rows = real.reshape(len(real), -1) if real.dim() != 2 else real
-        if self._learned is None:
-            out: Tensor = _Aggregate.apply(rows, self.operation, self.comm)
+        if self.reduce in ("max", "min"):
+            out: Tensor = reduce_extremes(rows, self.comm, self.comm.number_of(HALO), self.reduce == "max")
+        elif self._learned is None:
+            out = _Aggregate.apply(rows, self.operation, self.comm)
         else:
             weight = _times(self._learned, _scale_of(self.comm, self.reduce))
             out = _WeightedAggregate.apply(rows, weight, self.operation, self.comm)
@@ -138,14 +148,32 @@ class Constant:
                 "x must not require a gradient to be constant: its aggregate is kept; pass x itself to the layer"
             )
         self.rows = rows
-        self._aggregates: WeakKeyDictionary[Operation, Tensor] = WeakKeyDictionary()
+        self._aggregates: WeakKeyDictionary[Operation, dict[str, Tensor]] = WeakKeyDictionary()
 
-    def aggregated(self, operation: Operation, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
-        """What ``aggregate``, which carries out ``operation``, makes of the rows. Collective the first time."""
-        if operation not in self._aggregates:
+    def aggregated(self, operation: Operation, reduce: str, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``aggregate`` makes of the rows, by ``operation`` and ``reduce``. Collective the first time."""
+        made = self._aggregates.setdefault(operation, {})
+        if reduce not in made:
             with torch.no_grad():
-                self._aggregates[operation] = aggregate(self.rows)
-        return self._aggregates[operation]
+                made[reduce] = aggregate(self.rows)
+        return made[reduce]
+
+
+def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
+    """Raise where maxima or minima cannot be had."""
+    if edge_weight is not None:
+        raise ValueError(f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are")
+    if PARTIAL in comm.exchanges:
+        raise ValueError(
+            f"reduce={reduce!r} needs all in-edges of a rank's vertices: partial results of other ranks are added, not"
+            " compared; build the communicator with edges='head', or reduce by 'sum' or 'mean'"
+        )
+    if comm.device.type != "cpu":
+        raise ValueError(
+            f"reduce={reduce!r} runs on the CPU (rows are on {comm.device}); on devices use a layer of PyG or DGL on"
+            " comm.local_graph()"
+        )
+    extremes.prepare()
 
 
 def _times(weight: Tensor, scale: Tensor | None) -> Tensor:

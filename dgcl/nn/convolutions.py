@@ -84,7 +84,7 @@ class SAGEConv(Module):
 
     Args:
         in_channels, out_channels: Widths of rows.
-        aggr: "mean" or "sum".
+        aggr: "mean", "sum", or, where a rank has all in-edges of its vertices, "max" (then aggregated first).
         root_weight: Add the vertex's own row.
         bias: Add a bias.
         order: What comes first.
@@ -94,17 +94,21 @@ class SAGEConv(Module):
         self,
         in_channels: int,
         out_channels: int,
-        aggr: Literal["mean", "sum"] = "mean",
+        aggr: Literal["mean", "sum", "max"] = "mean",
         *,
         root_weight: bool = True,
         bias: bool = True,
         order: Order = "auto",
     ) -> None:
         super().__init__()
-        if aggr not in ("mean", "sum"):
-            raise ValueError(f"aggr must be 'mean' or 'sum' (got {aggr!r})")
-        self.aggr: Literal["mean", "sum"] = aggr
-        self.multiply_first = _multiply_first(order, in_channels, out_channels)
+        if aggr not in ("mean", "sum", "max"):
+            raise ValueError(f"aggr must be 'mean', 'sum' or 'max' (got {aggr!r})")
+        if aggr == "max" and order == "multiply":
+            raise ValueError(
+                "order must be 'auto' or 'aggregate' with aggr='max', which no product may precede"
+            )
+        self.aggr: Literal["mean", "sum", "max"] = aggr
+        self.multiply_first = aggr != "max" and _multiply_first(order, in_channels, out_channels)
         self.lin_l = Linear(in_channels, out_channels, bias=bias)
         self.lin_r = Linear(in_channels, out_channels, bias=False) if root_weight else None
 
@@ -161,12 +165,18 @@ class _Plain:
     def operation(self) -> Any:
         return self.aggregator.operation
 
+    @property
+    def reduce(self) -> str:
+        return self.aggregator.reduce
+
     def __call__(self, x: Tensor) -> Tensor:
         return self.aggregator(x)
 
 
 class _Normalised:
     """Sums with 1 / sqrt(in-degree of tail * in-degree of head) as weights, with one self loop for each vertex."""
+
+    reduce = "normalised"
 
     def __init__(self, comm: Communicator, add_self_loops: bool) -> None:
         made = _normalisations.setdefault(comm, {})
@@ -215,7 +225,7 @@ def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
 
 def _aggregated(aggregate: _Plain | _Normalised, x: Tensor | Constant) -> Tensor:
     call: Callable[[Tensor], Tensor] = aggregate
-    return x.aggregated(aggregate.operation, call) if isinstance(x, Constant) else call(x)
+    return x.aggregated(aggregate.operation, aggregate.reduce, call) if isinstance(x, Constant) else call(x)
 
 
 def _aggregate_and_multiply(

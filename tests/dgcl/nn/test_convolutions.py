@@ -38,6 +38,7 @@ OURS: dict[str, Any] = {
     "gcn-without-loops": functools.partial(dgcl.nn.GCNConv, add_self_loops=False),
     "gcn-plain": functools.partial(dgcl.nn.GCNConv, normalize=False, bias=False),
     "sage": dgcl.nn.SAGEConv,
+    "sage-max": functools.partial(dgcl.nn.SAGEConv, aggr="max"),
     "sage-sum": functools.partial(dgcl.nn.SAGEConv, aggr="sum", root_weight=False),
     "gin": lambda width, out, **_: dgcl.nn.GINConv(perceptron(width, out), eps=0.3, train_eps=True),
 }
@@ -46,6 +47,7 @@ THEIRS: dict[str, Any] = {
     "gcn-without-loops": functools.partial(pyg.GCNConv, add_self_loops=False),
     "gcn-plain": functools.partial(pyg.GCNConv, normalize=False, bias=False),
     "sage": pyg.SAGEConv,
+    "sage-max": functools.partial(pyg.SAGEConv, aggr="max"),
     "sage-sum": functools.partial(pyg.SAGEConv, aggr="sum", root_weight=False),
     "gin": lambda width, out: pyg.GINConv(perceptron(width, out), eps=0.3, train_eps=True),
 }
@@ -129,10 +131,19 @@ def assert_equal_runs(found: Run, wanted: Run) -> None:
 @pytest.mark.parametrize(
     "name", ["directed", "self-loops", "multi-edges", "isolated-vertices", "fewer-vertices-than-ranks"]
 )
-@pytest.mark.parametrize("layer", OURS)
+@pytest.mark.parametrize("layer", [layer for layer in OURS if layer != "sage-max"])
 def test_training_is_that_of_one_device(layer, name, edges, world_size, order) -> None:
     wanted = reference(layer, name)
     for found, _ in dgcl.launch(train, world_size, layer, name, world_size, edges, order, False):
+        assert_equal_runs(found, wanted)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("name", ["directed", "isolated-vertices"])
+def test_training_with_maxima_is_that_of_one_device(name, world_size) -> None:
+    """Features are continuous, so no two elements are equal."""
+    wanted = reference("sage-max", name)
+    for found, _ in dgcl.launch(train, world_size, "sage-max", name, world_size, "head", "auto", False):
         assert_equal_runs(found, wanted)
 
 
@@ -162,4 +173,6 @@ def test_bad_options_are_refused() -> None:
     with pytest.raises(ValueError, match="order must be"):
         dgcl.nn.GCNConv(2, 2, order="first")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="aggr must be"):
-        dgcl.nn.SAGEConv(2, 2, aggr="max")  # type: ignore[arg-type]
+        dgcl.nn.SAGEConv(2, 2, aggr="median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="order must be 'auto' or 'aggregate' with aggr='max'"):
+        dgcl.nn.SAGEConv(2, 2, aggr="max", order="multiply")

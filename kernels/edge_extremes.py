@@ -1,0 +1,57 @@
+"""The largest or smallest row over the edges of each head, column by column, and where each element came from.
+
+Edges are grouped by their heads: those of head i are ``indptr[i]:indptr[i + 1]`` of ``tails``. Of equal elements the
+one of the tail with the smallest id wins, whatever the order of the edges. NaN is beyond all else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.kernels.compiled import compiled
+
+__all__ = ["extremes", "scatter_rows"]
+
+
+@compiled
+def extremes(
+    x: np.ndarray,
+    indptr: np.ndarray,
+    tails: np.ndarray,
+    ids: np.ndarray,
+    largest: bool,
+    out: np.ndarray,
+    winner: np.ndarray,
+) -> None:
+    """Write to ``out`` and ``winner`` (heads, F) the extremes of ``x`` (tails, F) and the tails that they are of.
+
+    ``ids`` (tails,) break ties. Zeros and -1 where a head has no edge.
+    """
+    for i in range(len(out)):
+        for c in range(out.shape[1]):
+            out[i, c] = 0
+            winner[i, c] = -1
+        for e in range(indptr[i], indptr[i + 1]):
+            tail = tails[e]
+            for c in range(out.shape[1]):
+                best, value, won = out[i, c], x[tail, c], winner[i, c]
+                if won < 0:
+                    better = True
+                elif value == best or (value != value and best != best):
+                    better = ids[tail] < ids[won]
+                elif value != value or best != best:  # NaN
+                    better = value != value
+                else:
+                    better = (value > best) == largest
+                if better:
+                    out[i, c] = value
+                    winner[i, c] = tail
+
+
+@compiled
+def scatter_rows(grad: np.ndarray, winner: np.ndarray, out: np.ndarray) -> None:
+    """Add each element of ``grad`` (heads, F) to the row of ``out`` (tails, F) that ``winner`` (heads, F) names."""
+    for i in range(len(grad)):
+        for c in range(grad.shape[1]):
+            if winner[i, c] >= 0:
+                out[winner[i, c], c] += grad[i, c]
