@@ -125,6 +125,7 @@ def build_comm_info(
             method=method,
             options=settings.plan,
             place=settings.partition.place,
+            balance=settings.partition.balance,
             cache=cache,
             strategy=strategy,
         )

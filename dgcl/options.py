@@ -21,10 +21,13 @@ class PartitionOptions:
         method: ``"metis"`` (few edges between parts), ``"random"`` or ``"range"``.
         place: Renumber the parts, so that each runs where the plan is fastest; the gain is logged at INFO. A ``part``
             that is given is renumbered too: see ``comm.owned_ids``.
+        balance: What ``"metis"`` makes equal over parts: ``"vertices"``, or ``"edges"``: a vertex and its in-edges
+            each, which are the work of a layer. The rank that has most work sets the pace of all.
     """
 
     method: str = "metis"
     place: bool = False
+    balance: str = "vertices"
 
 
 @dataclass(frozen=True)

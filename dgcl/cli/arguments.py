@@ -11,6 +11,9 @@ from dgcl.cli.errors import CliError
 
 T = TypeVar("T")
 
+#: What METIS balances (:mod:`dgcl.partition`), as ``--balance`` takes it.
+BALANCES = ("vertices", "edges")
+
 #: Placements of edges (:mod:`dgcl.workers`), as ``--edges`` takes them.
 PLACEMENTS = ("auto", "head", "tail", "cover")
 

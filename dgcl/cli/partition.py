@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.cli.arguments import PLACEMENTS, at_least
+from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
@@ -47,6 +47,12 @@ def add_parser(verbs: Any, name: str) -> None:
         help="number the parts so that plans on T are fastest (needs --topology)",
     )
     parser.add_argument("--method", metavar="M", default="metis", help="metis (default), random or range")
+    parser.add_argument(
+        "--balance",
+        choices=BALANCES,
+        default="vertices",
+        help="what metis makes equal over parts: vertices (default), or edges: a vertex and its in-edges each",
+    )
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
     parser.add_argument(
         "--out",
@@ -81,7 +87,7 @@ def load_graph(path: str) -> Graph:
 
 def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
-    from dgcl.partition import METHODS, partition_graph
+    from dgcl.partition import METHODS, balance_weights, partition_graph
     from dgcl.partition.replication import replication_factors
     from dgcl.relation.classes import halo_classes
     from dgcl.relation.partition_report import partition_report
@@ -89,6 +95,8 @@ def partition(args: argparse.Namespace) -> int:
     if args.method not in METHODS:
         raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
     to_folder = args.out.endswith("/")
+    if args.balance != "vertices" and args.method != "metis":
+        raise CliError(f"--balance edges goes with --method metis (got {args.method})")
     _check_planning(args, to_folder)
     if to_folder:
         _check_folder(args.out)
@@ -99,7 +107,14 @@ def partition(args: argparse.Namespace) -> int:
     topology = resolve(args.topology, args.parts) if args.topology else None
     graph = load_graph(args.graph)
     with step(f"partitioning {graph.num_nodes} vertices into {args.parts} parts"):
-        part = partition_graph(graph, args.parts, topology=topology, method=args.method, seed=args.seed)
+        part = partition_graph(
+            graph,
+            args.parts,
+            topology=topology,
+            method=args.method,
+            seed=args.seed,
+            vertex_weights=balance_weights(graph, args.balance, args.method),
+        )
     placement = None
     if args.place and topology is not None:
         placement = find_placement(halo_classes(graph, part, args.parts).relation, topology)

@@ -6,7 +6,7 @@ Imports :mod:`dgcl.graph` and :mod:`dgcl.topology`.
 from __future__ import annotations
 
 from dgcl.partition.check import check_part
-from dgcl.partition.parts import METHODS, partition_graph
+from dgcl.partition.parts import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.partition.replication import replication_factors
 
-__all__ = ["METHODS", "check_part", "partition_graph", "replication_factors"]
+__all__ = ["BALANCES", "METHODS", "balance_weights", "check_part", "partition_graph", "replication_factors"]

@@ -22,9 +22,12 @@ from dgcl.partition.check import as_num_parts
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-__all__ = ["METHODS", "partition_graph"]
+__all__ = ["BALANCES", "METHODS", "balance_weights", "partition_graph"]
 
 METHODS = ("metis", "random", "range")
+
+#: What METIS makes equal over parts: vertices, or a vertex and its in-edges each (the work of a layer).
+BALANCES = ("vertices", "edges")
 
 _log = logging.getLogger("dgcl")
 
@@ -94,6 +97,21 @@ def partition_graph(
     if method == "random":
         return np.random.default_rng(seed).permutation(even)
     return _metis(graph, num_parts, topology, seed, weights, balance_tolerance)
+
+
+def balance_weights(graph: Graph, balance: str, method: str) -> NDArray[np.int64] | None:
+    """``vertex_weights`` of :func:`partition_graph` that balance one of :data:`BALANCES`; None: all alike.
+
+    Raises:
+        ValueError: An unknown balance, or one of edges with another method than ``metis``.
+    """
+    if balance not in BALANCES:
+        raise ValueError(f"balance must be one of {', '.join(BALANCES)} (got {balance!r})")
+    if balance == "vertices":
+        return None
+    if method != "metis":
+        raise ValueError(f"balance='edges' goes with partition method 'metis' (got {method!r})")
+    return 1 + graph.in_degrees().astype(np.int64)
 
 
 def _metis(

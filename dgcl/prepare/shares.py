@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph, as_graph
 from dgcl.partition import METHODS as PARTITIONS
-from dgcl.partition import partition_graph
+from dgcl.partition import balance_weights, partition_graph
 from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
 from dgcl.planner.plan import Plan
@@ -75,6 +75,7 @@ def prepare(
     method: str = "auto",
     options: PlanOptions | None = None,
     place: bool = False,
+    balance: str = "vertices",
     cache: str | os.PathLike[str] | None = None,
     strategy: Strategy | None = None,
 ) -> list[Share]:
@@ -93,13 +94,15 @@ def prepare(
         machine = host_of_ranks(world_size)
     else:
         machine = resolve_topology(topology, world_size)
+    weights = balance_weights(checked, balance, partition)
     given = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     steps.done("graph and topology")
     plans = StoredPlans()
     if cache is not None:
         key = cache_key(checked, world_size, machine, given, partition, method, options)
         first = strategy.first_plan(machine, method)
-        plans = StoredPlans(cache, {**key, "place": True} if place else key, first)
+        more = ({"place": True} if place else {}) | ({} if balance == "vertices" else {"balance": balance})
+        plans = StoredPlans(cache, {**key, **more}, first)
     owners = plans.part(checked.num_nodes, world_size)
     steps.done("cache")
     made = None
@@ -113,7 +116,12 @@ def prepare(
         owners = given
         if owners is None:
             owners = partition_graph(
-                checked, world_size, topology=machine, method=partition, seed=options.seed
+                checked,
+                world_size,
+                topology=machine,
+                method=partition,
+                seed=options.seed,
+                vertex_weights=weights,
             )
         steps.done("partition")
         problem = Problem(checked, owners, machine, method, options, plans)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
 from dgcl.graph.files import read_graph
-from dgcl.partition import METHODS, partition_graph
+from dgcl.partition import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices, real_graph
 
@@ -195,3 +195,25 @@ def test_real_graph() -> None:
     assert sizes.max() <= 1.04 * graph.num_nodes / 8
     sources, destinations = graph.edges()
     assert (part[sources] != part[destinations]).mean() < 0.02  # 0.875 at random
+
+
+def test_edges_are_balanced() -> None:
+    rng = np.random.default_rng(0)
+    dense = rng.integers(0, 1000, (2, 30_000))
+    sparse = [1000 * k + rng.integers(0, 1000, (2, 3000)) for k in (1, 2, 3)]
+    graph = as_graph(np.concatenate([dense, *sparse], 1), num_nodes=4000)
+    found = {}
+    for balance in BALANCES:
+        part = partition_graph(graph, 4, vertex_weights=balance_weights(graph, balance, "metis"))
+        edges = np.bincount(part, weights=graph.in_degrees(), minlength=4)
+        found[balance] = edges.max() / edges.mean()
+    assert found["edges"] < 1.15
+    assert found["vertices"] > 1.5
+
+
+def test_a_bad_balance_is_refused() -> None:
+    graph = as_graph(np.array([[0, 1], [1, 0]]), num_nodes=2)
+    with pytest.raises(ValueError, match="balance must be one of vertices, edges"):
+        balance_weights(graph, "rows", "metis")
+    with pytest.raises(ValueError, match="goes with partition method 'metis'"):
+        balance_weights(graph, "edges", "random")
