@@ -28,6 +28,7 @@ from typing import Any
 from torch import Tensor
 
 from dgcl.aggregation.block import Block
+from dgcl.aggregation.memory import new_rows
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.transport.base import Transport
 
@@ -87,16 +88,16 @@ class Operation:
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
         started = None if self.expand is None else transport.begin_expand(x, self.expand)
         wide = sum_dtype(x.dtype)
-        out = x.new_zeros(own.num_heads, x.shape[1], dtype=wide)
-        partial = x.new_zeros(outgoing.num_heads, x.shape[1], dtype=wide)
-        outgoing.add(x, partial, weights[1])
+        out = new_rows(x, own.num_heads, x.shape[1], wide)
+        partial = new_rows(x, outgoing.num_heads, x.shape[1], wide)
+        outgoing.put(x, partial, weights[1])
         if early:
-            own.add(x, out, weights[0])
+            own.put(x, out, weights[0])
         halo = x[:0] if started is None else started.wait()
         through.add(halo, partial, weights[3])
         folding = None if self.fold is None else transport.begin_fold(partial.to(x.dtype), self.fold)
         if not early:
-            own.add(x, out, weights[0])
+            own.put(x, out, weights[0])
         incoming.add(halo, out, weights[2])
         out = out.to(x.dtype)
         if folding is not None:
