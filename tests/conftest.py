@@ -9,7 +9,8 @@ A run of the suite must say the same thing about the same code twice, so hypothe
 No deadlines, and no check of how fast examples are drawn, since the first of a run may compile a kernel.
 
 With several workers (``-n 2``) a worker takes one file after the other. Tests of the group ``alone`` (stress, faults,
-deadlines, network namespaces) all go to one worker, which begins with them: no two of them ever run at the same time.
+deadlines, measured links) all go to one worker, which begins with them: no two of them ever run at the same time. The
+group ``hosts`` shares standing ranks in network namespaces, counts and compares, and may run beside it.
 
 With ``CI=true`` nothing is skipped for want of a tool: a test that would be is a failure.
 """

@@ -20,7 +20,7 @@ from tests.dgcl.multihost.rank_main import limited_topology
 from tests.samples import sampled
 
 # Every day tests/dgcl/transport/test_several_exchanges.py trains between hosts.
-pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
+pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 
 WORLDS = {"2 hosts of 2": [2, 2], "4 hosts of 1 or 2": [2, 1, 1, 2]}
 NAMES = [case.name for case in CASES]

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("
 MODULE = "tests.dgcl.multihost.rank_main"
 # Ranks on each host, and MB/s of its link each way: little enough for two cores to keep all links busy.
 WORLDS = {
-    "2 hosts, 2 ranks each": ([2, 2], 20.0),
     "2 hosts, 3 ranks and 1": ([3, 1], 20.0),
     "4 hosts, 2 ranks each": ([2] * 4, 10.0),
 }

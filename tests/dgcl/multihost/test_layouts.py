@@ -9,7 +9,7 @@ from dgcl.topology.host import CopyRates
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.layouts import crossing_edges, measure, small_world
 
-pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
+pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 EDGES = small_world(6000)
 ROW_BYTES = 4096
 RATES = CopyRates(4.0, 6.0)

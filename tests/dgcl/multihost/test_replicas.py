@@ -14,7 +14,7 @@ from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.hosts import read_counter
 from tests.dgcl.replication.training import LAYERS, on_rank
 
-pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
+pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 
 WORLDS = {"2 hosts of 2": [2, 2], "4 hosts of 1 or 2": [2, 1, 1, 2]}
 CALLS, WIDTH = 20, 1024

@@ -18,8 +18,6 @@ from dgcl.transport.shared_memory.engine import WAITING
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
 
-pytestmark = pytest.mark.xdist_group("alone")
-
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
 _FILES = {module.__file__ for module in (executor, calls, pending, started, abort_guard, progress, call_lock)}
 
