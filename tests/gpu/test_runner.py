@@ -222,24 +222,17 @@ def test_limits_fit_the_time_for_everything() -> None:
 
 
 @pytest.mark.slow
-def test_every_part_selects_tests_that_exist() -> None:
+def test_parts_select_tests_that_exist_and_every_gpu_test_of_the_folder() -> None:
     names = [name for each in parts() if not each.prefix for name in each.tests]
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", *names]
+    files = sorted({name.split("::")[0] for name in names} | {"tests/gpu"})
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", *files]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     collected = run.stdout.splitlines()
-    missing = [name for name in names if not any(line.startswith(name) for line in collected)]
-    assert missing == []
-
-
-@pytest.mark.slow
-def test_every_gpu_test_of_the_folder_is_in_a_part() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "tests/gpu"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    found = [line for line in run.stdout.splitlines() if line.startswith("tests/gpu/")]
-    names = tuple(name for each in parts() for name in each.tests)
+    assert [name for name in names if not any(line.startswith(name) for line in collected)] == []
+    found = [line for line in collected if line.startswith("tests/gpu/")]
     assert len(found) > 20
-    assert [line for line in found if not line.startswith(names)] == []
+    assert [line for line in found if not line.startswith(tuple(names))] == []
 
 
 def test_the_first_parts_compile_nothing_of_the_host() -> None:

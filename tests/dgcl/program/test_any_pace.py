@@ -14,7 +14,7 @@ from dgcl.communicator import Communicator
 from dgcl.program import Program, Schedule
 from tests.dgcl.support_plans import World, at_random, random_world, wandering
 from tests.dgcl.support_ranks import folded, local_ids, on_threads, random_bits, same_bits
-from tests.samples import sampled
+from tests.samples import examples, sampled
 
 Send = tuple[int, int]  # rank, number of its send
 
@@ -123,6 +123,7 @@ def test_any_transfer_may_be_as_late_as_it_likes(seed: int, verb: str) -> None:
 
 
 @pytest.mark.slow
+@examples(20, 60)
 @given(seed=st.integers(0, 2**20), num_edges=st.integers(10, 60), wander=st.booleans())
 def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool) -> None:
     maker = wandering(seed) if wander else at_random(seed)

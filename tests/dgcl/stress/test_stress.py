@@ -1,4 +1,4 @@
-"""A minute of random calls under random delays, in three worlds of more ranks than cores."""
+"""Random calls under random delays, in three worlds of more ranks than cores."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def test_some_seconds_with_four_ranks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [8, 16, 32])
-def test_a_third_of_a_minute(num_ranks: int) -> None:
-    outcome = stress(num_ranks, 20.0, seed=num_ranks)
+@pytest.mark.parametrize(("num_ranks", "seconds"), [(8, 10.0), (16, 10.0), (32, 20.0)])
+def test_many_ranks(num_ranks: int, seconds: float) -> None:
+    outcome = stress(num_ranks, seconds, seed=num_ranks)
     assert outcome.wrong == []
-    assert outcome.calls > 20
-    assert outcome.steps > 1000
+    assert outcome.calls > seconds
+    assert outcome.steps > 50 * seconds

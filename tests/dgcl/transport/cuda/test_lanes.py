@@ -160,7 +160,7 @@ def test_a_late_rank_is_named() -> None:
         rank.fake.drain()
         return caught.type, str(caught.value)
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0, prepare=losing(0))
+    results, _ = on_devices(PAIR, body, shared=False, timeout=2.0, prepare=losing(0))
     assert results[0][0] is CommTimeoutError
     assert "missing from rank 1 (it has not begun this call)" in results[0][1]
 

@@ -253,7 +253,7 @@ def test_a_rank_that_makes_no_call_is_named() -> None:
         finally:
             told.release()
 
-    results, _ = on_machines(random_world(3, 3, "direct"), (0, 0, 1), body, timeout=1.0)
+    results, _ = on_machines(random_world(3, 3, "direct"), (0, 0, 1), body, timeout=2.0)
     assert {kind for kind, _ in results} == {CommTimeoutError}
     assert all("rank 1" in text for _, text in results)
     assert any("(it has not begun this call)" in text for _, text in results)
