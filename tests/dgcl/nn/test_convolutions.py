@@ -125,8 +125,10 @@ def assert_equal_runs(found: Run, wanted: Run) -> None:
 
 
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("order", ["auto", "aggregate", "multiply"])
-@pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parametrize(
+    "order", ["auto", "multiply"]
+)  # widths rise and fall: auto aggregates first, then last
+@pytest.mark.parametrize("world_size", [1, 4])
 @pytest.mark.parametrize("edges", ["head", "tail", "cover"])
 @pytest.mark.parametrize(
     "name", ["directed", "self-loops", "multi-edges", "isolated-vertices", "fewer-vertices-than-ranks"]
