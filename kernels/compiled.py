@@ -13,6 +13,8 @@ What numba's own cache lacks:
   that dies, so nobody waits for the dead, and who waits hears Ctrl-C.
 - **Read-only places.** Entries are read from every folder of :func:`cache_folders` and written to the first that takes
   them. Where none does, the code stays in memory.
+- **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function declared
+  with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every process.
 - **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
   anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
 
@@ -21,17 +23,19 @@ Numba offers no public way to any of this; tests hold that what is used here wor
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
 
-from numba import njit
+from llvmlite import binding
+from numba import njit, types
 from numba.core import sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
-from dgcl.kernels.kernel_cache import KernelCache
+from dgcl.kernels.kernel_cache import KernelCache, symbol_of
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -42,16 +46,18 @@ _Function = Callable[_Arguments, _Result]
 def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
 @overload
 def compiled(
-    signature: Any, /
+    signature: Any = None, /, *, inline: bool = True
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
-def compiled(what: Any, /) -> Any:
+def compiled(what: Any = None, /, *, inline: bool = True) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
+    With ``inline=False`` compiled callers jump to it and hold no copy: for all that is more than a few lines long and
+    not called in an inner loop.
     """
     if isinstance(what, FunctionType):
-        return _decorated(what, None)
-    return functools.partial(_decorated, signature=what)
+        return _decorated(what, None, True)
+    return functools.partial(_decorated, signature=what, inline=inline)
 
 
 def compile_all(*modules: ModuleType) -> None:
@@ -64,11 +70,15 @@ def compile_all(*modules: ModuleType) -> None:
                     value.compile(signature)
 
 
-def _decorated(function: Callable[..., Any], signature: Any) -> Any:
-    dispatcher = njit(nogil=True)(function)
+def _decorated(function: Callable[..., Any], signature: Any, inline: bool) -> Any:
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True)(function)
     dispatcher._cache = cache = KernelCache(function)
     dispatcher.only_signature = signature
-    compile_one = dispatcher.compile
+    compile_one, call_template = dispatcher.compile, dispatcher.get_call_template
+
+    def without_literals(arguments: Any, keywords: Any) -> Any:
+        # Numba would compile f(x, 0) for this very 0, and once more for any integer.
+        return call_template(tuple(types.unliteral(argument) for argument in arguments), keywords)
 
     def compile(wanted: Any) -> Any:
         with global_compiler_lock:
@@ -76,10 +86,14 @@ def _decorated(function: Callable[..., Any], signature: Any) -> Any:
                 signature is not None and dispatcher.overloads
             ):  # another thread was first, and closed the list
                 return next(iter(dispatcher.overloads.values())).entry_point
+            known = set(dispatcher.overloads)
             try:
                 entry = compile_one(wanted if signature is None else signature)
             finally:
                 cache.unlock()
+            if not inline:
+                for kinds in dispatcher.overloads.keys() - known:
+                    _call_by_symbol(dispatcher.overloads[kinds], symbol_of(function, kinds))
             if signature is not None:
                 dispatcher.disable_compile()
         return entry
@@ -92,7 +106,17 @@ def _decorated(function: Callable[..., Any], signature: Any) -> Any:
             raise TypeError(f"{function.__name__} takes {declared} (got {given})")
         return entry
 
-    dispatcher.compile = compile
+    dispatcher.compile, dispatcher.get_call_template = compile, without_literals
     if signature is not None:
         dispatcher._compile_for_args = compile_for_arguments
     return dispatcher
+
+
+def _call_by_symbol(result: Any, symbol: str) -> None:
+    """Make compiled callers call a function by a symbol of its own, instead of linking a copy of it."""
+    described = copy.copy(result.fndesc)
+    described.mangled_name = symbol
+    address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    binding.add_symbol(symbol, address)
+    result.target_context.remove_user_function(result.entry_point)
+    result.target_context.insert_user_function(result.entry_point, described, ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import importlib
 import inspect
 import logging
 import os
@@ -27,6 +28,9 @@ _log = logging.getLogger("dgcl")
 _SCALARS: Final = (bool, int, float, str, bytes, type(None))
 _POLL_SECONDS: Final = 0.02
 _QUIET_SECONDS: Final = 1.5  # what may be waited for without a word
+
+_Need = tuple[str, str, tuple[Any, ...]]  # module and name of a function, the types for which it is compiled
+_called_by_symbol: Final[dict[str, _Need]] = {}  # symbols that compiled code of this process may call
 
 
 class _Locator(_CacheLocator):  # type: ignore[misc]
@@ -66,9 +70,12 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     @functools.cached_property
     def _files(self) -> list[IndexDataCacheFile]:
         # Not when the function is decorated: by now its module has been imported to the end.
-        stamp = sources_digest(self._py_func.__module__, self._source)
         name = self._impl.filename_base
-        return [IndexDataCacheFile(str(folder), name, stamp) for folder in cache_folders(self._source)]
+        return [IndexDataCacheFile(str(folder), name, self._stamp) for folder in cache_folders(self._source)]
+
+    @functools.cached_property
+    def _stamp(self) -> str:
+        return sources_digest(self._py_func.__module__, self._source)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """Return the machine code for ``signature``, or None: then this process holds the lock, and shall compile."""
@@ -85,7 +92,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         """Write machine code into the first folder that takes it."""
         if not self._impl.check_cachable(result):
             return
-        key, data = self._index_key(signature, result.codegen), self._impl.reduce(result)
+        key = self._index_key(signature, result.codegen)
+        # With a stamp of its own: another process may put the code of older sources in its place.
+        data = self._stamp, _needs(result.library), self._impl.reduce(result)
         problem: OSError | None = None
         for file in self._files:
             try:
@@ -110,8 +119,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         for file in self._files:
             try:
                 data = file.load(key)
-                if data is not None:
-                    return self._impl.rebuild(target_context, data)
+                if data is not None and data[0] == self._stamp:
+                    for module, name, types in data[1]:
+                        getattr(importlib.import_module(module), name).compile(types)
+                    return self._impl.rebuild(target_context, data[2])
             except Exception as error:  # a damaged entry: whatever unpickling it raises, it is made anew
                 _log.debug("%s: %r", file._index_path, error)
         return None
@@ -138,6 +149,20 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
                     time.sleep(_POLL_SECONDS)
                 except OSError:  # a file system without locks
                     return
+
+
+def symbol_of(function: Callable[..., Any], types: tuple[Any, ...]) -> str:
+    """Return the symbol by which compiled code calls a function, the same in every process."""
+    types_hash = hashlib.sha256(str(types).encode()).hexdigest()
+    symbol = f"dgcl.{function.__module__}.{function.__qualname__}.{types_hash}"
+    _called_by_symbol[symbol] = function.__module__, function.__qualname__, types
+    return symbol
+
+
+def _needs(library: Any) -> list[_Need]:
+    """What must be there before the code of `library` runs; LLVM ends the process where a symbol is missing."""
+    declared = (f.name for f in library._final_module.functions if f.is_declaration)
+    return [_called_by_symbol[name] for name in declared if name in _called_by_symbol]
 
 
 def cache_folders(source: str) -> Iterator[Path]:

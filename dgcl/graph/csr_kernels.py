@@ -138,9 +138,10 @@ def sort_buckets(
     for b in range(num_buckets):
         first, last = b << bits, min(num_nodes, (b + 1) << bits)
         start, stop = indptr[first], indptr[last]
-        cursor[: last - first] = indptr[first:last]
-        old_indices[: stop - start] = indices[start:stop]
-        old_edge_ids[: stop - start] = edge_ids[start:stop]
+        for u in range(last - first):
+            cursor[u] = indptr[first + u]
+        for j in range(stop - start):
+            old_indices[j], old_edge_ids[j] = indices[start + j], edge_ids[start + j]
         for j in range(stop - start):
             v = place[start + j]
             k = cursor[v]

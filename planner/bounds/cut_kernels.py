@@ -5,7 +5,7 @@ Imported on first use, because importing numba takes longer than making a small 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from dgcl.planner.bits import lowest_bit
 from dgcl.planner.compiled import compiled
 
 
-@compiled
 def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) -> Any:
     """Return, for each set of ranks, the rows that must enter it at least once, (S,) float64.
 
@@ -23,24 +22,29 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
         masks: (S, W) uint64, the same sets as bit masks.
     """
     num_sets, world = member.shape
-    rows = np.zeros(num_sets)
-    into = np.zeros(world)  # rows that enter each rank, for sets of one rank
-    alone = np.full(num_sets, -1, np.int64)
-    for s in range(num_sets):
-        size = 0
-        for rank in range(world):
-            if member[s, rank]:
-                alone[s] = rank
-                size += 1
-        if size != 1:
-            alone[s] = -1
-    larger = np.flatnonzero(alone < 0)
-    words = masks[larger].T.copy()  # (W, L) and (P, L), so that the loops over sets below are vectorised
-    inside = member[larger].T.copy()
-    entered = np.zeros(larger.shape[0])
-    met = np.empty(larger.shape[0], np.uint64)
+    rows, into = (
+        np.zeros(num_sets),
+        np.zeros(world),
+    )  # `into`: rows that enter each rank, for sets of one rank
+    alone = member.sum(axis=1) == 1
+    larger = np.flatnonzero(~alone)
+    # (W, L) and (P, L), so that the loops over sets are vectorised
+    words, inside = masks[larger].T.copy(), member[larger].T.copy()
+    entered, met = np.zeros(larger.shape[0]), np.empty(larger.shape[0], np.uint64)
+    _add_entering(source, dests, count, words, inside, into, entered, met)
+    rows[larger] = entered
+    rows[alone] = into[member[alone].argmax(axis=1)]
+    return rows
+
+
+@compiled
+def _add_entering(
+    source: Any, dests: Any, count: Any, words: Any, inside: Any, into: Any, entered: Any, met: Any
+) -> None:
+    """Add the rows that enter each rank to `into`, and those that enter each set to `entered`; `met` is scratch."""
     for c in range(source.shape[0]):
-        met[:] = 0
+        for i in range(met.shape[0]):
+            met[i] = 0
         for w in range(words.shape[0]):
             bits = dests[c, w]
             if bits == np.uint64(0):
@@ -50,18 +54,11 @@ def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
             while bits:
                 into[64 * w + lowest_bit(bits)] += count[c]
                 bits &= bits - np.uint64(1)
-        home, leaving = inside[source[c]], float(count[c])
+        home, leaving = source[c], float(count[c])
         for i in range(met.shape[0]):
-            entered[i] += 0.0 if home[i] or met[i] == np.uint64(0) else leaving
-    for i in range(larger.shape[0]):
-        rows[larger[i]] = entered[i]
-    for s in range(num_sets):
-        if alone[s] >= 0:
-            rows[s] = into[alone[s]]
-    return rows
+            entered[i] += 0.0 if inside[home, i] or met[i] == np.uint64(0) else leaving
 
 
-@compiled
 def covers(
     label: Any, link_of: Any, link_ptr: Any, link_directions: Any, link_latency: Any, bandwidth: Any
 ) -> Any:
@@ -81,100 +78,203 @@ def covers(
         cover (N, num_directions) bool, latency (N,) float64: the smallest latency of a crossing link (inf
         if none).
     """
-    num_cuts, world = label.shape
-    num_directions = bandwidth.shape[0]
+    num_cuts, num_links, num_directions = label.shape[0], link_latency.shape[0], bandwidth.shape[0]
     cover = np.zeros((num_cuts, num_directions), np.bool_)
     latency = np.full(num_cuts, np.inf)
-    links = np.empty(world * world, np.int64)
+    level = np.unique(-bandwidth, return_inverse=True)[1].reshape(-1)
+    scratch = _Scratch(
+        np.empty(num_links, np.int64),
+        np.empty(num_links, np.int64),
+        np.empty(num_directions + 1, np.int64),
+        np.empty(link_directions.shape[0], np.int64),
+        np.empty(num_directions, np.int64),
+        np.empty(num_directions, np.int64),
+        np.empty(num_directions + 1, np.int64),
+        np.empty(num_directions, np.int64),
+        np.empty(num_directions),
+        np.empty(num_directions, np.bool_),
+    )
+    machine = _Links(link_of, link_ptr, link_directions, link_latency, bandwidth, level)
     for n in range(num_cuts):
-        num = 0
-        for v in range(world):
-            if label[n, v] < 0:
-                continue
-            for u in range(world):
-                if label[n, u] != label[n, v] and link_of[u, v] >= 0:  # most pairs are on one side
-                    links[num] = link_of[u, v]
-                    num += 1
-                    latency[n] = min(latency[n], link_latency[links[num - 1]])
-        crossing = links[:num]
-        user_ptr, user = _users(crossing, link_ptr, link_directions, num_directions)
-        narrowest = np.inf
-        for way in range(3):
-            if way == 0:
-                order = _fill(crossing, link_ptr, link_directions, bandwidth, user_ptr, user)
-            else:  # the senders' ports, and the receivers' ports
-                at = link_ptr[crossing] if way == 1 else link_ptr[crossing + 1] - 1
-                order = np.unique(link_directions[at]).astype(np.int64)
-            trial = _needed(order, num, bandwidth, user_ptr, user)
-            width = bandwidth[trial].sum()
-            if width < narrowest:
-                narrowest = width
-                cover[n] = trial
+        latency[n] = _cover(label[n], machine, scratch, cover[n])
     return cover, latency
 
 
-@compiled
-def _users(links: Any, link_ptr: Any, link_directions: Any, num_directions: int) -> Any:
-    """Return pointers by direction into the positions in `links` of those that use it, and these."""
-    ptr = np.zeros(num_directions + 1, np.int64)
-    for link in links:
-        for h in range(link_ptr[link], link_ptr[link + 1]):
-            ptr[link_directions[h] + 1] += 1
-    ptr = np.cumsum(ptr)
-    user = np.empty(ptr[-1], np.int64)
-    at = ptr[:-1].copy()
-    for i in range(links.shape[0]):
-        for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
-            user[at[link_directions[h]]] = i
-            at[link_directions[h]] += 1
-    return ptr, user
+class _Links(NamedTuple):
+    """L links and C connection-directions, as in TopologyArrays; `level`: 0 for the widest directions, and so on."""
+
+    link_of: Any
+    ptr: Any
+    directions: Any
+    latency: Any
+    bandwidth: Any
+    level: Any
+
+
+class _Scratch(NamedTuple):
+    """Of one cut.
+
+    Attributes:
+        link, hits: (L,) int64, the crossing links, and how many directions of the cover each uses.
+        user_ptr, user: (C+1,) and int64, by direction the positions in `link` of those that use it.
+        order, by_width: (C,) int64, the directions in the order in which they join the cover, and widest first.
+        at: (C+1,) int64.
+        through, left: (C,) int64 and float64, links still rising, and room, per direction.
+        trial: (C,) bool, the cover.
+    """
+
+    link: Any
+    hits: Any
+    user_ptr: Any
+    user: Any
+    order: Any
+    by_width: Any
+    at: Any
+    through: Any
+    left: Any
+    trial: Any
 
 
 @compiled
-def _fill(links: Any, link_ptr: Any, link_directions: Any, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
-    """Return the directions in the order in which they fill up while all `links` carry more at one pace."""
-    through = np.diff(user_ptr)  # links still rising, per direction
-    left = bandwidth.copy()
-    touched = np.flatnonzero(through)
-    rising = np.ones(links.shape[0], np.bool_)
-    order = np.empty(touched.shape[0], np.int64)
+def _cover(label: Any, links: _Links, scratch: _Scratch, cover: Any) -> float:
+    """Set `cover` (C,) to the narrowest cover found of a cut; return the smallest latency of a crossing link."""
+    world = label.shape[0]
+    latency = np.inf
     num = 0
-    remaining = links.shape[0]
+    for v in range(world):
+        if label[v] < 0:
+            continue
+        for u in range(world):
+            link = links.link_of[u, v]
+            if label[u] != label[v] and link >= 0:  # most pairs are on one side
+                scratch.link[num] = link
+                num += 1
+                latency = min(latency, links.latency[link])
+    _find_users(links, scratch, num)
+    narrowest = np.inf
+    for way in range(3):
+        if way == 0:
+            num_order = _fill(links, scratch, num)
+        else:  # the senders' ports, and the receivers' ports
+            num_order = _ports(links, scratch, num, way == 1)
+        _drop_superfluous(links, scratch, num, num_order)
+        width = 0.0
+        for c in range(cover.shape[0]):
+            if scratch.trial[c]:
+                width += links.bandwidth[c]
+        if width < narrowest:
+            narrowest = width
+            for c in range(cover.shape[0]):
+                cover[c] = scratch.trial[c]
+    return latency
+
+
+@compiled(inline=False)
+def _find_users(links: _Links, scratch: _Scratch, num: int) -> None:
+    """Fill `user_ptr` and `user` for the first `num` crossing links."""
+    ptr, at = scratch.user_ptr, scratch.at
+    for c in range(ptr.shape[0]):
+        ptr[c] = 0
+    for i in range(num):
+        link = scratch.link[i]
+        for h in range(links.ptr[link], links.ptr[link + 1]):
+            ptr[links.directions[h] + 1] += 1
+    for c in range(1, ptr.shape[0]):
+        ptr[c] += ptr[c - 1]
+        at[c - 1] = ptr[c - 1]
+    for i in range(num):
+        link = scratch.link[i]
+        for h in range(links.ptr[link], links.ptr[link + 1]):
+            c = links.directions[h]
+            scratch.user[at[c]] = i
+            at[c] += 1
+
+
+@compiled(inline=False)
+def _ports(links: _Links, scratch: _Scratch, num: int, first: bool) -> int:
+    """Put the first or last directions of the crossing links into `order`, ascending; return how many there are."""
+    trial = scratch.trial
+    for c in range(trial.shape[0]):
+        trial[c] = False
+    for i in range(num):
+        link = scratch.link[i]
+        trial[links.directions[links.ptr[link] if first else links.ptr[link + 1] - 1]] = True
+    num_order = 0
+    for c in range(trial.shape[0]):
+        if trial[c]:
+            scratch.order[num_order] = c
+            num_order += 1
+    return num_order
+
+
+@compiled(inline=False)
+def _fill(links: _Links, scratch: _Scratch, num: int) -> int:
+    """Put directions into `order` as they fill up while all links carry more at one pace; return how many do."""
+    through, left, user_ptr = scratch.through, scratch.left, scratch.user_ptr
+    touched, num_touched = scratch.by_width, 0
+    for c in range(through.shape[0]):
+        through[c] = user_ptr[c + 1] - user_ptr[c]
+        left[c] = links.bandwidth[c]
+        if through[c] != 0:
+            touched[num_touched] = c
+            num_touched += 1
+    rising = scratch.hits
+    for i in range(num):
+        rising[i] = 1
+    num_order = 0
+    remaining = num
     while remaining:
         full = touched[0]
         step = np.inf
-        for c in touched:
+        for i in range(num_touched):
+            c = touched[i]
             if through[c] > 0 and left[c] < step * through[c]:
                 full = c
                 step = left[c] / through[c]
-        for c in touched:
+        for i in range(num_touched):
+            c = touched[i]
             left[c] = max(0.0, left[c] - step * through[c])
-        order[num] = full
-        num += 1
-        for i in user[user_ptr[full] : user_ptr[full + 1]]:
+        scratch.order[num_order] = full
+        num_order += 1
+        for n in range(user_ptr[full], user_ptr[full + 1]):
+            i = scratch.user[n]
             if rising[i]:
-                rising[i] = False
+                rising[i] = 0
                 remaining -= 1
-                for h in range(link_ptr[links[i]], link_ptr[links[i] + 1]):
-                    through[link_directions[h]] -= 1
-    return order[:num]
+                link = scratch.link[i]
+                for h in range(links.ptr[link], links.ptr[link + 1]):
+                    through[links.directions[h]] -= 1
+    return num_order
 
 
-@compiled
-def _needed(order: Any, num_links: int, bandwidth: Any, user_ptr: Any, user: Any) -> Any:
-    """Return (num_directions,) bool: those of `order` that cover every link, after dropping superfluous ones."""
-    cover = np.zeros(bandwidth.shape[0], np.bool_)
-    hits = np.zeros(num_links, np.int64)
-    for c in order:
-        cover[c] = True
-        for i in user[user_ptr[c] : user_ptr[c + 1]]:
-            hits[i] += 1
-    for c in order[np.argsort(-bandwidth[order], kind="mergesort")]:
+@compiled(inline=False)
+def _drop_superfluous(links: _Links, scratch: _Scratch, num: int, num_order: int) -> None:
+    """Set `trial` to those of `order` that cover every link, after dropping what is not needed, the widest first."""
+    hits, trial, at, by_width = scratch.hits, scratch.trial, scratch.at, scratch.by_width
+    for i in range(num):
+        hits[i] = 0
+    for c in range(trial.shape[0]):
+        trial[c] = False
+        at[c + 1] = 0
+    at[0] = 0
+    for n in range(num_order):
+        c = scratch.order[n]
+        trial[c] = True
+        at[links.level[c] + 1] += 1
+        for i in range(scratch.user_ptr[c], scratch.user_ptr[c + 1]):
+            hits[scratch.user[i]] += 1
+    for c in range(trial.shape[0]):
+        at[c + 1] += at[c]
+    for n in range(num_order):  # a counting sort, stable
+        c = scratch.order[n]
+        by_width[at[links.level[c]]] = c
+        at[links.level[c]] += 1
+    for n in range(num_order):
+        c = by_width[n]
         needed = False
-        for i in user[user_ptr[c] : user_ptr[c + 1]]:
-            needed = needed or hits[i] == 1
+        for i in range(scratch.user_ptr[c], scratch.user_ptr[c + 1]):
+            needed = needed or hits[scratch.user[i]] == 1
         if not needed:
-            cover[c] = False
-            for i in user[user_ptr[c] : user_ptr[c + 1]]:
-                hits[i] -= 1
-    return cover
+            trial[c] = False
+            for i in range(scratch.user_ptr[c], scratch.user_ptr[c + 1]):
+                hits[scratch.user[i]] -= 1

@@ -75,19 +75,21 @@ def grow_trees(
     busy = np.zeros((limit, inverse.shape[0]))  # seconds of traffic, by stage and connection-direction
     stage_seconds = np.zeros(limit)  # seconds of each stage
     parent = np.full((num, world), -1, np.int32)
-    depth = np.empty(world, np.int64)
+    depth, open_ = np.empty(world, np.int64), np.empty(world, np.bool_)
     # Labels of (depth, rank): how much slower the path there makes the plan, and the path's own time.
     rise = np.empty((limit + 1, world))
     own = np.empty((limit + 1, world))
     before = np.empty((limit + 1, world), np.int64)
     for n in range(num):
-        depth[:] = -1
+        left = 0
+        for v in range(world):
+            depth[v], open_[v] = -1, wanted[n, v]
+            left += wanted[n, v]
         depth[source[n]] = 0
-        open_ = wanted[n].copy()
-        left = open_.sum()
         while left:
-            rise[:] = np.inf
-            own[:] = np.inf
+            for k in range(limit + 1):
+                for v in range(world):
+                    rise[k, v], own[k, v] = np.inf, np.inf
             for v in range(world):
                 if depth[v] >= 0:
                     rise[depth[v], v] = 0.0

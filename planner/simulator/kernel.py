@@ -28,7 +28,7 @@ def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, ra
         _fill(active[urgency[active] == level], ptr, hops, left, rate)
 
 
-@compiled
+@compiled(inline=False)
 def _fill(active: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
     """Share ``left`` among the messages in ``active``, and subtract what they use."""
     through = np.zeros(left.shape[0], np.int64)

@@ -14,6 +14,11 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.routes import Routes
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
+from dgcl.planner.column_generation.trees.new_arrays import (
+    new_float_table,
+    new_floats,
+    new_int32_table,
+)
 from dgcl.planner.compiled import compiled
 
 ARRIVE = -1  # the row is at a node of its set: that node is served
@@ -26,14 +31,15 @@ class FreeLinks(NamedTuple):
     dst: Int64Array
 
 
-@compiled
+@compiled(inline=False)
 def _shortest_paths(
     price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array
 ) -> None:
     """Fill (N, N) tables of least prices and of the first link of such a path (Floyd and Warshall)."""
     nodes = distance.shape[0]
-    distance[:] = np.inf
-    first_link[:] = -1
+    for s in range(nodes):
+        for d in range(nodes):
+            distance[s, d], first_link[s, d] = np.inf, -1
     for link in range(price.shape[0]):
         s, d = links.src[link], links.dst[link]
         if price[link] < distance[s, d]:
@@ -50,14 +56,15 @@ def _shortest_paths(
                     first_link[s, d] = first_link[s, via]
 
 
-@compiled
+@compiled(inline=False)
 def _cheapest(
     family: SubsetFamily, distance: FloatArray, value: FloatArray, split: Int32Array, target: Int32Array
 ) -> None:
     """Fill (N, F) tables: price of finishing a state, the node to go to, and what to do there."""
     nodes, num_sets = value.shape
-    at_node = np.empty(nodes)
-    value[:, 0] = 0.0
+    at_node = new_floats(nodes)
+    for v in range(nodes):
+        value[v, 0] = 0.0
     for f in range(1, num_sets):
         mask = family.set_mask[f]
         for v in range(nodes):
@@ -82,7 +89,7 @@ def _cheapest(
             target[v, f] = choice
 
 
-@compiled
+@compiled(inline=False)
 def _push(
     family: SubsetFamily,
     split: Int32Array,
@@ -96,8 +103,9 @@ def _push(
 ) -> None:
     """Add to `busy` (C,) the times that the rows of `owner` cause."""
     nodes, num_sets = start.shape
-    here, carried = np.zeros((nodes, num_sets)), np.zeros((nodes, nodes))
-    here[owner] = start[owner]
+    here, carried = new_float_table(nodes, num_sets), new_float_table(nodes, nodes)
+    for f in range(num_sets):
+        here[owner, f] = start[owner, f]
     for f in range(num_sets - 1, 0, -1):
         for v in range(nodes):
             rows = here[v, f]
@@ -125,7 +133,7 @@ def _push(
                 v = links.dst[link]
 
 
-@compiled
+@compiled(inline=False)
 def free_answer(
     family: SubsetFamily,
     links: FreeLinks,
@@ -147,19 +155,21 @@ def free_answer(
         Sum over rows of the price of their cheapest tree; inf when some set cannot be reached.
     """
     nodes, num_sets = start.shape
-    price = np.zeros(links.src.shape[0])
+    price = new_floats(links.src.shape[0])
     for link in range(price.shape[0]):
         for i in range(routes.ptr[link], routes.ptr[link + 1]):
             c = routes.direction[i]
             price[link] += weight[c] * routes.cost[c]
         price[link] = price[link] * routes.factor[link] if routes.factor[link] < np.inf else np.inf
-    distance, first_link = np.empty((nodes, nodes)), np.empty((nodes, nodes), np.int32)
+    distance, first_link = new_float_table(nodes, nodes), new_int32_table(nodes, nodes)
     _shortest_paths(price, links, distance, first_link)
-    value = np.empty((nodes, num_sets))
-    split, target = np.empty((nodes, num_sets), np.int32), np.empty((nodes, num_sets), np.int32)
+    value = new_float_table(nodes, num_sets)
+    split, target = new_int32_table(nodes, num_sets), new_int32_table(nodes, num_sets)
     _cheapest(family, distance, value, split, target)
     total = 0.0
-    columns[:] = 0.0
+    for v in range(nodes):
+        for c in range(columns.shape[1]):
+            columns[v, c] = 0.0
     for v in range(nodes):
         mine = 0.0
         for f in range(num_sets):
@@ -192,21 +202,31 @@ def run_free_rounds(
     Returns:
         The best value of an answer: a bound on plans of any number of stages, in time units.
     """
-    weight = np.empty_like(score)
-    scratch = np.empty((start.shape[0], score.shape[0]))
+    num_directions = score.shape[0]
+    weight, scratch = new_floats(num_directions), new_float_table(start.shape[0], num_directions)
     best = 0.0
     kept = 0
     for t in range(first, last):
-        top = score.max()
-        weight[:] = np.exp(score - top)
-        weight /= weight.sum()
+        top, total = score[0], 0.0
+        for c in range(num_directions):
+            top = max(top, score[c])
+        for c in range(num_directions):
+            weight[c] = np.exp(score[c] - top)
+            total += weight[c]
+        for c in range(num_directions):
+            weight[c] /= total
         value = free_answer(family, links, routes, start, weight, scratch)
         if best < value < np.inf:
             best = value
-            best_weight[:] = weight
+            for c in range(num_directions):
+                best_weight[c] = weight[c]
         if (t - first) % every == every - 1:
-            columns[kept] = scratch
+            for v in range(scratch.shape[0]):
+                for c in range(num_directions):
+                    columns[kept, v, c] = scratch[v, c]
             kept += 1
+        factor = step / np.sqrt(t + 1.0)
         for v in range(scratch.shape[0]):
-            score += step / np.sqrt(t + 1.0) * scratch[v]
+            for c in range(num_directions):
+                score[c] += factor * scratch[v, c]
     return best

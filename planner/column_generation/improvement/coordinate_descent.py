@@ -143,7 +143,7 @@ def _divide_rows(count: Int64Array, share: FloatArray) -> Int64Array:
     return np.where(count >= DIVIDED, divided.astype(np.int64), chosen * count)
 
 
-@compiled
+@compiled(inline=False)
 def _cheapest(
     instance: Instance, choices: Choices, which: Int64Array, count: Int64Array, link_rows: FloatArray
 ) -> tuple[Int64Array, Int32Array, Int32Array]:

@@ -51,7 +51,7 @@ class TreeBuffer(NamedTuple):
     needed: Int32Array
 
 
-@compiled
+@compiled(inline=False)
 def empty_tree(world: int, room: int) -> TreeBuffer:
     """Allocate a tree of up to `room` edges."""
     return TreeBuffer(
@@ -63,7 +63,7 @@ def empty_tree(world: int, room: int) -> TreeBuffer:
     )
 
 
-@compiled
+@compiled(inline=False)
 def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer) -> int:
     """Put the cheapest tree of class c into `out`, clean and by stages; return the number of its edges."""
     source, num = instance.source[c], 0
@@ -99,7 +99,7 @@ def _set_uses(uses: LinkUses, new: TreeBuffer, num_new: int, forest: Forest, t: 
     return num
 
 
-@compiled
+@compiled(inline=False)
 def exchange(
     instance: Instance,
     choices: Choices,

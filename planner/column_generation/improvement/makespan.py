@@ -64,7 +64,7 @@ class LinkUses(NamedTuple):
     delta: FloatArray
 
 
-@compiled
+@compiled(inline=False)
 def empty_uses(routes: Routes, num_stages: int, room: int) -> LinkUses:
     """Allocate a change of up to `room` link uses."""
     longest = 0
@@ -114,7 +114,7 @@ def _worst_latency(smooth: SmoothMakespan, k: int, c: int) -> float:
     return worst
 
 
-@compiled
+@compiled(inline=False)
 def load(smooth: SmoothMakespan, forest: Forest) -> None:
     """Set the rows to those that a forest sends; later changes of the forest must go through `shift`."""
     smooth.rows[:] = 0
@@ -123,7 +123,7 @@ def load(smooth: SmoothMakespan, forest: Forest) -> None:
             smooth.rows[forest.stage[e], forest.link[e]] += forest.count[t]
 
 
-@compiled
+@compiled(inline=False)
 def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float:
     """Recompute everything that follows from the rows; return the plan's true time."""
     num_stages, num_directions = smooth.busy.shape
@@ -149,7 +149,7 @@ def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float
     return time
 
 
-@compiled
+@compiled(inline=False)
 def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int) -> int:
     """Add to ``uses.delta`` how busy times change, list the directions in ``uses.touched``; return how many."""
     num_directions = smooth.busy.shape[1]
@@ -175,7 +175,7 @@ def _clear_busy_changes(uses: LinkUses, many: int, num_directions: int) -> None:
         uses.delta[uses.touched[i] // num_directions, uses.touched[i] % num_directions] = 0.0
 
 
-@compiled
+@compiled(inline=False)
 def shift(
     smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int, beta: FloatArray, apply: bool
 ) -> float:
@@ -216,7 +216,7 @@ def shift(
     return gain
 
 
-@compiled
+@compiled(inline=False)
 def gradient(smooth: SmoothMakespan, weight: FloatArray) -> None:
     """Set `weight` (K, C) to the derivatives of the smoothed time by `busy`."""
     for k in range(weight.shape[0]):
@@ -224,7 +224,7 @@ def gradient(smooth: SmoothMakespan, weight: FloatArray) -> None:
             weight[k, c] = smooth.power[k, c] / smooth.total[k]
 
 
-@compiled
+@compiled(inline=False)
 def best_amount(
     smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, most: int, hops: float, beta: FloatArray
 ) -> int:
@@ -250,7 +250,7 @@ def best_amount(
     return int(best)
 
 
-@compiled
+@compiled(inline=False)
 def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
     """Return the derivative of the smoothed time at no rows, and whether the time is convex in the rows.
 

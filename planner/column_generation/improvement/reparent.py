@@ -108,7 +108,7 @@ class _Replacement(NamedTuple):
     earlier: int
 
 
-@compiled
+@compiled(inline=False)
 def _cheapest_replacement(
     instance: Instance,
     link_of: Int32Array,
@@ -260,7 +260,7 @@ def _cleaned_trees(forest: Forest, instance: Instance) -> Trees:
     return Trees(forest.class_[alive], forest.count[alive], new_ptr, ends.src[link], ends.dst[link], stage)
 
 
-@compiled
+@compiled(inline=False)
 def _clean_trees(
     instance: Instance, edge_ptr: Int64Array, tree_class: Int32Array, link: Int32Array, stage: Int32Array
 ) -> Int64Array:

@@ -22,14 +22,33 @@ from dgcl.planner.column_generation.pricing.flows import Flows, push
 from dgcl.planner.column_generation.pricing.routes import Routes, add_busy_times, link_prices
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import Choices, Moves, cheapest_trees
+from dgcl.planner.column_generation.trees.new_arrays import new_float_table
 from dgcl.planner.compiled import compiled
+
+
+@compiled(inline=False)
+def set_all(table: FloatArray, value: float) -> None:
+    """Set every entry of a (K, n) table."""
+    for k in range(table.shape[0]):
+        for c in range(table.shape[1]):
+            table[k, c] = value
+
+
+@compiled(inline=False)
+def add_scaled(table: FloatArray, factor: float, other: FloatArray) -> None:
+    """Add ``factor * other`` to a (K, n) table."""
+    for k in range(table.shape[0]):
+        for c in range(table.shape[1]):
+            table[k, c] += factor * other[k, c]
 
 
 @compiled
 def soft_weights(score: FloatArray, weight: FloatArray) -> None:
     """Set `weight` to the softmax of `score` in each stage."""
     for k in range(score.shape[0]):
-        top = score[k].max()
+        top = score[k, 0]
+        for c in range(1, score.shape[1]):
+            top = max(top, score[k, c])
         total = 0.0
         for c in range(score.shape[1]):
             weight[k, c] = np.exp(score[k, c] - top)
@@ -49,7 +68,7 @@ def answer_value(choices: Choices, start: FloatArray) -> float:
     return total
 
 
-@compiled
+@compiled(inline=False)
 def answer_columns(
     family: SubsetFamily,
     moves: Moves,
@@ -62,15 +81,19 @@ def answer_columns(
     traffic: FloatArray,
 ) -> None:
     """Set `columns` (B, K, C) to the busy times that each block's rows cause, `traffic` (B,) to their hops."""
-    rows = np.empty((choices.split.shape[0], routes.base.shape[0]))
+    rows = new_float_table(choices.split.shape[0], routes.base.shape[0])
     for b in range(block_ptr.shape[0] - 1):
         push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows, False, flows)
-        columns[b] = 0.0
-        add_busy_times(rows, routes, columns[b])
-        traffic[b] = rows.sum()
+        column = columns[b]
+        set_all(column, 0.0)
+        add_busy_times(rows, routes, column)
+        traffic[b] = 0.0
+        for k in range(rows.shape[0]):
+            for link in range(rows.shape[1]):
+                traffic[b] += rows[k, link]
 
 
-@compiled
+@compiled(inline=False)
 def run_rounds(
     family: SubsetFamily,
     moves: Moves,
@@ -108,8 +131,8 @@ def run_rounds(
     """
     num_stages, num_directions = score.shape
     num_links = routes.base.shape[0]
-    weight, busy = np.empty((num_stages, num_directions)), np.empty((num_stages, num_directions))
-    price, rows = np.empty((num_stages, num_links)), np.empty((num_stages, num_links))
+    weight, busy = new_float_table(num_stages, num_directions), new_float_table(num_stages, num_directions)
+    price, rows = new_float_table(num_stages, num_links), new_float_table(num_stages, num_links)
     world = start.shape[0]
     best = 0.0
     kept = 0
@@ -118,18 +141,19 @@ def run_rounds(
         link_prices(weight, routes, price)
         cheapest_trees(family, moves, price, choices)
         best = max(best, answer_value(choices, start))
-        busy[:] = 0.0
+        set_all(busy, 0.0)
         if every > 0 and (t - first) % every == every - 1:
-            prices[kept] = price
+            set_all(prices[kept], 0.0)
+            add_scaled(prices[kept], 1.0, price)
             answer_columns(
                 family, moves, choices, start, block_ptr, routes, flows, columns[kept], traffic[kept]
             )
             for b in range(columns.shape[1]):
-                busy += columns[kept, b]
+                add_scaled(busy, 1.0, columns[kept, b])
             kept += 1
         else:
             push(family, moves, choices, start, 0, world, rows, False, flows)
             add_busy_times(rows, routes, busy)
-        score += step / np.sqrt(t + 1.0) * busy
-        mean_weight += weight
+        add_scaled(score, step / np.sqrt(t + 1.0), busy)
+        add_scaled(mean_weight, 1.0, weight)
     return best

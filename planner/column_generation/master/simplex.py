@@ -176,7 +176,7 @@ def _residual(
     return float(max(np.abs(left - right).max(), np.abs(wrong).max(), -value[~times].min()))
 
 
-@compiled
+@compiled(inline=False)
 def pivot_until_best(
     matrix: FloatArray,
     cost: FloatArray,

@@ -13,6 +13,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, Moves, carries_few
+from dgcl.planner.column_generation.trees.new_arrays import new_flag_table, new_float_table, new_floats
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def empty_flows(space: StateSpace, num_stages: int) -> Flows:
     )
 
 
-@compiled
+@compiled(inline=False)
 def push(
     family: SubsetFamily,
     moves: Moves,
@@ -82,13 +83,20 @@ def push(
     """
     num_stages, world, num_sets = choices.split.shape
     num_groups = family.set_ptr.shape[0] - 1
-    here, later = np.zeros((world, num_sets)), np.zeros((world, num_sets))
-    busy, busy_later = np.zeros((world, num_groups), np.bool_), np.zeros((world, num_groups), np.bool_)
-    leaving = np.zeros(num_sets)
+    here, later = new_float_table(world, num_sets), new_float_table(world, num_sets)
+    busy, busy_later = new_flag_table(world, num_groups), new_flag_table(world, num_groups)
+    leaving = new_floats(num_sets)
     sparse = carries_few(family, moves)
-    link_rows[:] = 0.0
-    here[first:last] = start[first:last]
-    busy[first:last] = True
+    for k in range(num_stages):
+        for link in range(link_rows.shape[1]):
+            link_rows[k, link] = 0.0
+    for v in range(world):
+        for g in range(num_groups):
+            busy[v, g] = first <= v < last
+            busy_later[v, g] = False
+    for v in range(first, last):
+        for f in range(num_sets):
+            here[v, f] = start[v, f]
     for k in range(num_stages):
         for v in range(world):
             for g in range(num_groups):
@@ -134,7 +142,7 @@ def push(
                         continue
                     w = moves.dst[j]
                     link_rows[k, moves.link[j]] += rows
-                    left = remaining_set(family, f, g, w)
+                    left = remaining_set(family, f, g, np.int64(w))
                     if left != low:
                         later[w, left] += rows
                         busy_later[w, g] = True

@@ -41,7 +41,7 @@ def latency_factor(latency: FloatArray, stage_time: float) -> FloatArray:
     return np.where(left > 1e-6, 1.0 / np.maximum(left, 1e-6), np.inf)
 
 
-@compiled
+@compiled(inline=False)
 def link_prices(weight: FloatArray, routes: Routes, out: FloatArray) -> None:
     """Set `out` (K, L) to the price of a row on each link, given weights of directions (K, C)."""
     for k in range(out.shape[0]):
@@ -55,7 +55,7 @@ def link_prices(weight: FloatArray, routes: Routes, out: FloatArray) -> None:
                 out[k, link] = routes.base[link] + routes.factor[link] * price
 
 
-@compiled
+@compiled(inline=False)
 def add_busy_times(link_rows: FloatArray, routes: Routes, out: FloatArray) -> None:
     """Add to `out` (K, C) how long the rows (K, L) over links keep each connection-direction busy."""
     for k in range(link_rows.shape[0]):

@@ -153,7 +153,7 @@ def _present(group: Int32Array, mask: Int64Array, num_groups: int, num_masks: in
     return seen
 
 
-@compiled
+@compiled(inline=False)
 def _divide(
     source: Int32Array, dests: MaskArray, group_of: Int64Array, bit_of: Int64Array, num_groups: int
 ) -> tuple[Int64Array, Int32Array, Int64Array]:

@@ -10,7 +10,7 @@ from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, M
 from dgcl.planner.compiled import compiled
 
 
-@compiled
+@compiled(inline=False)
 def trace(
     family: SubsetFamily,
     moves: Moves,
@@ -59,7 +59,7 @@ def trace(
         w = moves.dst[j]
         link[num], stage[num] = moves.link[j], k
         num += 1
-        f = remaining_set(family, f, group, w)
+        f = remaining_set(family, f, group, np.int64(w))
         if f != low:
             stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, w, f
             depth += 1

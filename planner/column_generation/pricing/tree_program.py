@@ -24,6 +24,12 @@ import numpy as np
 
 from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
+from dgcl.planner.column_generation.trees.new_arrays import (
+    filled_ints,
+    new_flag_table,
+    new_float_table,
+    new_floats,
+)
 from dgcl.planner.compiled import compiled
 
 SPARSE_RATIO = 3  # sets of a group per set that has to be carried; above, only the latter are computed
@@ -74,11 +80,11 @@ def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
     )
 
 
-@compiled
+@compiled(inline=False)
 def carries_few(family: SubsetFamily, moves: Moves) -> BoolArray:
     """Tell, (G, G), which groups' devices have to carry few sets of another group; these are computed one by one."""
     num_groups = family.set_ptr.shape[0] - 1
-    sparse = np.zeros((num_groups, num_groups), np.bool_)
+    sparse = new_flag_table(num_groups, num_groups)
     for h in range(num_groups):
         for g in range(num_groups):
             many = moves.carried_ptr[h * num_groups + g + 1] - moves.carried_ptr[h * num_groups + g]
@@ -86,32 +92,42 @@ def carries_few(family: SubsetFamily, moves: Moves) -> BoolArray:
     return sparse
 
 
-@compiled
+@compiled(inline=False)
 def _singles(family: SubsetFamily, world: int) -> Int64Array:
     """Return for each device the set of it alone, (P,); -1 where there is none."""
-    single = np.full(world, -1, np.int64)
+    single = filled_ints(world, -1)
     for w in range(world):
         g = family.group_of[w]
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         wanted = np.int64(1) << family.bit_of[w]
-        at = low + np.searchsorted(family.set_mask[low:high], wanted)
-        if at < high and family.set_mask[at] == wanted:
-            single[w] = at
+        while low < high:  # ascending: a binary search
+            at = (low + high) // 2
+            if family.set_mask[at] == wanted:
+                single[w] = at
+                break
+            if family.set_mask[at] < wanted:
+                low = at + 1
+            else:
+                high = at
     return single
 
 
-@compiled
+@compiled(inline=False)
 def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
     """Fill `out` for the link prices `price` (K, L), all >= 0."""
     num_stages, world, num_sets = out.split.shape
     num_groups = family.set_ptr.shape[0] - 1
-    ahead = np.empty((world, num_sets))  # value of a set once a device has the row, and so is served itself
-    leave = np.empty(num_sets)
+    ahead = new_float_table(
+        world, num_sets
+    )  # value of a set once a device has the row, and so is served itself
+    leave = new_floats(num_sets)
     sparse = carries_few(family, moves)
     single = _singles(family, world)
-    out.value[num_stages] = np.inf
-    for g in range(num_groups):
-        out.value[num_stages, :, family.set_ptr[g]] = 0.0
+    for v in range(world):
+        for f in range(num_sets):
+            out.value[num_stages, v, f] = np.inf
+        for g in range(num_groups):
+            out.value[num_stages, v, family.set_ptr[g]] = 0.0
     for k in range(num_stages - 1, -1, -1):
         after, last = out.value[k + 1], k == num_stages - 1
         _values_on_arrival(family, sparse, after, ahead)
@@ -122,8 +138,8 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                     continue
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 via = out.move[k, v]
-                leave[low:high] = after[v, low:high]
-                via[low:high] = WAIT
+                for f in range(low, high):
+                    leave[f], via[f] = after[v, f], WAIT
                 for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
                     cost, w = price[k, moves.link[j]], moves.dst[j]
                     if last:  # the receiver cannot send any more: it serves itself only
@@ -144,7 +160,7 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                 _choose_splits(family, moves, leave, last, out, k, v, g)
 
 
-@compiled
+@compiled(inline=False)
 def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArray, ahead: FloatArray) -> None:
     """Set `ahead` (P, F) to the values `after` (P, F) a device has the row and is served; not for `sparse` groups."""
     for w in range(ahead.shape[0]):
@@ -155,10 +171,11 @@ def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArra
                 for f in range(low, high):
                     ahead[w, f] = after[w, family.minus[f, bit]]
             elif not sparse[home, g]:
-                ahead[w, low:high] = after[w, low:high]
+                for f in range(low, high):
+                    ahead[w, f] = after[w, f]
 
 
-@compiled
+@compiled(inline=False)
 def _choose_one_by_one(
     family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices, k: int, v: int, g: int
 ) -> None:
@@ -172,7 +189,7 @@ def _choose_one_by_one(
         best, taken = after[v, set_], np.int64(WAIT)
         for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
             w = moves.dst[j]
-            candidate = price[moves.link[j]] + after[w, remaining_set(family, set_, g, w)]
+            candidate = price[moves.link[j]] + after[w, remaining_set(family, np.int64(set_), g, np.int64(w))]
             if candidate < best:
                 best, taken = candidate, np.int64(j)
         now[v, set_] = best
@@ -180,7 +197,7 @@ def _choose_one_by_one(
         out.split[k, v, set_] = family.pair_ptr[set_]
 
 
-@compiled
+@compiled(inline=False)
 def _choose_splits(
     family: SubsetFamily, moves: Moves, leave: FloatArray, last: bool, out: Choices, k: int, v: int, g: int
 ) -> None:

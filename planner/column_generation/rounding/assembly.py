@@ -11,6 +11,16 @@ from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Moves
 from dgcl.planner.column_generation.rounding.decomposition import ALL, ForcedStates, IntervalHops
 from dgcl.planner.column_generation.trees.edges import LinkEnds, cleaned, same_tree, sort_by_stage
+from dgcl.planner.column_generation.trees.new_arrays import (
+    filled_int32s,
+    filled_ints,
+    grown_int32s,
+    grown_ints,
+    new_int32_table,
+    new_int32s,
+    new_ints,
+    sort_ints,
+)
 from dgcl.planner.compiled import compiled
 from dgcl.planner.trees import Trees
 
@@ -57,15 +67,13 @@ def assemble(
 @compiled
 def _by_class(interval_hops: IntervalHops, num_classes: int) -> tuple[Int64Array, Int32Array, Int32Array]:
     """Sort hops by class, stably (a counting sort); return the pointer to each class, hops and intervals."""
-    ptr = np.zeros(num_classes + 1, np.int64)
+    ptr, at = filled_ints(num_classes + 1, 0), new_ints(num_classes)
     for i in range(interval_hops.class_.shape[0]):
         ptr[interval_hops.class_[i] + 1] += 1
-    ptr = np.cumsum(ptr)
-    hop, interval = (
-        np.empty(interval_hops.hop.shape[0], np.int32),
-        np.empty(interval_hops.hop.shape[0], np.int32),
-    )
-    at = ptr[:-1].copy()
+    for c in range(num_classes):
+        at[c] = ptr[c]
+        ptr[c + 1] += ptr[c]
+    hop, interval = new_int32s(interval_hops.hop.shape[0]), new_int32s(interval_hops.hop.shape[0])
     for i in range(interval_hops.class_.shape[0]):
         to = at[interval_hops.class_[i]]
         hop[to], interval[to] = interval_hops.hop[i], interval_hops.interval[i]
@@ -73,25 +81,35 @@ def _by_class(interval_hops: IntervalHops, num_classes: int) -> tuple[Int64Array
     return ptr, hop, interval
 
 
-@compiled
-def _marks(interval: Int32Array, begin: Int64Array, end: Int64Array, count: int) -> Int64Array:
-    """Return where the intervals of a class begin and end, each once, ascending."""
-    cut = False
-    for e in range(interval.shape[0]):
-        cut = cut or interval[e] != ALL
-    marks = np.empty(2 * interval.shape[0] + 2 if cut else 2, np.int64)
+@compiled(inline=False)
+def _marks(
+    interval: Int32Array,
+    low: int,
+    high: int,
+    begin: Int64Array,
+    end: Int64Array,
+    count: int,
+    marks: Int64Array,
+) -> int:
+    """Put into `marks` where the intervals of a class begin and end, each once, ascending; return their number."""
     marks[0], marks[1] = 0, count
-    if not cut:
-        return marks
     num = 2
-    for e in range(interval.shape[0]):
+    for e in range(low, high):
         if interval[e] != ALL:
             marks[num], marks[num + 1] = begin[interval[e]], end[interval[e]]
             num += 2
-    return np.unique(marks[:num])
+    if num == 2 and count > 0:
+        return 2
+    sort_ints(marks, num)
+    kept = 1
+    for i in range(1, num):
+        if marks[i] != marks[kept - 1]:
+            marks[kept] = marks[i]
+            kept += 1
+    return kept
 
 
-@compiled
+@compiled(inline=False)
 def _expand(
     family: SubsetFamily,
     moves: Moves,
@@ -148,7 +166,7 @@ class _ForcedPaths(NamedTuple):
     stage: Int32Array
 
 
-@compiled
+@compiled(inline=False)
 def _expand_all(
     family: SubsetFamily,
     moves: Moves,
@@ -160,8 +178,8 @@ def _expand_all(
     """Expand every forced state in which an item starts, or that an interval reaches, once."""
     num_stages, world, num_sets = forced.pair.shape
     longest = world * num_stages
-    number = np.full(num_stages * world * num_sets, -1, np.int32)
-    order = np.empty(number.shape[0], np.int32)
+    number = filled_int32s(num_stages * world * num_sets, -1)
+    order = new_int32s(number.shape[0])
     num_paths = 0
     for s in start:
         if number[s] < 0 and forced.pair[0, s // num_sets, s % num_sets] >= 0:
@@ -171,13 +189,12 @@ def _expand_all(
         if h >= num_hops and number[h - num_hops] < 0:
             number[h - num_hops], order[num_paths] = num_paths, h - num_hops
             num_paths += 1
-    ptr = np.zeros(num_paths + 1, np.int64)
-    link, stage = np.empty(8 * num_paths + longest, np.int32), np.empty(8 * num_paths + longest, np.int32)
-    queue = np.empty((longest, 3), np.int32)
+    ptr = filled_ints(num_paths + 1, 0)
+    link, stage = new_int32s(8 * num_paths + longest), new_int32s(8 * num_paths + longest)
+    queue = new_int32_table(longest, 3)
     for i in range(num_paths):
         if ptr[i] + longest > link.shape[0]:
-            link = np.concatenate((link, np.empty_like(link)))
-            stage = np.concatenate((stage, np.empty_like(stage)))
+            link, stage = grown_int32s(link, 2 * link.shape[0]), grown_int32s(stage, 2 * stage.shape[0])
         ptr[i + 1] = _expand(family, moves, forced, order[i], link, stage, ptr[i], queue)
     return _ForcedPaths(number, ptr, link, stage)
 
@@ -206,25 +223,28 @@ def _trees(
     longest = 4 * world * forced.pair.shape[0] * (family.set_ptr.shape[0] - 1)  # edges of one tree, amply
     num_sets = forced.pair.shape[2]
     room_trees, room_edges = num_classes + 1024, 2 * (item_set.shape[0] + hop.shape[0]) + 2 * longest
-    tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
-    edge_ptr = np.zeros(room_trees + 1, np.int64)
-    out_link, out_stage = np.empty(room_edges, np.int32), np.empty(room_edges, np.int32)
+    tree_class, tree_count = new_int32s(room_trees), new_ints(room_trees)
+    edge_ptr = filled_ints(room_trees + 1, 0)
+    out_link, out_stage = new_int32s(room_edges), new_int32s(room_edges)
     trees = edges = 0
-    entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
-    start = np.empty(item_set.shape[0], np.int64)
+    entered, needed = new_int32s(world), new_int32s(world)
+    start = new_ints(item_set.shape[0])
+    most = 0
+    for c in range(num_classes):
+        most = max(most, ptr[c + 1] - ptr[c])
+    marks = new_ints(2 * most + 2)
     for c in range(num_classes):
         for i in range(item_ptr[c], item_ptr[c + 1]):
             start[i] = source[c] * num_sets + item_set[i]
     path_of_state, path_ptr, path_link, path_stage = _expand_all(family, moves, forced, start, hop, num_hops)
     for c in range(num_classes):
         low, high = ptr[c], ptr[c + 1]
-        marks = _marks(interval[low:high], begin, end, count[c])
+        num_marks = _marks(interval, low, high, begin, end, count[c], marks)
         first_tree = trees
-        for part in range(marks.shape[0] - 1):
+        for part in range(num_marks - 1):
             if edges + longest > room_edges:  # also leaves room for what is dropped again
                 room_edges *= 2
-                out_link = np.concatenate((out_link, np.empty(room_edges - out_link.shape[0], np.int32)))
-                out_stage = np.concatenate((out_stage, np.empty(room_edges - out_stage.shape[0], np.int32)))
+                out_link, out_stage = grown_int32s(out_link, room_edges), grown_int32s(out_stage, room_edges)
             link, stage = out_link[edges:], out_stage[edges:]
             num = 0
             for i in range(item_ptr[c], item_ptr[c + 1]):
@@ -252,10 +272,12 @@ def _trees(
                 tree_count[same] += size
                 continue
             if trees == room_trees:
-                tree_class = np.concatenate((tree_class, np.empty(room_trees, np.int32)))
-                tree_count = np.concatenate((tree_count, np.empty(room_trees, np.int64)))
-                edge_ptr = np.concatenate((edge_ptr, np.zeros(room_trees, np.int64)))
                 room_trees *= 2
+                tree_class, tree_count = (
+                    grown_int32s(tree_class, room_trees),
+                    grown_ints(tree_count, room_trees),
+                )
+                edge_ptr = grown_ints(edge_ptr, room_trees + 1)
             tree_class[trees], tree_count[trees] = c, size
             edges += num
             trees += 1

@@ -24,6 +24,7 @@ from dgcl.planner.column_generation.rounding.intervals import (
     empty_interval_lists,
 )
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows
+from dgcl.planner.column_generation.trees.new_arrays import filled_int32s, filled_ints, new_int32_table
 from dgcl.planner.compiled import compiled
 
 
@@ -57,7 +58,7 @@ class ForcedStates(NamedTuple):
     move: Int32Array
 
 
-@compiled
+@compiled(inline=False)
 def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) -> ForcedStates:
     """Find the forced states, backwards over stages and upwards over sets."""
     num_stages, world, num_sets = whole.wait.shape
@@ -83,7 +84,7 @@ def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: 
                         if whole.move[k, base + j] > 0:
                             taken += 1
                             w = moves.dst[begin + j]
-                            then = remaining_set(family, f, g, w)
+                            then = remaining_set(family, f, g, np.int64(w))
                             if then == low or (k + 1 < num_stages and pair[k + 1, w, then] >= 0):
                                 move[k, v, f] = begin + j
                     if taken != 1:
@@ -103,7 +104,7 @@ def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: 
     return ForcedStates(pair, move)
 
 
-@compiled
+@compiled(inline=False)
 def _fill(
     lists: IntervalLists,
     item_ptr: Int64Array,
@@ -116,13 +117,15 @@ def _fill(
     forced: Int32Array,
 ) -> None:
     """Put one entry per item that is not forced into the list of its state; entries of a state are contiguous."""
-    start = np.zeros(head.shape[0] + 1, np.int64)
+    start, at = filled_ints(head.shape[0] + 1, 0), filled_ints(head.shape[0] + 1, 0)
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
             if forced[0, source[c], item_set[i]] < 0:
                 start[source[c] * num_sets + item_set[i] + 1] += 1
-    at = np.cumsum(start)
-    num_entries = at[-1]
+    num_entries = 0
+    for number in range(head.shape[0] + 1):
+        num_entries += start[number]
+        at[number] = num_entries
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
             if forced[0, source[c], item_set[i]] >= 0:
@@ -173,6 +176,16 @@ def decompose(
     )
 
 
+@compiled(inline=False)
+def _twice(table: Int32Array) -> Int32Array:
+    """Return a copy of the hops with room for twice as many."""
+    out = new_int32_table(2 * table.shape[0], 3)
+    for i in range(table.shape[0]):
+        for j in range(3):
+            out[i, j] = table[i, j]
+    return out
+
+
 @compiled
 def _decompose(
     family: SubsetFamily,
@@ -191,12 +204,12 @@ def _decompose(
     num_stages, world, num_sets = whole.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
     # List numbers: a state (v, f) is v * F + f; what leaves the device at hand as a whole is f alone.
-    head, tail = np.full(world * num_sets, -1, np.int32), np.full(world * num_sets, -1, np.int32)
-    later_head, later_tail = head.copy(), tail.copy()
-    leave_head, leave_tail = np.full(num_sets, -1, np.int32), np.full(num_sets, -1, np.int32)
+    head, tail = filled_int32s(world * num_sets, -1), filled_int32s(world * num_sets, -1)
+    later_head, later_tail = filled_int32s(world * num_sets, -1), filled_int32s(world * num_sets, -1)
+    leave_head, leave_tail = filled_int32s(num_sets, -1), filled_int32s(num_sets, -1)
     _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail, forced)
     entry, size, counter = lists.entry, lists.size, lists.counter
-    out = np.empty((2 * lists.counter[0] + 64, 3), np.int32)
+    out = new_int32_table(2 * lists.counter[0] + 64, 3)
     written = 0
     for k in range(num_stages):
         for v in range(world):
@@ -204,7 +217,7 @@ def _decompose(
                 at = v * num_groups + g
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 for f in range(high - 1, low, -1):
-                    e = head[v * num_sets + f]
+                    e = np.int64(head[v * num_sets + f])
                     if e < 0:
                         continue
                     head[v * num_sets + f] = -1
@@ -212,10 +225,10 @@ def _decompose(
                         hop = num_stages * num_links + (k * world + v) * num_sets + f
                         while e >= 0:
                             if written == out.shape[0]:
-                                out = np.concatenate((out, np.empty_like(out)))
+                                out = _twice(out)
                             out[written, 0], out[written, 1], out[written, 2] = entry[e, 0], entry[e, 1], hop
                             written += 1
-                            following = entry[e, 2]
+                            following = np.int64(entry[e, 2])
                             entry[e, 2] = counter[0]
                             counter[0] = e
                             e = following
@@ -231,19 +244,19 @@ def _decompose(
                             left = whole.pair[k, flows.pair_base[at] + q]
                         if size[e] > left:
                             cut(lists, e, left)
-                        following = entry[e, 2]
+                        following = np.int64(entry[e, 2])
                         left -= size[e]
                         rest = family.pair_rest[q]
                         if rest != low:
-                            copy = counter[0]
+                            copy = np.int64(counter[0])
                             counter[0] = entry[copy, 2]
                             entry[copy, 0], entry[copy, 1], size[copy] = entry[e, 0], entry[e, 1], size[e]
                             append(entry, copy, head, tail, v * num_sets + rest)
-                        append(entry, e, leave_head, leave_tail, family.pair_first[q])
+                        append(entry, e, leave_head, leave_tail, np.int64(family.pair_first[q]))
                         e = following
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
-                    e = leave_head[f]
+                    e = np.int64(leave_head[f])
                     if e < 0:
                         continue
                     leave_head[f] = -1
@@ -256,19 +269,19 @@ def _decompose(
                             left = whole.move[k, base + j]
                         if size[e] > left:
                             cut(lists, e, left)
-                        following = entry[e, 2]
+                        following = np.int64(entry[e, 2])
                         left -= size[e]
                         if j == WAIT:
                             append(entry, e, later_head, later_tail, v * num_sets + f)
                             e = following
                             continue
                         if written == out.shape[0]:
-                            out = np.concatenate((out, np.empty_like(out)))
+                            out = _twice(out)
                         out[written, 0], out[written, 1] = entry[e, 0], entry[e, 1]
                         out[written, 2] = k * num_links + moves.link[begin + j]
                         written += 1
                         w = moves.dst[begin + j]
-                        then = remaining_set(family, f, g, w)
+                        then = remaining_set(family, f, g, np.int64(w))
                         if then != low:
                             append(entry, e, later_head, later_tail, w * num_sets + then)
                         else:

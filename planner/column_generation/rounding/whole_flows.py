@@ -10,6 +10,12 @@ from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Flows
 from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import Moves
+from dgcl.planner.column_generation.trees.new_arrays import (
+    new_float_table,
+    new_floats,
+    new_int_table,
+    new_ints,
+)
 from dgcl.planner.compiled import compiled
 
 
@@ -41,7 +47,7 @@ def whole_flows(
     return whole
 
 
-@compiled
+@compiled(inline=False)
 def _apportion(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: Int64Array) -> None:
     """Divide `rows` in the proportions ``wanted[:num]``; remainders by fraction plus half of ``owed``."""
     total = 0.0
@@ -49,7 +55,8 @@ def _apportion(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: I
         total += wanted[o]
     if rows == 0 or total == 0.0:
         assert rows == 0
-        out[:num] = 0
+        for o in range(num):
+            out[o] = 0
         return
     left = rows
     for o in range(num):
@@ -85,18 +92,19 @@ def _round(
     """Fill `whole` from the rows `start` (P, F); `amount` and `owed` are scratch, one entry per option."""
     num_stages, world, num_sets = flows.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
-    here, later = np.zeros((world, num_sets), np.int64), np.zeros((world, num_sets), np.int64)
-    here_error, later_error = np.zeros((world, num_sets)), np.zeros((world, num_sets))
-    leaving, leaving_error = np.zeros(num_sets, np.int64), np.zeros(num_sets)
-    link_error = np.zeros(num_links)
-    wanted = np.zeros(amount.shape[0])
+    here, later = new_int_table(world, num_sets), new_int_table(world, num_sets)
+    here_error, later_error = new_float_table(world, num_sets), new_float_table(world, num_sets)
+    leaving, leaving_error = new_ints(num_sets), new_floats(num_sets)
+    link_error, wanted = new_floats(num_links), new_floats(amount.shape[0])
     for v in range(world):
         for f in range(num_sets):
             here[v, f] = start[v, f]
     for k in range(num_stages):
-        link_error[:] = 0.0
-        later[:] = 0
-        later_error[:] = 0.0
+        for link in range(num_links):
+            link_error[link] = 0.0
+        for v in range(world):
+            for f in range(num_sets):
+                later[v, f], later_error[v, f] = 0, 0.0
         for v in range(world):
             for g in range(num_groups):
                 at = v * num_groups + g
@@ -105,8 +113,8 @@ def _round(
                 own = np.int64(0)
                 if family.group_of[v] == g:
                     own = np.int64(1) << family.bit_of[v]
-                leaving[low:high] = 0
-                leaving_error[low:high] = 0.0
+                for f in range(low, high):
+                    leaving[f], leaving_error[f] = 0, 0.0
                 for f in range(high - 1, low, -1):
                     rows = here[v, f]
                     if family.set_mask[f] & own:
@@ -148,7 +156,7 @@ def _round(
                         error = wanted[1 + j] - rows
                         link_error[moves.link[begin + j]] += error
                         w = moves.dst[begin + j]
-                        left = remaining_set(family, f, g, w)
+                        left = remaining_set(family, f, g, np.int64(w))
                         if left != low:
                             later[w, left] += rows
                             later_error[w, left] += error

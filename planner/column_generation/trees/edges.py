@@ -17,7 +17,7 @@ class LinkEnds(NamedTuple):
     dst: Int32Array
 
 
-@compiled
+@compiled(inline=False)
 def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
     """Sort the first `num` edges by (stage, link), in place (insertion sort: short and nearly sorted)."""
     for e in range(1, num):
@@ -45,7 +45,7 @@ def _is_clean(link: Int32Array, num: int, source: int, wanted: np.uint64, ends: 
     return again == 0 and (entered & ~(wanted | sending)) == 0
 
 
-@compiled
+@compiled(inline=False)
 def cleaned(
     link: Int32Array,
     stage: Int32Array,
@@ -67,8 +67,8 @@ def cleaned(
     """
     if wanted.shape[0] == 1 and _is_clean(link, num, source, wanted[0], ends):
         return num
-    entered[:] = 0
-    needed[:] = 0
+    for d in range(entered.shape[0]):
+        entered[d], needed[d] = 0, 0
     entered[source] = 1
     kept = 0
     for e in range(num):
@@ -90,7 +90,7 @@ def cleaned(
     return kept - first
 
 
-@compiled
+@compiled(inline=False)
 def same_tree(
     edge_ptr: Int64Array, link: Int32Array, stage: Int32Array, first: int, last: int, num: int
 ) -> int:

@@ -1,0 +1,148 @@
+"""Machine code on disk: damaged, on a machine without room for it, and while its compiler dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgcl.kernels.compiled import compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+CALLEE = (
+    "from dgcl.kernels.compiled import compiled\n\n@compiled(inline=False)\ndef part(n):\n    return 2 * n\n"
+)
+CALLER = (
+    "from callee import part\nfrom dgcl.kernels.compiled import compiled\n\n"
+    "@compiled\ndef total(n):\n    return part(n) + 1\n"
+)
+TOTAL = "from caller import total\nprint(total(3))"
+LOGGED = "import logging\nlogging.basicConfig(level=logging.INFO, format='%(message)s')\n"
+DYING = """
+import os, signal, sys
+from dgcl.kernels.kernel_cache import KernelCache
+def save_overload(self, signature, result):
+    print("compiled", flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+KernelCache.save_overload = save_overload
+from callee import part
+part(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a compiled function that calls another by its symbol; its folder "cache" has both."""
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "callee.py").write_text(CALLEE)
+    (folder / "caller.py").write_text(CALLER)
+    assert run(TOTAL, folder, NUMBA_CACHE_DIR=str(folder / "cache"))[0] == "7"
+    return folder
+
+
+def start(code: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"} | environment,
+    )
+
+
+def run(code: str, folder: Path, **environment: str) -> tuple[str, str]:
+    """What a fresh process prints, and what it says on standard error."""
+    process = start(code, folder, **environment)
+    said, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    return said.strip(), log
+
+
+def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob(f"{name}*.nb?")}
+
+
+@pytest.mark.parametrize(
+    ("whose", "damage"),
+    [("callee", b"no code"), ("caller", b""), ("callee", None)],
+    ids=["other", "empty", "missing"],
+)
+def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None) -> None:
+    whole = entries(probe / "cache", whose)
+    assert whole
+    for path in whole:
+        if path.suffix == ".nbc" and damage is not None:
+            path.write_bytes(damage)
+        elif path.suffix == ".nbc":
+            path.unlink()
+    assert run(TOTAL, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "7"
+    assert {path: len(data) > 100 for path, data in entries(probe / "cache", whose).items()} == dict.fromkeys(
+        whole, True
+    )
+
+
+def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
+    before = entries(probe / "cache")
+    said, log = run(LOGGED + TOTAL, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
+    assert said == "7"
+    assert "compiling" not in log
+    assert entries(probe / "cache") == before
+
+
+def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) -> None:
+    (probe / "__pycache__").touch()  # no folder, not even for root
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    places = {"HOME": "/dev/null", "XDG_CACHE_HOME": "", "NUMBA_CACHE_DIR": "", "TMPDIR": str(temporary)}
+    said, log = run(LOGGED + TOTAL, probe, **places)
+    assert said == "7"
+    kept = temporary / f"dgcl-{os.geteuid()}"
+    assert f"compiled kernels are kept in {kept}" in log
+    assert entries(kept)
+    said, log = run(LOGGED + TOTAL, probe, **places)
+    assert said == "7"
+    assert "compiling" not in log
+
+
+def test_without_room_anywhere(probe: Path) -> None:
+    nowhere = "import tempfile\ntempfile.tempdir = '/dev/null'\n"
+    said, log = run(nowhere + LOGGED + TOTAL, probe, NUMBA_CACHE_DIR="/dev/null/cache")
+    assert said == "7"
+    assert "every process compiles them anew" in log
+
+
+def test_who_waits_for_a_compiler_that_dies_goes_on(probe: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path)
+    dying = start(DYING, probe, NUMBA_CACHE_DIR=cache)
+    assert dying.stdout is not None
+    assert dying.stdout.readline() == "compiled\n"
+    waiting = start(LOGGED + "from callee import part\nprint(part(3))", probe, NUMBA_CACHE_DIR=cache)
+    assert waiting.stderr is not None
+    assert "waiting for kernels that another process compiles" in waiting.stderr.readline()
+    dying.communicate()  # closes its standard input
+    assert dying.returncode == -9
+    assert waiting.communicate(timeout=120)[0] == "6\n"
+
+
+@compiled(inline=False)
+def _add(x: int, y: int) -> int:
+    return x + y
+
+
+@compiled(inline=False)
+def _sums(out: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+    total = 0
+    for i in range(out.shape[0]):
+        total = _add(total, out[i])
+    return _add(total, 5)
+
+
+def test_a_literal_is_an_integer_like_any_other() -> None:
+    assert _sums(np.arange(4)) == 11
+    assert len(_add.overloads) == 1  # type: ignore[attr-defined]
