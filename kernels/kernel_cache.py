@@ -65,6 +65,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._source = inspect.getfile(function)
+        _file_hash(self._source)  # of what is imported at this moment, not of what it may be edited to later
         self._lock: int | None = None
 
     @functools.cached_property

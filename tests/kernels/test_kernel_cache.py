@@ -34,6 +34,30 @@ from callee import part
 part(3)
 """
 
+EDITED = "from dgcl.kernels.compiled import compiled\n\n\n@compiled\ndef f(x):\n    return x + {}\n"
+OLD = """
+import pathlib, time
+import edited
+pathlib.Path("ready").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+edited.f(1)
+pathlib.Path("done").touch()
+"""
+NEW = """
+import pathlib, time
+from numba.core import caching
+load = caching.IndexDataCacheFile._load_data
+def load_late(self, name):  # between its index and its data
+    pathlib.Path("go").touch()
+    while not pathlib.Path("done").exists():
+        time.sleep(0.01)
+    return load(self, name)
+caching.IndexDataCacheFile._load_data = load_late
+import edited
+print(edited.f(1))
+"""
+
 
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -128,6 +152,29 @@ def test_who_waits_for_a_compiler_that_dies_goes_on(probe: Path, tmp_path: Path)
     dying.communicate()  # closes its standard input
     assert dying.returncode == -9
     assert waiting.communicate(timeout=120)[0] == "6\n"
+
+
+@pytest.mark.slow
+def test_sources_that_are_edited_while_processes_start(tmp_path: Path) -> None:
+    """One that began before the edit writes its machine code while one that began after it loads."""
+    (tmp_path / "edited.py").write_text(EDITED.format(1))
+    places = {
+        "cwd": tmp_path,
+        "env": os.environ | {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)},
+    }
+    old = subprocess.Popen([sys.executable, "-c", OLD], **places)  # type: ignore[call-overload]
+    try:
+        while not (tmp_path / "ready").exists():
+            assert old.poll() is None
+        (tmp_path / "edited.py").write_text(EDITED.format(1000))
+        again = [sys.executable, "-c", "import edited; edited.f(1)"]
+        subprocess.run(again, check=True, timeout=120, **places)  # type: ignore[call-overload]
+        new = [sys.executable, "-c", NEW]
+        said = subprocess.run(new, check=True, capture_output=True, text=True, timeout=120, **places)  # type: ignore[call-overload]
+    finally:
+        old.kill()
+        old.wait()
+    assert said.stdout == "1001\n"
 
 
 @compiled(inline=False)
