@@ -149,7 +149,7 @@ def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float
     return time
 
 
-@compiled(inline=False)
+@compiled
 def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int) -> int:
     """Add to ``uses.delta`` how busy times change, list the directions in ``uses.touched``; return how many."""
     num_directions = smooth.busy.shape[1]
@@ -250,7 +250,7 @@ def best_amount(
     return int(best)
 
 
-@compiled(inline=False)
+@compiled
 def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
     """Return the derivative of the smoothed time at no rows, and whether the time is convex in the rows.
 

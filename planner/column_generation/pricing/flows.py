@@ -95,8 +95,8 @@ def push(
             busy[v, g] = first <= v < last
             busy_later[v, g] = False
     for v in range(first, last):
-        for f in range(num_sets):
-            here[v, f] = start[v, f]
+        for set_ in range(num_sets):
+            here[v, set_] = start[v, set_]
     for k in range(num_stages):
         for v in range(world):
             for g in range(num_groups):
