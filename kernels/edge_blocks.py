@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 _WORD, _BITS, _SINGLE, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.FloatType(), ir.DoubleType()
 
-#: Prefetch distance, in edges. With blocks of 256 bytes 8 are 10% slower, 2 and 32 a quarter.
+#: Prefetch distance, in edges. On ogbn-arxiv 8 are 9% slower, 32 12%, 2 47%.
 AHEAD: Final = 16
 
 
