@@ -45,15 +45,18 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _warm_exchange() -> None:
-    """From a graph to rows that have been exchanged, on two ranks."""
+    """From a graph to rows that have been exchanged, on two ranks; and sums over edges."""
     import numpy as np
     import torch
 
     import dgcl
     from dgcl.graph import as_graph
+    from dgcl.kernels import edge_sums
+    from dgcl.kernels.compiled import compile_all
     from dgcl.transport import kernels
 
     kernels.prepare()
+    compile_all(edge_sums)
     graph = as_graph(np.random.default_rng(0).integers(0, 60, (2, 300)))
 
     def exchange() -> None:
