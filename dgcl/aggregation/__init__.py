@@ -2,7 +2,6 @@
 
 - :mod:`~dgcl.aggregation.edges`: edges grouped by their heads, and the CPU's kernels on tensors;
 - :mod:`~dgcl.aggregation.sparse`: products with sparse matrices, for other devices;
-- :mod:`~dgcl.aggregation.memory`: new rows for results;
 - :mod:`~dgcl.aggregation.block`: some edges from rows to rows, both ways round;
 - :mod:`~dgcl.aggregation.operation`: the blocks of a rank's edges, joined with both exchanges;
 - :mod:`~dgcl.aggregation.extremes`: maxima and minima;

@@ -28,7 +28,6 @@ from typing import Any
 from torch import Tensor
 
 from dgcl.aggregation.block import Block
-from dgcl.aggregation.memory import new_rows
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.transport.base import Transport
 
@@ -88,8 +87,8 @@ class Operation:
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
         started = None if self.expand is None else transport.begin_expand(x, self.expand)
         wide = sum_dtype(x.dtype)
-        out = new_rows(x, own.num_heads, x.shape[1], wide)
-        partial = new_rows(x, outgoing.num_heads, x.shape[1], wide)
+        out = x.new_empty(own.num_heads, x.shape[1], dtype=wide)
+        partial = x.new_empty(outgoing.num_heads, x.shape[1], dtype=wide)
         outgoing.put(x, partial, weights[1])
         if early:
             own.put(x, out, weights[0])

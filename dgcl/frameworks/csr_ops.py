@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, sum_over_edges
-from dgcl.aggregation.memory import new_rows
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.kernels.edge_sums import EDGE_SUMS
 
@@ -143,7 +142,7 @@ def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x
     dtype = sum_dtype(x.dtype)
     weight = None if weight is None else weight.to(dtype).contiguous()
     if _has_kernel(x, columns):
-        out = new_rows(x, len(indptr) - 1, x.size(1), dtype)
+        out = x.new_empty(len(indptr) - 1, x.size(1), dtype=dtype)
         sum_over_edges(_groups(indptr, columns), x, out, weight, add=False)
         return out
     values = x.new_ones(len(columns), dtype=dtype) if weight is None else weight

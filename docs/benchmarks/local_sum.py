@@ -3,8 +3,7 @@
     OMP_NUM_THREADS=1 python docs/benchmarks/local_sum.py [--data ../shared/data/graphs] [--write docs/local_sum.md]
 
 Some ten minutes. Methods take turns, round by round, on rows of 128 float32; times are CPU time of the process, medians
-over rounds. In its turn a method is called twice, as layers do, and the second call counts: the first one also pays for
-getting memory back that the system took meanwhile. Graphs are made symmetric with self loops and cut in two by METIS;
+over rounds. Graphs are made symmetric with self loops and cut in two by METIS;
 the first part's in-edges are summed. Graphs whose file is not there are left out. Every result is compared with a
 float64 computation by scipy: an error of more than 1e-5 of the largest element ends the run with exit status 1.
 
@@ -46,7 +45,6 @@ GRAPHS = ("ogbn_arxiv", "web_google_scc", "amazon_computers")
 WEIGHTS = ("none", "constant", "learned")
 WIDTH = 128
 LARGEST_ERROR = 1e-5
-ONCE = 1000.0  # milliseconds; what takes longer is called once in its turn
 
 
 @dataclass
@@ -149,12 +147,8 @@ def measure(name: str, edges: Edges, weights: str, rounds: int, read: Callable[[
                     if one is not None
                 )
                 continue
-            for _ in range(2):
-                x.grad = weight.grad = out = None
-                out, there = timed(lambda method=method: method(x))
-                _, back = timed(lambda out=out: out.backward(grad))
-                if there + back > ONCE:
-                    break
+            out, there = timed(lambda method=method: method(x))
+            _, back = timed(lambda out=out: out.backward(grad))
             times[label].append((there, back))
             out = None
     size = edges.heads.nbytes * (WIDTH + 1 + (given is not None)) + edges.num_heads * WIDTH * 4
@@ -227,9 +221,6 @@ def main() -> int:
     if os.environ.get("OMP_NUM_THREADS") != "1":
         parser.error("set OMP_NUM_THREADS=1: DGL reads it when it is loaded")
     torch.set_num_threads(1)
-    torch.ones(
-        1 << 30
-    )  # 4 GB, so that the host of a virtual machine has given its memory before anything is timed
     load, read, lines = os.getloadavg()[0], reading(), []
     cases = {name: given.data / f"{name}.npz" for name in GRAPHS if (given.data / f"{name}.npz").exists()}
     problems = {name: first_part(path) for name, path in cases.items()} | {RANDOM: synthetic()}
