@@ -18,6 +18,7 @@ from dgcl.aggregation import extremes
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
@@ -26,6 +27,9 @@ from dgcl.transport.row_checks import check_rows
 __all__ = ["Aggregator", "Constant", "Reduce"]
 
 Reduce = Literal["sum", "mean", "max", "min"]
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_COMPLEX = (torch.complex64, torch.complex128)
 
 
 class Aggregating(Protocol):
@@ -70,23 +74,22 @@ class Aggregator:
     ) -> None:
         if reduce not in ("sum", "mean", "max", "min"):
             raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
-        local = comm.local
         if reduce in ("max", "min"):
             _check_extremes(comm, reduce, edge_weight)
-        if edge_weight is not None and edge_weight.shape != (local.num_edges,):
-            raise ValueError(
-                f"edge_weight must have shape ({local.num_edges},), one for each edge that this rank sums, as"
-                f" comm.dispatch_edges gives them (got {tuple(edge_weight.shape)})"
-            )
-        if edge_weight is not None and not edge_weight.is_floating_point():
-            raise TypeError(f"edge_weight must be floating point (got {edge_weight.dtype})")
         self.comm, self.reduce = comm, reduce
-        self._learned = edge_weight if edge_weight is not None and edge_weight.requires_grad else None
-        self.operation = (
-            _shared(comm, reduce if reduce == "mean" else "sum") if operation is None else operation
-        )
-        if edge_weight is not None and not edge_weight.requires_grad:
-            self.operation = self.operation.weighted(_times(edge_weight, _scale_of(comm, reduce)))
+        self._learned = self._scale = None
+        with torch.inference_mode(False):  # what is made here is kept, and may be saved for a backward
+            self.operation = (
+                _shared(comm, reduce if reduce == "mean" else "sum") if operation is None else operation
+            )
+            if edge_weight is None:
+                return
+            _check_weight(comm, edge_weight)
+            self._scale = _scale_of(comm, reduce)
+            if edge_weight.requires_grad:
+                self._learned = edge_weight
+            else:
+                self.operation = self.operation.weighted(_times(edge_weight, self._scale))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Aggregate. Collective: every rank calls it with the same trailing shape and dtype.
@@ -103,22 +106,23 @@ class Aggregator:
             CommError: A peer is lost, late, or makes another call.
         """
         check_rows(x, self.comm.local.num_owned, "num_owned", self.comm.rank, self.comm.device)
-        if not (x.is_floating_point() or (x.is_complex() and self.reduce in ("sum", "mean"))):
+        if x.dtype not in _FLOATS and not (x.dtype in _COMPLEX and self.reduce in ("sum", "mean")):
             raise TypeError(
-                f"x must be floating point, or complex for sums and means (got {x.dtype} and reduce={self.reduce!r})"
+                "x must be floating point of 16, 32 or 64 bits, or complex for sums and means"
+                f" (got {x.dtype} and reduce={self.reduce!r})"
             )
         return self._apply(x)
 
     @torch.compiler.disable
     def _apply(self, x: Tensor) -> Tensor:
-        real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-        rows = real.reshape(len(real), -1) if real.dim() != 2 else real
+        real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
+        rows = real.flatten(1) if real.dim() > 1 else real[:, None]  # -1 is ambiguous where there are no rows
         if self.reduce in ("max", "min"):
             out: Tensor = reduce_extremes(rows, self.comm, self.comm.number_of(HALO), self.reduce == "max")
         elif self._learned is None:
             out = _Aggregate.apply(rows, self.operation, self.comm)
         else:
-            weight = _times(self._learned, _scale_of(self.comm, self.reduce))
+            weight = _times(self._learned, self._scale)
             out = _WeightedAggregate.apply(rows, weight, self.operation, self.comm)
         out = out.reshape(real.shape)
         return torch.view_as_complex(out) if x.is_complex() else out
@@ -130,8 +134,14 @@ class Aggregator:
             x: ``(num_owned, *F)``, without gradient.
 
         Raises:
-            ValueError: x requires a gradient.
+            ValueError: x requires a gradient, or this aggregator's weights are learned; or as :meth:`__call__`.
         """
+        if self._learned is not None:
+            raise ValueError(
+                "edge_weight must not require a gradient with constant rows: their aggregate is kept; pass x itself,"
+                " or weights without gradient"
+            )
+        check_rows(x, self.comm.local.num_owned, "num_owned", self.comm.rank, self.comm.device)
         return Constant(x)
 
 
@@ -154,7 +164,8 @@ class Constant:
         """What ``aggregate`` makes of the rows, by ``operation`` and ``reduce``. Collective the first time."""
         made = self._aggregates.setdefault(operation, {})
         if reduce not in made:
-            with torch.no_grad():
+            # After a first use in inference mode too it may be saved for a backward.
+            with torch.inference_mode(False), torch.no_grad():
                 made[reduce] = aggregate(self.rows)
         return made[reduce]
 
@@ -176,8 +187,25 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     extremes.prepare()
 
 
+def _check_weight(comm: Aggregating, weight: Tensor) -> None:
+    """Raise unless there is a weight for each edge that this rank sums."""
+    num_edges = comm.local.num_edges
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"edge_weight must be a torch tensor (got {type(weight).__name__})")
+    if weight.shape != (num_edges,):
+        raise ValueError(
+            f"edge_weight must have shape ({num_edges},), one for each edge that this rank sums, as"
+            f" comm.dispatch_edges gives them (got {tuple(weight.shape)})"
+        )
+    if weight.dtype not in _FLOATS:
+        raise TypeError(f"edge_weight must be floating point (got {weight.dtype})")
+    if weight.device != comm.device:
+        raise ValueError(f"edge_weight must be on {comm.device}, where rows are (got {weight.device})")
+
+
 def _times(weight: Tensor, scale: Tensor | None) -> Tensor:
-    return weight if scale is None else weight * scale.to(weight.dtype)
+    """Weights times a reduction's own, in the type of sums: 16 bits would be rounded twice."""
+    return weight if scale is None else weight * scale.to(sum_dtype(weight.dtype))
 
 
 #: Of each communicator the operations that its aggregators share, by reduction.

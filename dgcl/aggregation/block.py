@@ -119,7 +119,7 @@ class Block:
                 f" (got {y.dtype} {tuple(y.shape)} and {x.dtype} {tuple(x.shape)})"
             )
         with torch.no_grad():
-            return self._grouped.dots(y, x)
+            return self._grouped.dots(y.resolve_neg(), x.resolve_neg())
 
     @property
     def _grouped(self) -> _Side:
@@ -144,6 +144,7 @@ class Block:
                 f" (got {weight.dtype}, shape {tuple(weight.shape)})"
             )
         with torch.no_grad():
+            x, weight = x.resolve_neg(), None if weight is None else weight.resolve_neg()
             if x.is_complex():
                 x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
             self._grouped.sum(x, out, weight, add=add)

@@ -70,5 +70,5 @@ class _Extremes(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (winner,) = ctx.saved_tensors
         rows = grad.new_zeros(ctx.num_rows, grad.shape[1])
-        scatter_rows(grad.contiguous().numpy(), winner.numpy(), rows.numpy())
+        scatter_rows(grad.resolve_neg().contiguous().numpy(), winner.numpy(), rows.numpy())
         return ctx.comm.transport.fold(rows, ctx.exchange), None, None, None

@@ -58,15 +58,13 @@ class Operation:
     def transposed(self) -> Operation:
         """The adjoint."""
         own, outgoing, incoming, through = (block.transposed for block in self.blocks)
-        adjoint = Operation(
+        return Operation(  # without a reference to this one: weights would live until the next garbage collection
             (own, incoming, outgoing, through),
             _turned(self.edges),
             self.fold,
             self.expand,
             _turned(self.weights),
         )
-        adjoint.__dict__["transposed"] = self
-        return adjoint
 
     def weighted(self, weight: Tensor) -> Operation:
         """The same with weights ``(E,)`` of the rank's edges."""

@@ -23,6 +23,7 @@ from torch.nn import Linear, Module, Parameter
 
 import dgcl
 from dgcl.aggregation.aggregator import Aggregator, Constant
+from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class GCNConv(Module):
             x: Owned rows, or what ``aggregator.constant(rows)`` made of them.
             comm: The communicator; None for this thread's current one.
         """
-        comm = comm if comm is not None else dgcl.current_communicator()
+        comm = _current(comm)
         aggregate = _Normalised(comm, self.add_self_loops) if self.normalize else _Plain(Aggregator(comm))
         out = _aggregate_and_multiply(aggregate, x, self.lin.weight, self.multiply_first)
         return out if self.bias is None else out + self.bias
@@ -114,7 +115,7 @@ class SAGEConv(Module):
 
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, in_channels)`` to ``(num_owned, out_channels)``; as :meth:`GCNConv.forward`."""
-        comm = comm if comm is not None else dgcl.current_communicator()
+        comm = _current(comm)
         aggregate = _Plain(Aggregator(comm, self.aggr))
         out = _aggregate_and_multiply(aggregate, x, self.lin_l.weight, self.multiply_first)
         if self.lin_l.bias is not None:
@@ -148,11 +149,22 @@ class GINConv(Module):
 
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, *F)`` to what ``nn`` makes of such rows; as :meth:`GCNConv.forward`."""
-        comm = comm if comm is not None else dgcl.current_communicator()
+        comm = _current(comm)
         total = _aggregated(_Plain(Aggregator(comm)), x)
         rows = x.rows if isinstance(x, Constant) else x
         out: Tensor = self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
         return out
+
+
+def _current(comm: Communicator | None) -> Communicator:
+    """The communicator that is given, or this thread's current one."""
+    if comm is None:
+        return dgcl.current_communicator()
+    if isinstance(comm, Tensor):
+        raise TypeError(
+            "comm must be a dgcl.Communicator, which has the edges (got a tensor); leave edge_index out"
+        )
+    return comm
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,13 +193,17 @@ class _Normalised:
     def __init__(self, comm: Communicator, add_self_loops: bool) -> None:
         made = _normalisations.setdefault(comm, {})
         if add_self_loops not in made:
-            made[add_self_loops] = _normalise(comm, add_self_loops)
+            with torch.inference_mode(False), torch.no_grad():  # kept, and may be saved for a backward
+                made[add_self_loops] = _normalise(comm, add_self_loops)
         self.operation, self._loops = made[add_self_loops]
         self._aggregator = Aggregator(comm, operation=self.operation)
 
     def __call__(self, x: Tensor) -> Tensor:
         total = self._aggregator(x)
-        return total if self._loops is None else torch.addcmul(total, x, self._loops.to(x.dtype))
+        if self._loops is None:
+            return total
+        loops = self._loops.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        return torch.addcmul(total, x, loops)
 
 
 _normalisations: WeakKeyDictionary[Any, dict[bool, Any]] = WeakKeyDictionary()
@@ -204,7 +220,11 @@ def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | 
     more: NDArray[np.float64] = np.zeros(n)
     if add_self_loops:
         loops = (heads == tails) & (heads < n) & (tails < n)
-        more = 1.0 - np.bincount(heads[loops], minlength=n).astype(np.float64)
+        count = np.bincount(heads[loops], minlength=n).astype(np.float64)
+        if comm.layout.is_replicated:  # replicas have only some of their edges here; their owners have all
+            count[comm.num_core :] = 0
+            count = sum_copies(torch.from_numpy(count), comm=comm).numpy()
+        more = 1.0 - count
         degrees = degrees + more
     scale = np.divide(1, np.sqrt(degrees), out=np.zeros(n), where=degrees > 0)
     mine = torch.from_numpy(scale)[:, None].to(comm.device)
