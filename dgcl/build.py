@@ -330,6 +330,10 @@ def connect_shares(
 
     control = context.require_control()
     kernels.prepare()  # before the ranks meet again: compiling never counts against a deadline of a call
+    if share.edges != "head" and device is None:
+        from dgcl.aggregation import edges
+
+        edges.prepare()
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
     comm = kind(
         share.exchanges,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.aggregation import extremes
+from dgcl.aggregation import edges, extremes
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
@@ -237,11 +237,13 @@ def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
 
 
 def _build_operation(comm: Aggregating) -> Operation:
+    if comm.device.type == "cpu":
+        edges.prepare()
     local, n = comm.local, comm.local.num_owned
     heads, tails = local.heads, local.indices
     to_partial, from_halo = heads >= n, tails >= n
     num_partial, num_halo = len(local.partial_ids), local.num_halo
-    blocks, edges = [], []
+    blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
         ids = np.flatnonzero((to_partial == partial) & (from_halo == halo))
         block = Block(
@@ -252,9 +254,9 @@ def _build_operation(comm: Aggregating) -> Operation:
             device=comm.device,
         )
         blocks.append(block)
-        edges.append(torch.from_numpy(ids).to(comm.device))
+        places.append(torch.from_numpy(ids).to(comm.device))
     numbers = [_number_of(comm, name) for name in (HALO, PARTIAL)]
-    return Operation(tuple(blocks), tuple(edges), *numbers)  # type: ignore[arg-type]
+    return Operation(tuple(blocks), tuple(places), *numbers)  # type: ignore[arg-type]
 
 
 def _number_of(comm: Aggregating, name: str) -> int | None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,6 +116,14 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
 
     _in_threads(run, edges, x.shape[1] * x.element_size())
     return out
+
+
+def prepare() -> None:
+    """Compile, or load, the kernels of float32 and float64, so that no peer waits for it in a call."""
+    for kernels in (EDGE_SUMS, EDGE_DOTS):
+        for name in ("float32", "float64"):
+            kernel: Any = kernels[name]
+            kernel.compile(kernel.only_signature)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -50,6 +50,7 @@ def _warm_exchange() -> None:
     import torch
 
     import dgcl
+    from dgcl.aggregation import extremes
     from dgcl.graph import as_graph
     from dgcl.kernels import edge_sums
     from dgcl.kernels.compiled import compile_all
@@ -57,6 +58,7 @@ def _warm_exchange() -> None:
 
     kernels.prepare()
     compile_all(edge_sums)
+    extremes.prepare()
     graph = as_graph(np.random.default_rng(0).integers(0, 60, (2, 300)))
 
     def exchange() -> None:

@@ -75,7 +75,7 @@ class EdgePlacement:
                 plans[edges] = self._planned(problem, edges)
         chosen = fastest(plans, self.edge_seconds)
         others = "; ".join(
-            f"with {edges} {self._line(plan)}" for edges, plan in plans.items() if edges != chosen
+            f"with {edges!r} {self._line(plan)}" for edges, plan in plans.items() if edges != chosen
         )
         return self._arranged(problem, chosen, "auto chose {}: {}; " + others, plans[chosen])
 
@@ -83,7 +83,7 @@ class EdgePlacement:
         self, problem: Problem, edges: str, why: str, plan: AggregationPlan | None = None
     ) -> Arrangement:
         plan = self._planned(problem, edges) if plan is None else plan
-        why = why.format(f"edges at the {edges}", self._line(plan))
+        why = why.format(f"edges={edges!r}", self._line(plan))
         if why:
             _log.info("%s", why)
         made = plan.exchanges

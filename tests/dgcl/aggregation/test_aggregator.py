@@ -13,6 +13,8 @@ rows moved                the demands of both exchanges, counted by the runtime
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.aggregation.operation import Operation
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL
 from tests.dgcl.awkward import CASES, Case
@@ -168,12 +171,12 @@ def test_second_derivatives(edges) -> None:
         assert_close(found, {"second": second})
 
 
-def of_any_shape(edges: str) -> list[Tensor]:
-    case = CASE_BY_NAME["directed"]
-    comm = connect(case, 2, edges)
+def of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
+    case = CASE_BY_NAME[name]
+    comm = connect(case, world_size, edges)
     aggregate = comm.aggregator()
     found = []
-    for shape in ((), (0,), (1,), (2, 3)):
+    for shape in ((), (0,), (1,), (2, 3), (0, 3)):
         rows = comm.dispatch_features(features(case.num_nodes, *shape))
         found.append(comm.collect(aggregate(rows), None))
     columns = comm.dispatch_features(features(case.num_nodes, 6))[:, ::2]
@@ -182,19 +185,24 @@ def of_any_shape(edges: str) -> list[Tensor]:
         torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1))
     )
     found.append(comm.collect(aggregate(turned), None))
+    negated = turned[:, :1].conj().imag  # in memory it is not what it says
+    assert negated.is_neg()
+    found.append(comm.collect(aggregate(negated), None))
     return found
 
 
+@pytest.mark.parametrize(("name", "world_size"), [("directed", 2), ("fewer-vertices-than-ranks", 5)])
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_any_shape_and_strides(edges) -> None:
-    case = CASE_BY_NAME["directed"]
+def test_any_shape_and_strides(edges, name, world_size) -> None:
+    case = CASE_BY_NAME[name]
     matrix = dense(case, "sum", None)
-    inputs = [features(case.num_nodes, *shape) for shape in ((), (0,), (1,), (2, 3))]
+    inputs = [features(case.num_nodes, *shape) for shape in ((), (0,), (1,), (2, 3), (0, 3))]
     inputs.append(features(case.num_nodes, 6)[:, ::2])
     inputs.append(torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1)))
-    for rank in dgcl.launch(of_any_shape, 2, edges):
+    inputs.append(-features(case.num_nodes, 2, seed=1)[:, :1])
+    for rank in dgcl.launch(of_any_shape, world_size, edges, name, world_size):
         for x, found in zip(inputs, rank, strict=True):
-            flat = x.reshape(len(x), -1)
+            flat = x.flatten(1) if x.dim() > 1 else x[:, None]
             wanted = (matrix.to(flat.dtype) @ flat).reshape(x.shape)
             torch.testing.assert_close(found, wanted, rtol=EXACT, atol=EXACT)
 
@@ -247,6 +255,35 @@ def test_means_in_16_bits_are_rounded_a_few_times_only(edges, dtype) -> None:
     wanted = dense(case, "mean", None) @ x
     for found in dgcl.launch(in_16_bits, 4, edges, dtype):
         torch.testing.assert_close(found.double(), wanted, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+def forget_learned_weights() -> int:
+    case = CASE_BY_NAME["directed"]
+    comm = connect(case, 1, "cover")
+    x = comm.dispatch_features(features(case.num_nodes, 2))
+    weight = comm.dispatch_edges(weights_of(case)).requires_grad_()
+    aggregate = comm.aggregator(edge_weight=weight)
+    made: list[weakref.ref[Operation]] = []
+    for _ in range(3):
+        out = aggregate(x)
+        (out * out).sum().backward()
+        made += [
+            weakref.ref(each)
+            for each in gc.get_objects()
+            if type(each) is Operation and any(kept is not None for kept in each.weights)
+        ]
+    del out
+    return sum(each() is not None for each in made)
+
+
+def test_weights_of_past_steps_are_not_kept() -> None:
+    """By counting references alone, without the collector of cycles, which looks at no tensor's bytes."""
+    gc.collect()
+    gc.disable()
+    try:
+        assert dgcl.launch(forget_learned_weights, 1) == [0]
+    finally:
+        gc.enable()
 
 
 def count_rows(edges: str) -> tuple[dict[str, int], dict[str, int]]:
@@ -330,6 +367,11 @@ def refusals(edges: str) -> list[str]:
         lambda: comm.aggregator().constant(x.clone().requires_grad_()),
         lambda: comm.aggregator("max"),
         lambda: comm.aggregator("max", edge_weight=torch.ones(comm.local.num_edges)),
+        lambda: comm.aggregator(edge_weight=torch.ones(comm.local.num_edges).requires_grad_()).constant(x),
+        lambda: comm.aggregator().constant(x[1:]),
+        lambda: comm.aggregator(edge_weight=[1.0]),  # type: ignore[arg-type]
+        lambda: comm.aggregator()(x.to(torch.float8_e5m2)),
+        lambda: dgcl.nn.GCNConv(2, 2)(x, torch.zeros(2, 3, dtype=torch.int64)),  # type: ignore[arg-type]
     ):
         try:
             call()
@@ -355,6 +397,11 @@ def test_what_cannot_be_is_refused() -> None:
         assert said[8].startswith("x must not require a gradient")
         assert said[9].startswith("reduce='max' needs all in-edges")
         assert said[10].startswith("edge_weight goes with sums and means")
+        assert said[11].startswith("edge_weight must not require a gradient with constant rows")
+        assert "num_owned" in said[12]
+        assert said[13].startswith("edge_weight must be a torch tensor")
+        assert said[14].startswith("x must be floating point of 16, 32 or 64 bits")
+        assert said[15].startswith("comm must be a dgcl.Communicator")
 
 
 def ask_differently() -> str:

@@ -19,6 +19,7 @@ import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
 from tests.dgcl.awkward import CASES
+from tests.dgcl.replication.machines import machines
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -178,3 +179,62 @@ def test_bad_options_are_refused() -> None:
         dgcl.nn.SAGEConv(2, 2, aggr="median")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="order must be 'auto' or 'aggregate' with aggr='max'"):
         dgcl.nn.SAGEConv(2, 2, aggr="max", order="multiply")
+
+
+def evaluate_first(layer: str, edges: str) -> tuple[Tensor, Tensor]:
+    """Gradients of a layer's parameters, after evaluations and without."""
+    case = CASE_BY_NAME["self-loops"]
+    found = []
+    for first in (True, False):
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2), edges=edges)
+        conv = OURS[layer](*WIDTHS[:2]).double()
+        conv.load_state_dict({name[2:]: value for name, value in initial(layer).items() if name[0] == "0"})
+        x = comm.dispatch_features(features(case.num_nodes))
+        constant = comm.aggregator().constant(x)
+        if first:
+            with torch.inference_mode():
+                conv(constant)
+                conv(x)
+        (conv(constant).square().sum() + conv(x.requires_grad_()).square().sum()).backward()
+        gradients = [parameter.grad.flatten() for parameter in conv.parameters()]
+        found.append(torch.cat([*gradients, x.grad.flatten()]))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("edges", ["head", "cover"])
+@pytest.mark.parametrize("layer", ["gcn", "sage", "gin"])
+def test_training_follows_evaluation_in_inference_mode(layer, edges) -> None:
+    """What was aggregated and normalised meanwhile is kept, and goes into backwards."""
+    initial(layer)  # here, and not in two threads that seed torch
+    for after, without in dgcl.launch(evaluate_first, 2, layer, edges):
+        assert after.equal(without)
+
+
+def on_replicas() -> tuple[bool, Tensor]:
+    case = CASE_BY_NAME["self-loops"]
+    comm = dgcl.build_comm_info(
+        case.graph,
+        machines([0, 0, 1, 1], 0.001),
+        part=case.part(4),
+        method="replicate-across-machines",
+        replicas=dgcl.ReplicaOptions(hops=2),
+    )
+    model = nn.ModuleList(OURS["gcn"](*pair) for pair in itertools.pairwise(WIDTHS)).double()
+    model.load_state_dict(initial("gcn"))
+    with torch.no_grad():
+        logits = model[1](torch.relu(model[0](comm.dispatch_features(features(case.num_nodes)))))
+    return comm.num_core < comm.num_owned, comm.collect(logits, None)
+
+
+def test_self_loops_of_replicas_are_those_of_their_vertices() -> None:
+    """A replica of the last hop has none of its edges on its rank, and self loops count in its degree."""
+    case = CASE_BY_NAME["self-loops"]
+    model = nn.ModuleList(THEIRS["gcn"](*pair) for pair in itertools.pairwise(WIDTHS)).double()
+    model.load_state_dict(initial("gcn"))
+    edges = torch.from_numpy(case.edges)
+    with torch.no_grad():
+        wanted = model[1](torch.relu(model[0](features(case.num_nodes), edges)), edges)
+    found = dgcl.launch(on_replicas, 4)
+    assert any(replicated for replicated, _ in found)
+    for _, logits in found:
+        torch.testing.assert_close(logits, wanted, rtol=EXACT, atol=EXACT)
