@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,7 @@ def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
 
 
 def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) -> None:
+    probe = shutil.copytree(probe, tmp_path / "probe", ignore=shutil.ignore_patterns("cache", "__pycache__"))
     (probe / "__pycache__").touch()  # no folder, not even for root
     temporary = tmp_path / "temporary"
     temporary.mkdir()
