@@ -18,6 +18,7 @@ from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
+from dgcl.ranks.whole_rows import agree
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
@@ -230,7 +231,7 @@ class Communicator(WholeGraphRows):
     def aggregator(
         self, reduce: Literal["sum", "mean", "max", "min"] = "sum", *, edge_weight: Tensor | None = None
     ) -> Aggregator:
-        """Sums over in-edges wherever they are summed, with the exchanges inside, as one differentiable operation.
+        """Sums over in-edges wherever they are summed, with the exchanges inside; differentiable. Collective.
 
             >>> agg = comm.aggregator("mean")
             >>> y = agg(x)                              # (num_owned, *F) -> (num_owned, *F); collective
@@ -241,11 +242,26 @@ class Communicator(WholeGraphRows):
                 where it requires a gradient, each edge gets its own.
 
         Raises:
-            ValueError, TypeError: An unknown reduction, or weights of another shape or type.
+            ValueError, TypeError: An unknown reduction, weights of another shape or type, or ranks that ask for
+                different reductions; raised on every rank.
         """
         from dgcl.aggregation.aggregator import Aggregator
 
-        return Aggregator(self, reduce, edge_weight)
+        made: Aggregator | Exception
+        try:
+            made = Aggregator(self, reduce, edge_weight)
+        except (TypeError, ValueError) as error:
+            made = error
+        with self.control.collective("aggregator"):
+            agree(self.control, made if isinstance(made, Exception) else None)
+            asked = self.control.exchange(reduce)
+        assert isinstance(made, Aggregator)
+        if other := next((rank for rank, theirs in enumerate(asked) if theirs != asked[0]), 0):
+            raise ValueError(
+                f"reduce must be the same on every rank (got {asked[0]!r} on rank 0 and {asked[other]!r} on rank"
+                f" {other})"
+            )
+        return made
 
     def require_neighbourhoods(self, what: str) -> None:
         """Raise where this rank does not have all in-edges of its vertices.

@@ -166,22 +166,8 @@ def _dots_float32(
     heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
 ) -> None:  # fmt: skip
     _dot_heads(
-        dot_float32,
-        float32(0),
-        4,
-        out,
-        y,
-        y_stride,
-        x,
-        x_stride,
-        indptr,
-        tails,
-        heads,
-        edges,
-        begin,
-        end,
-        width,
-    )
+        dot_float32, float32(0), 4, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
+    )  # fmt: skip
 
 
 @compiled(_DOTS)
@@ -190,22 +176,8 @@ def _dots_float64(
     heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
 ) -> None:  # fmt: skip
     _dot_heads(
-        dot_float64,
-        float64(0),
-        8,
-        out,
-        y,
-        y_stride,
-        x,
-        x_stride,
-        indptr,
-        tails,
-        heads,
-        edges,
-        begin,
-        end,
-        width,
-    )
+        dot_float64, float64(0), 8, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
+    )  # fmt: skip
 
 
 @compiled(_DOTS)
@@ -214,22 +186,8 @@ def _dots_float16(
     heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
 ) -> None:  # fmt: skip
     _dot_heads(
-        dot_float16,
-        float32(0),
-        2,
-        out,
-        y,
-        y_stride,
-        x,
-        x_stride,
-        indptr,
-        tails,
-        heads,
-        edges,
-        begin,
-        end,
-        width,
-    )
+        dot_float16, float32(0), 2, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
+    )  # fmt: skip
 
 
 @compiled(_DOTS)
@@ -238,22 +196,8 @@ def _dots_bfloat16(
     heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
 ) -> None:  # fmt: skip
     _dot_heads(
-        dot_bfloat16,
-        float32(0),
-        2,
-        out,
-        y,
-        y_stride,
-        x,
-        x_stride,
-        indptr,
-        tails,
-        heads,
-        edges,
-        begin,
-        end,
-        width,
-    )
+        dot_bfloat16, float32(0), 2, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
+    )  # fmt: skip
 
 
 #: For each type of x a function with the arguments of :func:`_sum_heads` from ``out`` on.

@@ -88,3 +88,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByGroupOrFile(config, log)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread: several would wait for each other longer than a few rows take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

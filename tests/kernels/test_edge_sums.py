@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -24,13 +22,7 @@ TAILS[1:3] = 2, 2
 HEADS = np.repeat(np.arange(len(DEGREES)), DEGREES)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads would wait for each other longer than these few rows take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sums_of(dtype: torch.dtype) -> torch.dtype:

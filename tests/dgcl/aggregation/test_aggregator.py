@@ -422,6 +422,22 @@ def test_ranks_that_ask_for_different_placements_are_named() -> None:
         assert "cover" in said
 
 
+def reduce_differently(reductions: list[str]) -> str:
+    comm = connect(CASES[0], 3, "head")
+    try:
+        comm.aggregator(reductions[comm.rank])  # type: ignore[arg-type]
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_ranks_that_ask_for_different_reductions_are_named() -> None:
+    for said in dgcl.launch(reduce_differently, 3, ["mean", "mean", "sum"]):
+        assert said == "reduce must be the same on every rank (got 'mean' on rank 0 and 'sum' on rank 2)"
+    for said in dgcl.launch(reduce_differently, 3, ["mean", "median", "mean"]):
+        assert said.startswith("reduce must be 'sum', 'mean', 'max' or 'min'")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

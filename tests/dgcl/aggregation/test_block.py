@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -22,13 +21,7 @@ WIDTHS = (0, 1, 3, 7, 16, 63, 64, 65, 128, 200, 602)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads would wait for each other longer than these few rows take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=["kernels", "sparse"])
