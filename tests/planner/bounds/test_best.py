@@ -16,6 +16,7 @@ from tests.planner.exhaustive import integer_optimum, milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
 from tests.planner.methods.test_make_plan import has_the_links
 from tests.planner.strategies import instances, topologies
+from tests.samples import examples
 
 GB = 10**9
 
@@ -198,6 +199,7 @@ def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int) -> None:
         assert 0 < len(frozenset().union(*cut.groups)) <= num_devices
 
 
+@examples(20, 60)
 @given(instances(max_devices=5))
 def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]) -> None:
     relation, topology = case

@@ -18,7 +18,7 @@ from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import known_answer_topology, line, switched
 from tests.planner.oracle import classes_of, delivers, literal_cost, tree_edges
 from tests.planner.strategies import instances
-from tests.samples import sampled
+from tests.samples import examples, sampled
 
 GB = 10**9
 ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")
@@ -51,6 +51,7 @@ def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
 
 
 @EVERY_METHOD
+@examples(20, 60)
 @given(case=instances(), row_bytes=st.sampled_from([1, 512, 4096]))
 def test_every_plan_delivers_at_the_stated_cost(
     method: str, case: tuple[Relation, Topology], row_bytes: int
@@ -72,6 +73,7 @@ def test_every_plan_delivers_at_the_stated_cost(
 
 
 @EVERY_METHOD
+@examples(20, 60)
 @given(case=instances())
 def test_the_same_input_gives_the_same_plan(method: str, case: tuple[Relation, Topology]) -> None:
     relation, topology = case

@@ -11,6 +11,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, resolve_topology
 from tests.planner.strategies import instances
+from tests.samples import examples
 
 ROUNDING = 1.0 + 1e-9
 
@@ -24,6 +25,7 @@ def require_order(relation: Relation, topology: Topology, options: PlanOptions) 
         assert auto.predicted_seconds <= auto.direct_seconds * ROUNDING
 
 
+@examples(20, 60)
 @given(instances(), st.sampled_from([4, 512, 1 << 20]))
 def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int) -> None:
     relation, topology = instance
