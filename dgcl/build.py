@@ -14,7 +14,7 @@ from uuid import UUID
 
 from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle, warn_of_moved
 from dgcl.planner import PlanOptions
-from dgcl.prepare.part_files import load_share
+from dgcl.prepare.part_files import ANEW, load_share
 from dgcl.prepare.shares import Share, prepare
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.control import Control
@@ -231,9 +231,17 @@ def load_comm_info(
             f"parts: the files of rank 0 and rank {odd} were not written together; prepare them anew"
         )
     from dgcl.communicator import Communicator
+    from dgcl.transport.loaded_rows import check_rows
 
     assert share is not None
-    return connect_shares(share, Communicator, timeout, channel, opened)
+    programs = {exchange.name: exchange.program for exchange in share.exchanges}
+    comm = connect_shares(share, Communicator, timeout, channel, opened)
+    try:
+        check_rows(comm.transport, programs, control, comm.device)
+    except ValueError as error:
+        comm.close()
+        raise ValueError(f"parts: {error}; {ANEW}") from error
+    return comm
 
 
 def _several_machines(

@@ -39,8 +39,8 @@ import numpy as np
 
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
+from dgcl.prepare.share_checks import check_share
 from dgcl.prepare.shares import Share
-from dgcl.program.checks import check_program
 from dgcl.program.exchange import Exchange
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.local_graph import LocalGraph
@@ -48,8 +48,8 @@ from dgcl.relation.local_graph import LocalGraph
 MAGIC: Final = b"DGCLPART"
 SCHEMA: Final = "dgcl-part/3"
 PLAN: Final = "plan.npz"
+ANEW: Final = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
 _OTHER_PLANS: Final = "plan-*.npz"
-_ANEW: Final = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
 _PART: Final = "rank-*.part"
 _UNFINISHED: Final = ".new-"
 _ALIGNMENT: Final = 64
@@ -130,7 +130,8 @@ def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tu
             )
         arrays = {name: _array(memory, *about) for name, about in header["arrays"].items()}
         share = _share(header, arrays, Path(folder))
-    except (KeyError, TypeError, ValueError) as error:
+        check_share(share, rank, world_size)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
     return share, str(header["set"])
 
@@ -223,14 +224,14 @@ def _checked_header(memory: np.ndarray) -> dict[str, Any]:
     for begin in range(0, end, _CHUNK):
         digest.update(memory[begin : min(begin + _CHUNK, end)].data)
     if digest.digest() != memory[end:].tobytes():
-        raise ValueError(f"it is damaged (its hash is wrong); {_ANEW}")
+        raise ValueError(f"it is damaged (its hash is wrong); {ANEW}")
     length = int.from_bytes(memory[len(MAGIC) : len(MAGIC) + 8].tobytes(), "little")
     if not 0 < length <= min(_LONGEST_HEADER, end):
         raise ValueError(f"its header cannot be {length} bytes long")
     start = len(MAGIC) + 8
     header = json.loads(memory[start : start + length].tobytes())
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise ValueError(f"it is not of schema {SCHEMA}, that of this version of dgcl; {_ANEW}")
+        raise ValueError(f"it is not of schema {SCHEMA}, that of this version of dgcl; {ANEW}")
     header["arrays"] = {
         name: (dtype, shape, start + length + begin)
         for name, (dtype, shape, begin) in header["arrays"].items()
@@ -260,14 +261,8 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
     for number, (name, sign) in enumerate(header["exchanges"]):
         expand, fold = (Schedule(**values(f"{number}.{verb}", Schedule)) for verb in ("expand", "fold"))
         program = Program(**values(f"{number}.program", Program), expand=expand, fold=fold)
-        check_program(program)
         exchanges.append(Exchange(str(name), _plan(folder / plan_name(number), sign, program), program))
     local = LocalGraph(**values("local", LocalGraph))
-    rows = local.indices
-    if len(rows) and (rows.min() < 0 or rows.max() >= local.num_local or local.indptr[-1] != len(rows)):
-        raise ValueError("its edges name rows that are not there")
-    if local.num_heads != local.num_owned + len(local.partial_ids):
-        raise ValueError("its edges lead to rows that are not there")
     num_nodes, num_edges = header["sizes"]
     choice, edges = str(header.get("choice", "")), str(header.get("edges", "head"))
     return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), choice, edges)
@@ -281,5 +276,5 @@ def _plan(path: Path, sign: str, program: Program) -> Plan:
             f"{path.name} is for {plan.relation.world_size} ranks, and this for {program.world_size}"
         )
     if _sign(plan) != sign:
-        raise ValueError(f"{path.name} beside it is another plan than the one that it was made for; {_ANEW}")
+        raise ValueError(f"{path.name} beside it is another plan than the one that it was made for; {ANEW}")
     return plan

@@ -6,9 +6,22 @@ index without checking.
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 
 from dgcl.program.model import Program, Schedule
+
+#: Of the tables that are not int64.
+_NARROW = frozenset(
+    (
+        "send_peer", "send_stage", "send_deps", "recv_peer", "recv_stage",
+        "send_rows", "arrival_rows", "arrival_slots",
+    )
+)  # fmt: skip
+
+_MOST_ROWS = np.iinfo(np.int32).max  # rows of a rank are numbered by int32
 
 
 class ProgramError(ValueError):
@@ -34,12 +47,59 @@ def check_form(programs: list[Program], num_stages: int, owner: np.ndarray) -> N
 
 
 def check_program(program: Program) -> None:
-    """Raise :class:`ProgramError` unless one rank's tables are of the right form by themselves."""
-    if len(program.owned_ids) != program.num_owned or len(program.halo_ids) != program.num_halo:
+    """Raise :class:`ProgramError` unless one rank's tables are of the right form by themselves.
+
+    What then remains is where a rank writes in the memory of others: its sends must be what they expect.
+    """
+    _check_types(program)
+    if not 0 <= program.rank < program.world_size or program.num_stages < 0:
+        raise fail(program, f"no rank of {program.world_size}, or {program.num_stages} stages")
+    if program.owned_ids.shape != (program.num_owned,) or program.halo_ids.shape != (program.num_halo,):
         raise fail(program, "the numbers of rows do not match the ids")
+    if (program.owned_ids < 0).any() or (program.halo_ids < 0).any():
+        raise fail(program, "a negative id")
     _check_schedule(program, "expand")
     _check_schedule(program, "fold")
+    if program.num_relay != program.fold.send_count[:, 1].sum():
+        raise fail(program, "the fold sends another number of relay rows than the expand brings")
     _check_rows(program)
+    _check_ranges(program)
+
+
+def _check_types(program: Program) -> None:
+    """Compiled code reads tables as what they are said to be."""
+    for record in (program, program.expand, program.fold):
+        for field in fields(record):
+            value: Any = getattr(record, field.name)
+            if isinstance(value, Schedule):
+                continue
+            if not isinstance(value, np.ndarray):
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise ProgramError(f"{field.name} of a program is a number (got {value!r})")
+            elif value.dtype != (np.int32 if field.name in _NARROW else np.int64):
+                raise fail(program, f"{field.name} holds {value.dtype}")
+
+
+def _check_ranges(program: Program) -> None:
+    """Rows that a rank reads in its own memory, and expects there."""
+    num_local, end = program.num_local, program.num_local + program.num_relay
+    expand, fold = program.expand, program.fold
+    for table, first, count, low, high in (
+        ("expand: send_from", expand.send_from, expand.send_count, 0, len(program.send_rows)),
+        ("expand: recv_to", expand.recv_to[:, :1], expand.recv_count[:, :1], program.num_owned, num_local),
+        ("expand: recv_to", expand.recv_to[:, 1:], expand.recv_count[:, 1:], 0, program.num_relay),
+        ("fold: send_from", fold.send_from[:, :1], fold.send_count[:, :1], program.num_owned, num_local),
+        ("fold: send_from", fold.send_from[:, 1:], fold.send_count[:, 1:], num_local, end),
+        ("fold: recv_to", fold.recv_to, fold.recv_count, 0, program.num_arrivals),
+    ):
+        # Both are within [0, high] before they are added: no sum of them wraps.
+        outside = (count > high) | (first < low) | (first > high)
+        if (outside & (count > 0)).any() or ((first + count > high) & ~outside & (count > 0)).any():
+            raise fail(program, f"{table} and the rows from there are not all within [{low}, {high})")
+    for verb, schedule in (("expand", expand), ("fold", fold)):
+        receivers = np.repeat(np.arange(len(schedule.send_peer)), np.diff(schedule.send_dep_ptr))
+        if (schedule.recv_stage[schedule.send_deps] >= schedule.send_stage[receivers]).any():
+            raise fail(program, f"{verb}: a send waits for what comes in its own stage or later")
 
 
 def _check_schedule(program: Program, verb: str) -> None:
@@ -71,8 +131,8 @@ def _check_schedule(program: Program, verb: str) -> None:
             raise fail(program, f"{verb}: a stage of the {name} is outside the plan's {program.num_stages}")
         if ((peers < 0) | (peers >= program.world_size) | (peers == program.rank)).any():
             raise fail(program, f"{verb}: a peer of the {name} is no other rank")
-        if (counts < 0).any() or (counts.sum(axis=1) == 0).any():
-            raise fail(program, f"{verb}: one of the {name} moves no rows")
+        if (counts < 0).any() or (counts > _MOST_ROWS).any() or (counts.sum(axis=1) == 0).any():
+            raise fail(program, f"{verb}: one of the {name} moves no rows, or more than {_MOST_ROWS}")
     if ((schedule.send_from < 0) & (schedule.send_count > 0)).any():
         raise fail(program, f"{verb}: send_from is negative")
     pointer, deps = schedule.send_dep_ptr, schedule.send_deps

@@ -1,0 +1,60 @@
+"""Check, by the first calls, that rows of programs read from files are those that their ids say.
+
+Programs that do not fit together are found out before anything moves
+(:mod:`dgcl.transport.shared_memory.agreement`); here what has moved is compared with the ids that they state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.program.model import Program
+from dgcl.ranks.control import Control
+from dgcl.transport.base import Transport
+
+__all__ = ["check_rows"]
+
+_DIGIT_BITS = 14
+_DIGITS = 4
+
+
+def check_rows(
+    transport: Transport, programs: Mapping[str, Program], control: Control, device: torch.device
+) -> None:
+    """Expand and fold the ids of this rank's rows, and compare. Collective; two small calls of each exchange.
+
+    Ids travel as digits in float32, so that sums of them are exact for up to 1,024 ranks.
+
+    Raises:
+        ValueError: On every rank, naming the first that got other rows than its ids say.
+    """
+    wrong, counted = None, 0
+    for number, (name, program) in enumerate(programs.items()):
+        owned, halo = _digits(program.owned_ids).to(device), _digits(program.halo_ids).to(device)
+        held = transport.expand(owned, number)
+        if not torch.equal(held[program.num_owned :], halo):
+            wrong = wrong or f"exchange {name!r} brings rank {program.rank} other rows than its part says"
+        sums = transport.fold(torch.cat([owned, halo]), number)
+        copies = sums[:, -1:]
+        if not torch.equal(sums, owned * copies):
+            wrong = wrong or f"exchange {name!r} adds rows of others on rank {program.rank}"
+        counted += int(copies.double().sum()) - program.num_local
+    told = control.exchange((wrong, counted))
+    transport.bytes_sent[:] = 0  # these calls are nobody else's
+    problem = next((text for text, _ in told if text is not None), None)
+    if problem is None and sum(count for _, count in told):
+        problem = "a fold leaves rows out, or adds them twice"
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _digits(ids: NDArray[np.int64]) -> Tensor:
+    """``(n, 5)`` float32: ids in digits of 14 bits, the lowest first, and a one."""
+    shifts = np.arange(_DIGITS) * _DIGIT_BITS
+    columns = (ids[:, None] >> shifts) & ((1 << _DIGIT_BITS) - 1)
+    return torch.from_numpy(np.column_stack([columns, np.ones(len(ids), np.int64)]).astype(np.float32))
