@@ -27,7 +27,7 @@ _FAMILIES = (  # pattern of a kind, name, colour
     (r"XGMI\d*", "xGMI", "#d1495b"),
     (r"PCIe.*|bus", "PCIe", "#3465a4"),
     (r"QPI|UPI|X-bus|IF|SYS|SMP", "between processors", "#8f5902"),
-    (r"IB|EFA|net|Eth.*|RoCE", "network", "#75507b"),
+    (r"IB|EFA|net|Eth.*|RoCE|Slingshot", "network", "#75507b"),
     (r"memory|DRAM|core", "memory", "#e08214"),
 )
 _OTHER = "#555753"

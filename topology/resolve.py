@@ -21,16 +21,17 @@ _SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {"host": cache(measure_host), "uniform": presets.uniform}
 )
 _SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,18}}))?")
-_SEVERAL_NAME = re.compile(rf"({'|'.join(presets.NODES)})x([1-9][0-9]{{0,17}})")
+_MACHINES = (*presets.NODES, *presets.ALIASES)
+_SEVERAL_NAME = re.compile(rf"({'|'.join(_MACHINES)})(?:x([1-9][0-9]{{0,17}}))?")
 
 
 def preset_names() -> tuple[str, ...]:
     """The names that ``preset`` knows.
 
-    ``host`` and ``uniform`` take a size: ``host4``, ``host:4``. Machines with NICs take a number behind an
-    x: ``hgx_h100x4`` are four of them.
+    ``host`` and ``uniform`` take a size: ``host4``, ``host:4``. Machines take a number behind an x:
+    ``hgx_h100x4`` are four of them. Some have other names, too: ``dgx_h100`` is ``hgx_h100``.
     """
-    return (*presets.NODES, *_LISTED, *presets.BOXES, *_SIZED)
+    return (*presets.NODES, *_LISTED, *_SIZED)
 
 
 def preset(name: str, num_devices: int | None = None) -> Topology:
@@ -72,14 +73,12 @@ def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int |
         if not os.path.exists(spec) and not _is_like_path(spec):
             raise ValueError(
                 f"topology must be a preset ({', '.join(preset_names())}) or the path of a JSON file "
-                f"(got {shown(spec)}){nearest(spec, preset_names())}"
+                f"(got {shown(spec)}){nearest(spec, (*preset_names(), *presets.ALIASES))}"
             )
     return _fit(load_topology(spec), num_devices)
 
 
 def _is_preset(name: str) -> bool:
-    if name in presets.NODES or name in presets.BOXES:
-        return True
     return _SIZED_NAME.fullmatch(name) is not None or _SEVERAL_NAME.fullmatch(name) is not None
 
 
@@ -88,17 +87,14 @@ def _is_like_path(text: str) -> bool:
 
 
 def _preset(name: str, num_devices: int | None) -> Topology:
-    if name in presets.BOXES:
-        return presets.BOXES[name]()
-    if name in presets.NODES:
-        return presets.NODES[name](1)
     if several := _SEVERAL_NAME.fullmatch(name):
-        return presets.NODES[several[1]](int(several[2]))
+        machine = presets.ALIASES.get(several[1], several[1])
+        return presets.NODES[machine](int(several[2] or 1))
     match = _SIZED_NAME.fullmatch(name)
     if match is None:
         raise ValueError(
             f"preset must be one of {', '.join(preset_names())} (got {shown(name)})"
-            f"{nearest(name, preset_names())}"
+            f"{nearest(name, (*preset_names(), *presets.ALIASES))}"
         )
     family, digits = match.groups()
     size = int(digits) if digits is not None else num_devices
@@ -115,9 +111,10 @@ def _preset(name: str, num_devices: int | None) -> Topology:
 def _fit(topology: Topology, num_devices: int | None) -> Topology:
     if num_devices is None:
         return topology
-    if check_index(num_devices, "num_devices") > topology.num_devices:
+    if check_index(num_devices, "num_devices") > (size := topology.num_devices):
+        several = f"'{topology.name}x{-(-num_devices // size)}' or " if topology.name in presets.NODES else ""
         raise ValueError(
-            f"topology {topology.name!r} has {topology.num_devices} devices, too few for {num_devices}; "
-            f"use at most {topology.num_devices} ranks or a larger topology such as 'uniform:{num_devices}'"
+            f"topology {topology.name!r} has {size} devices, too few for {num_devices}; "
+            f"use at most {size} ranks or a larger topology such as {several}'uniform:{num_devices}'"
         )
     return topology.restrict(num_devices)

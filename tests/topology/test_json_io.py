@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Link, Topology, load_topology, preset, save_topology
 from dgcl.topology.json_io import load_topology_and_about
-from dgcl.topology.presets import BOXES, NODES
+from dgcl.topology.presets import NODES
 
 # The example of the format, as a reader of the documentation would type it.
 EXAMPLE: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_reading_changes_nothing_in_the_object() -> None:
     assert before == EXAMPLE
 
 
-@pytest.mark.parametrize("name", [*NODES, *BOXES, "dgx1x2", "aws_p4dx2", "summitx2", "uniform:3"])
+@pytest.mark.parametrize("name", [*NODES, "dgx1x2", "aws_p4dx2", "summitx2", "uniform:3"])
 def test_presets_round_trip_through_files(name: str, tmp_path: Path) -> None:
     topology = preset(name)
     save_topology(topology, tmp_path / "t.json")

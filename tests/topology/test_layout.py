@@ -14,7 +14,7 @@ from dgcl.topology.host import CopyRates, host_topology
 from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.importers import import_topology
 from dgcl.topology.layout import HEIGHT, layout_topology, machines_of, spread
-from dgcl.topology.presets import BOXES, NODES
+from dgcl.topology.presets import NODES
 from tests.topology.importers.cases import SHARED
 
 
@@ -24,7 +24,7 @@ def real_files() -> list[object]:
 
 
 MACHINES = [
-    *(pytest.param(preset(name), id=name) for name in (*NODES, *BOXES) if name != "gb200_nvl72"),
+    *(pytest.param(preset(name), id=name) for name in NODES if name != "gb200_nvl72"),
     *(pytest.param(preset(f"{name}x2"), id=f"{name}x2") for name in NODES if name != "gb200_nvl72"),
     *(pytest.param(host_topology(n, CopyRates(9.0, 12.0)), id=f"host{n}") for n in (1, 2, 8)),
     pytest.param(preset("uniform16"), id="uniform16"),

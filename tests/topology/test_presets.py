@@ -11,12 +11,12 @@ import pytest
 
 from dgcl.topology import Topology, preset
 from dgcl.topology.importers import import_topology
-from dgcl.topology.presets import BOXES, NODES, dgx1, summit, uniform
+from dgcl.topology.presets import NODES, uniform
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topologies"
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
 
-GPU_MACHINES = ["dgx1x2", "summitx2", *NODES, *BOXES]
+GPU_MACHINES = [*NODES, *(f"{name}x2" for name in NODES if name != "gb200_nvl72")]
 
 
 def gpu_links(topology: Topology, kind: str = "NV") -> dict[tuple[int, int], int]:
@@ -142,7 +142,9 @@ def test_pcie8_routes_match_nvidia_smi() -> None:
         ("azure_ndv4", "node_8xA100_nvswitch"),
         ("hgx_h100", "node_8xH100_nvswitch"),
         ("aws_p5", "node_8xH100_nvswitch"),
-        ("gb200_nvl4", "nvl4_4xGB200"),
+        ("gb200_tray", "nvl4_4xGB200"),
+        ("hgx_b300", "nvl4_4xGB200"),
+        ("aws_p5en", "node_8xH100_nvswitch"),
         ("gb200_nvl72", "nvl4_4xGB200"),
     ],
 )
@@ -193,8 +195,9 @@ def test_summit_routes() -> None:
     assert bottleneck(preset("summitx2"), 0, 11) == 11.5
 
 
-@pytest.mark.parametrize(("build", "size"), [(dgx1, 8), (summit, 6)])
-def test_more_machines(build, size: int) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("name", "size"), [("dgx1", 8), ("summit", 6), ("pcie4_4090", 4), ("gh200", 1)])
+def test_more_machines(name: str, size: int) -> None:
+    build = NODES[name]
     topology = build(3)
     assert topology.num_devices == 3 * size
     assert len(topology.links) == 3 * size * (3 * size - 1)
@@ -279,6 +282,78 @@ def test_mi250x_dies() -> None:
         50,
     )
     assert bottleneck(topology, 0, 7) == 36  # by the processor: a route passes no other die
+
+
+@pytest.mark.parametrize("name", ["mi250xx2", "frontierx2"])
+def test_frontier_dies_share_the_nic_of_their_package(name: str) -> None:
+    topology = preset(name)
+    routes = {(link.src, link.dst): link.route for link in topology.links}
+    for die in range(8):
+        package, nic = f"m0.package{die // 2}", f"m0.nic{die // 2}"
+        route = routes[f"m0.gpu{die}", "m1.gpu5"]
+        assert route[:2] == (f"m0.gpu{die}-{package}", f"{nic}-{package}")
+        assert route[3:] == ("m1.nic2-slingshot", "m1.nic2-m1.package2", "m1.gpu5-m1.package2")
+    assert bottleneck(topology, 0, 8) == 25.0
+    assert bottleneck(topology, 0, 1) == 200.0  # as alone
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "kind", "links"),
+    [
+        ("mi300x", 8, "XGMI", 7),
+        ("azure_nd_mi300x", 8, "XGMI", 7),
+        ("gb200_nvl4", 4, "NV", 18),
+        ("gh200_quad", 4, "NV", 18),
+    ],
+)
+def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, links: int) -> None:
+    """As many links as a GPU has (seven of an MI300X, eighteen of Hopper and Blackwell), the same to each other."""
+    counts = gpu_links(preset(name), kind)
+    assert len(counts) == size * (size - 1)
+    assert all(sum(counts[a, b] for b in range(size) if a != b) == links for a in range(size))
+    assert not preset(name).switches
+
+
+@needs_data
+def test_mi300x_is_wired_as_rccl_describes_it() -> None:
+    theirs = import_topology(SHARED / "nccl_xml" / "amd_topo_8p_940.xml").topology
+    ours = preset("mi300x")
+    assert gpu_links(ours, "XGMI") == gpu_links(theirs, "XGMI")
+    assert {c.bandwidth for c in theirs.connections if c.kind.startswith("XGMI")} == {bottleneck(ours, 0, 1)}
+
+
+def test_dgx1_as_shipped_has_a_card_at_each_switch() -> None:
+    topology = preset("dgx1_edrx2")
+    routes = {(link.src, link.dst): link.route for link in topology.links}
+    for a, b in ((0, 7), (3, 2), (6, 5)):
+        assert f"m0.nic{a // 2}-ib" in routes[f"m0.gpu{a}", f"m1.gpu{b}"]
+        assert f"m1.nic{b // 2}-ib" in routes[f"m0.gpu{a}", f"m1.gpu{b}"]
+    assert bottleneck(topology, 0, 8) == 11.13  # of the card's PCIe
+    assert preset("dgx1_edr").connections == preset("dgx1").connections
+
+
+@pytest.mark.parametrize("name", ["pcie4_4090", "pcie8_4090", "pcie4_5090", "pcie8_5090", "aws_g6"])
+@pytest.mark.parametrize("several", ["", "x2"])
+def test_without_peer_access_every_row_goes_through_memory(name: str, several: str) -> None:
+    topology = preset(name + several)
+    home = {c.a: c.b for c in topology.connections if c.kind == "PCIe"}
+    for link in topology.links:
+        cpu = home[link.src]
+        assert link.route[1:3] == (f"{cpu}.store", f"{cpu}.load")
+
+
+@pytest.mark.parametrize("name", [name for name in NODES if name.startswith("pcie") or name.endswith("pair")])
+def test_boxes_meet_at_one_card_each_and_stay_as_they_are_inside(name: str) -> None:
+    one, two = preset(name), preset(f"{name}x2")
+    cards = [c for c in two.connections if c.b == "ib"]
+    assert [c.a for c in cards] == ["m0.nic0", "m1.nic0"]
+    inside = {(link.src, link.dst): len(link.route) for link in one.links}
+    for link in two.links:
+        (src, a), (dst, b) = link.src.split("."), link.dst.split(".")
+        if src == dst:
+            assert len(link.route) == inside[a, b]
+        else:
+            assert {c.name for c in cards} <= set(link.route)
 
 
 @needs_data

@@ -15,7 +15,7 @@ def test_names() -> None:
     assert wanted <= set(preset_names())
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", ["gh200x2", *(name for name in preset_names() if name != "gh200")])
 def test_every_name_resolves(name: str) -> None:
     topology = resolve_topology(name, num_devices=2)
     assert topology.num_devices == 2
@@ -134,6 +134,9 @@ def test_a_host_is_measured_once() -> None:
         ("hgx_h100x4", 4, 32),
         ("aws_p4dx2", 2, 16),
         ("gb200_nvl4x2", 2, 8),
+        ("mi250xx2", 2, 16),
+        ("pcie8x2", 2, 16),
+        ("gh200x8", 8, 8),
         ("dgx2x1", 1, 16),
     ],
 )
@@ -145,7 +148,39 @@ def test_several_machines_of_a_name(name: str, machines: int, devices: int) -> N
     assert topology.arrays().num_links == devices * (devices - 1)
 
 
-@pytest.mark.parametrize("name", ["pcie8x2", "dgx1x0", "dgx1x", "mi250xx2"])
+@pytest.mark.parametrize("name", ["dgx1x0", "dgx1x", "mi250xx", "h200x0", "dgx1 x2", "uniformx2"])
 def test_no_such_cluster(name: str) -> None:
     with pytest.raises(ValueError, match="topology must be a preset"):
         resolve_topology(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("dgx_h100", "hgx_h100"),
+        ("h200", "hgx_h200"),
+        ("b200x4", "hgx_b200x4"),
+        ("frontierx2", "mi250xx2"),
+        ("hgx_a100", "dgx_a100"),
+    ],
+)
+def test_other_names(name: str, meant: str) -> None:
+    assert resolve_topology(name) == preset(meant)
+    assert preset(name, 4) == preset(meant, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("dgx_h10", "dgx_h100"), ("gh2000", "gh200"), ("mi300", "mi300x"), ("b3000", "b300")]
+)
+def test_hints(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=rf"\(did you mean '{hint}'\?\)"):
+        resolve_topology(name)
+
+
+def test_too_few_devices_name_as_many_machines_as_are_needed() -> None:
+    with pytest.raises(
+        ValueError, match=r"has 8 devices, too few for 17; .* such as 'dgx1x3' or 'uniform:17'"
+    ):
+        resolve_topology("dgx1", 17)
+    with pytest.raises(ValueError, match=r"larger topology such as 'uniform:17'"):
+        resolve_topology("dgx1x2", 17)

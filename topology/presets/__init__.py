@@ -11,71 +11,69 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from dgcl.topology.model import Topology
-from dgcl.topology.presets.cloud import aws_p4d, aws_p5, azure_ndv4, azure_ndv5
-from dgcl.topology.presets.nvidia import (
-    dgx1,
-    dgx2,
-    dgx_a100,
-    gb200_nvl4,
-    gb200_nvl72,
-    hgx_b200,
-    hgx_h100,
-    hgx_h200,
-)
-from dgcl.topology.presets.other import mi250x, summit, uniform
-from dgcl.topology.presets.pcie import (
-    a100_pair,
-    h100_nvl_pair,
-    pcie4_1080ti,
-    pcie4_a40,
-    pcie4_l40s,
-    pcie8,
-    pcie8_1080ti,
-    pcie8_a40,
-    pcie8_l40s,
-    rtx3090_pair,
-)
+from dgcl.topology.presets import cloud, nvidia, other, pcie
+from dgcl.topology.presets.other import uniform
 
-#: Machines with NICs, which can be joined: ``dgx1``, ``dgx1x2``.
+#: Every machine by its name; called with a number of machines, they are joined by their network: ``dgx1x2``.
 NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {
         node.__name__: node
         for node in (
-            dgx1,
-            dgx2,
-            dgx_a100,
-            hgx_h100,
-            hgx_h200,
-            hgx_b200,
-            gb200_nvl4,
-            gb200_nvl72,
-            aws_p4d,
-            aws_p5,
-            azure_ndv4,
-            azure_ndv5,
-            summit,
+            nvidia.dgx1,
+            nvidia.dgx1_edr,
+            nvidia.dgx2,
+            nvidia.dgx_a100,
+            nvidia.hgx_h100,
+            nvidia.hgx_h200,
+            nvidia.hgx_b200,
+            nvidia.hgx_b300,
+            nvidia.gh200,
+            nvidia.gh200_quad,
+            nvidia.gb200_nvl4,
+            nvidia.gb200_tray,
+            nvidia.gb200_nvl72,
+            cloud.aws_p4d,
+            cloud.aws_p5,
+            cloud.aws_p5en,
+            cloud.aws_g6,
+            cloud.azure_ndv4,
+            cloud.azure_ndv5,
+            cloud.azure_nd_mi300x,
+            other.summit,
+            other.mi250x,
+            other.mi300x,
+            pcie.pcie8,
+            pcie.pcie4_1080ti,
+            pcie.pcie8_1080ti,
+            pcie.pcie4_a40,
+            pcie.pcie8_a40,
+            pcie.pcie4_l40s,
+            pcie.pcie8_l40s,
+            pcie.pcie4_4090,
+            pcie.pcie8_4090,
+            pcie.pcie4_5090,
+            pcie.pcie8_5090,
+            pcie.rtx3090_pair,
+            pcie.a100_pair,
+            pcie.h100_nvl_pair,
         )
     }
 )
 
-#: Machines without.
-BOXES: Mapping[str, Callable[[], Topology]] = MappingProxyType(
+#: Other names of the same machines.
+ALIASES: Mapping[str, str] = MappingProxyType(
     {
-        box.__name__: box
-        for box in (
-            pcie8,
-            pcie4_1080ti,
-            pcie8_1080ti,
-            pcie4_a40,
-            pcie8_a40,
-            pcie4_l40s,
-            pcie8_l40s,
-            rtx3090_pair,
-            a100_pair,
-            h100_nvl_pair,
-            mi250x,
-        )
+        "hgx_a100": "dgx_a100",
+        "dgx_h100": "hgx_h100",
+        "dgx_h200": "hgx_h200",
+        "dgx_b200": "hgx_b200",
+        "dgx_b300": "hgx_b300",
+        "h100": "hgx_h100",
+        "h200": "hgx_h200",
+        "b200": "hgx_b200",
+        "b300": "hgx_b300",
+        "frontier": "mi250x",
     }
 )
 
-__all__ = ["BOXES", "NODES", *NODES, *BOXES, "uniform"]
+__all__ = ["ALIASES", "NODES", "uniform"]

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Topology
-from dgcl.topology.presets.nvidia import A100_PORT, H100_PORT, nic_per_gpu
-from dgcl.topology.presets.wires import check_count, nvswitch_node, wire
+from dgcl.topology.presets.nvidia import A100_PORT, H100_PORT
+from dgcl.topology.presets.other import mi300x
+from dgcl.topology.presets.pcie import without_peer_access
+from dgcl.topology.presets.wires import called, check_count, nic_per_gpu, nvswitch_node, wire
 from dgcl.topology.rates import pcie_rate
 
 
@@ -39,6 +41,27 @@ def aws_p5(num_machines: int = 1) -> Topology:
     return nic_per_gpu(node, num_machines, 50.0, "EFA")
 
 
+def aws_p5en(num_machines: int = 1) -> Topology:
+    """AWS p5en.48xlarge: eight H200 on NVSwitches; two EFA cards of 200 Gb/s for each, one here of 50 GB/s.
+
+    Sources: 3200 Gb/s over 16 cards (AWS, "Maximize network bandwidth on EC2 instances with multiple network
+    cards"); ports as ``hgx_h200``. That the cards hang beside their GPUs as in ``aws_p5`` is assumed.
+    """
+    node = nvswitch_node("aws_p5en", 8, "NV18", H100_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 50.0, "EFA")
+
+
+def aws_g6(num_machines: int = 1) -> Topology:
+    """AWS g6.48xlarge: eight L4 on two sockets, without peer access: rows go through host memory.
+
+    19.87 GB/s of PCIe 4.0 is what cudaMemcpyPeer reaches between two L4 (NVIDIA/cuda-samples, issue 284); that G6
+    has no peer access: llm-d-incubation/llm-d-infra, pull request 181. Memory: the peak of an EPYC 7003, eight
+    channels of DDR4-3200. Between sockets: NCCL's figure (src/graph/topo.h, AMD Zen 3). One EFA of 100 Gb/s
+    (AWS, "EC2 G6 instances"), at the first socket, which is assumed.
+    """
+    return without_peer_access("aws_g6", 8, 19.87, 204.8, 24.0, num_machines, "EFA")
+
+
 def azure_ndv4(num_machines: int = 1) -> Topology:
     """Azure ND A100 v4: eight A100 on NVSwitches; an HDR InfiniBand NIC of 200 Gb/s for each.
 
@@ -61,3 +84,12 @@ def azure_ndv5(num_machines: int = 1) -> Topology:
     """
     node = nvswitch_node("azure_ndv5", 8, "NV18", H100_PORT, per_socket=4)
     return nic_per_gpu(node, num_machines, 50.0)
+
+
+def azure_nd_mi300x(num_machines: int = 1) -> Topology:
+    """Azure ND MI300X v5: ``mi300x``, and an NDR InfiniBand NIC of 400 Gb/s for each GPU.
+
+    Source: Microsoft, "ND MI300X v5-series" (a dedicated 400 Gb/s connection per GPU, 128 GB/s in both directions
+    of Infinity Fabric between any two GPUs).
+    """
+    return called("azure_nd_mi300x", nic_per_gpu(mi300x(), num_machines, 50.0), num_machines)

@@ -7,7 +7,17 @@ from dataclasses import replace
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Device
-from dgcl.topology.presets.wires import check_count, gpus, nvswitch_node, pcie_tree, wire
+from dgcl.topology.presets.wires import (
+    bridged,
+    called,
+    check_count,
+    gpus,
+    nic_per_gpu,
+    nvswitch_node,
+    pcie_tree,
+    wire,
+)
+from dgcl.topology.rates import nvlink_rate
 
 # Speeds measured by Cai et al., "DGCL: an efficient communication library for distributed GNN training"
 # (EuroSys 2021), Table 1.
@@ -22,6 +32,9 @@ IB = 6.37
 A100_PORT = 274.0
 H100_PORT = 376.0
 GB200_PORT = 747.0
+
+# Six links between every two of four GPUs, as fast by the link as the ports above.
+H100_SIX, GB200_SIX = round(6 * nvlink_rate(90), 1), 6 * nvlink_rate(100)
 
 # Pairs of GPUs of a DGX-1 V100 with one and with two NVLinks; other pairs have none. Each GPU has six.
 _CUBE_MESH = {
@@ -49,6 +62,17 @@ def dgx1(num_machines: int = 1) -> Topology:
     tree = pcie_tree(8, 2, PCIE, wire("cpu0", "cpu1", "QPI", QPI))
     node = Topology("dgx1", gpus(8, 4), (*nvlinks, *tree))
     return cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("plx0", IB, PCIE)])
+
+
+def dgx1_edr(num_machines: int = 1) -> Topology:
+    """``dgx1`` as NVIDIA ships it: behind each of the four PCIe switches an EDR InfiniBand card of 100 Gb/s.
+
+    The cluster of the DGCL paper had one card in use, which ``dgx1`` has. Source: NVIDIA, WP-08437-001,
+    section 3.3 (four EDR ports); a card's 12.5 GB/s (peak) are more than its PCIe 3.0 x16 lets through.
+    """
+    nics = [Nic(f"plx{p}", 12.5, PCIE) for p in range(4)]
+    joined = cluster(dgx1(), check_count(num_machines, "num_machines"), nics=nics)
+    return called("dgx1_edr", joined, num_machines)
 
 
 def dgx2(num_machines: int = 1) -> Topology:
@@ -92,7 +116,7 @@ def hgx_h200(num_machines: int = 1) -> Topology:
 
     Modelled as ``hgx_h100``, with its measured port (NVIDIA, "H200": 900 GB/s in both directions, as H100).
     """
-    return _called("hgx_h200", hgx_h100(num_machines), num_machines)
+    return called("hgx_h200", hgx_h100(num_machines), num_machines)
 
 
 def hgx_b200(num_machines: int = 1) -> Topology:
@@ -106,13 +130,57 @@ def hgx_b200(num_machines: int = 1) -> Topology:
     return nic_per_gpu(node, num_machines, 50.0)
 
 
+def hgx_b300(num_machines: int = 1) -> Topology:
+    """NVIDIA HGX B300 and DGX B300: eight B300 on the NVLinks and NVSwitches of B200, with faster NICs.
+
+    Modelled as ``hgx_b200``, with its measured port (NVIDIA DGX B300 datasheet: 14.4 TB/s for eight GPUs, as
+    B200). Several machines have a ConnectX-8 of 100 GB/s for each GPU (DGX B300 User Guide: 8x 800 Gb/s).
+    """
+    node = nvswitch_node("hgx_b300", 8, "NV18", GB200_PORT, per_socket=4)
+    return nic_per_gpu(node, num_machines, 100.0)
+
+
+def gh200(num_machines: int = 1) -> Topology:
+    """One GH200 superchip, a GPU and its Grace processor: a node has one device, and no wire inside.
+
+    Several are joined by a NIC of 50 GB/s each, as in TACC's Vista (TACC, Vista User Guide: NDR 400 Gb/s).
+    NVLink-C2C to the processor is left out: no row between GPUs takes it.
+    """
+    return nic_per_gpu(Topology("gh200", gpus(1, 1), ()), num_machines, 50.0)
+
+
+def gh200_quad(num_machines: int = 1) -> Topology:
+    """Four GH200 superchips, six NVLinks between every two of them, as in Alps and JUPITER.
+
+    The peak of a pair is 150 GB/s each way (Fusco et al., "Understanding Data Movement in Tightly Coupled
+    Heterogeneous Systems", 2024, arXiv:2408.11556); 125.4 are six of the links of which eighteen measure
+    376 GB/s on HGX H100. Each superchip has a processor, and a NIC of 25 GB/s (the same: Slingshot, 200 Gb/s).
+    """
+    node = bridged("gh200_quad", 4, "NV6", H100_SIX)
+    node = replace(node, devices=gpus(4, 1))
+    return nic_per_gpu(node, num_machines, 25.0, "Slingshot")
+
+
 def gb200_nvl4(num_machines: int = 1) -> Topology:
-    """A node of GB200: four GPUs on two Grace processors, all on NVSwitches; 50 GB/s of InfiniBand for each.
+    """GB200 NVL4: four GPUs and two Grace processors on one board, six NVLinks between every two GPUs.
+
+    No NVSwitch is on it (NVIDIA, "GB200 NVL4": a four-GPU NVLink domain, 1.8 TB/s in both directions for each
+    GPU, so 300 GB/s each way for a pair). 249 are six of the links of which eighteen measure 747 GB/s on a tray
+    of NVL72, ``gb200_tray``. A NIC of 50 GB/s for each GPU is assumed.
+    """
+    node = bridged("gb200_nvl4", 4, "NV6", GB200_SIX)
+    node = replace(node, devices=gpus(4, 2))
+    return nic_per_gpu(node, num_machines, 50.0)
+
+
+def gb200_tray(num_machines: int = 1) -> Topology:
+    """A tray of GB200 NVL72: four GPUs and two Grace processors, on the rack's NVSwitches.
 
     747 GB/s each way is what p2pBandwidthLatencyTest measures on such a node (stas00/ml-engineering,
-    network/README.md). NICs: Azure ND GB200 v6, 4x 400 Gb/s.
+    network/README.md). Several trays are of different racks, joined by 50 GB/s of InfiniBand for each GPU
+    (Azure ND GB200 v6: 4x 400 Gb/s); those of one rack share its NVSwitches, which is ``gb200_nvl72``.
     """
-    node = nvswitch_node("gb200_nvl4", 4, "NV18", GB200_PORT, per_socket=2)
+    node = nvswitch_node("gb200_tray", 4, "NV18", GB200_PORT, per_socket=2)
     return nic_per_gpu(node, num_machines, 50.0)
 
 
@@ -120,17 +188,11 @@ def gb200_nvl72(num_machines: int = 1) -> Topology:
     """GB200 NVL72: eighteen nodes of four GPUs, all 72 on one domain of NVSwitches.
 
     Every port is as fast as within a node (NVIDIA, "GB200 NVL72": 130 TB/s for 72 GPUs, 1.8 TB/s each in
-    both directions); 747 GB/s as for ``gb200_nvl4``. Several racks are joined by 50 GB/s of InfiniBand a GPU.
+    both directions); 747 GB/s as for ``gb200_tray``. Several racks are joined by 50 GB/s of InfiniBand a GPU.
     """
     devices = tuple(Device(f"gpu{g}", machine=g // 4, socket=g % 4 // 2) for g in range(72))
     ports = tuple(wire(device.name, "nvswitch", "NV18", GB200_PORT) for device in devices)
     return nic_per_gpu(Topology("gb200_nvl72", devices, ports), num_machines, 50.0)
-
-
-def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str = "IB") -> Topology:
-    """Nodes joined by NICs, one for each GPU, over a network that never blocks."""
-    nics = [Nic(device.name, bandwidth, kind=kind) for device in node.devices]
-    return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
 
 
 def _behind_switches(
@@ -146,7 +208,3 @@ def _behind_switches(
     nics = [Nic(f"plx{p}", nic, pcie) for p in range(node.num_devices // per_switch)]
     with_tree = replace(node, connections=(*node.connections, *tree))
     return cluster(with_tree, num_machines, nics=nics)
-
-
-def _called(name: str, topology: Topology, num_machines: int) -> Topology:
-    return replace(topology, name=f"{name}x{num_machines}" if num_machines > 1 else name)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from dgcl.topology.checks import check_num_devices, check_number
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Device
-from dgcl.topology.presets.wires import check_count, gpus, wire
+from dgcl.topology.presets.wires import bridged, check_count, gpus, nic_per_gpu, wire
+from dgcl.topology.rates import xgmi_rate
 
 # Pairs of dies of a node of four MI250X by the Infinity Fabric links between them.
 _MI250X = {
@@ -38,16 +40,18 @@ def summit(num_machines: int = 1) -> Topology:
     return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
 
 
-def mi250x() -> Topology:
+def mi250x(num_machines: int = 1) -> Topology:
     """A node of four AMD MI250X, as in Frontier and LUMI: eight dies (GCDs), each a device of its own.
 
     Between the two dies of a package four Infinity Fabric links, between packages one or two, 50 GB/s each
-    way for a link; 36 GB/s each way between a die and the processor. These are peak rates.
+    way for a link; 36 GB/s each way between a die and the processor. Several nodes are joined by a Slingshot NIC
+    of 25 GB/s at each package, which its two dies share: one is wired to it (PCIe, 50 GB/s), the other reaches it
+    over the links in the package. These are peak rates; that the NIC hangs on the second die is assumed, and what
+    its traffic takes of the links in the package is left out.
 
     Sources: OLCF, Frontier User Guide ("Frontier Compute Nodes": 200 GB/s in a package, 50 to 100 between
-    packages, 36 to the processor); the pairs are those of RCCL (ROCm/rccl, src/graph/rome_models.cc, model
-    71). NICs hang on dies, so traffic of other dies would pass through a device: several nodes are not
-    modelled.
+    packages, 36 to the processor; PCIe Gen4 ESM 50 and Ethernet 25 to the NICs); the pairs are those of RCCL
+    (ROCm/rccl, src/graph/rome_models.cc, model 71).
     """
     fabric = [
         wire(f"gpu{a}", f"gpu{b}", f"XGMI{links}", 50.0 * links)
@@ -55,7 +59,27 @@ def mi250x() -> Topology:
         for a, b in pairs
     ]
     hosts = [wire(f"gpu{g}", "cpu0", "IF", 36.0) for g in range(8)]
-    return Topology("mi250x", gpus(8, 2), (*fabric, *hosts))
+    node = Topology("mi250x", gpus(8, 2), (*fabric, *hosts))
+    if check_count(num_machines, "num_machines") == 1:
+        return node
+    ports = [
+        wire(f"gpu{2 * p + die}", f"package{p}", *way)
+        for p in range(4)
+        for die, way in enumerate((("XGMI4", 200.0), ("PCIe", 50.0)))
+    ]
+    nics = [Nic(f"package{p}", 25.0, 50.0, "Slingshot") for p in range(4)]
+    return cluster(replace(node, connections=(*node.connections, *ports)), num_machines, nics=nics)
+
+
+def mi300x(num_machines: int = 1) -> Topology:
+    """Eight AMD MI300X, an Infinity Fabric link between every two of them.
+
+    48 GB/s each way is what reaches the other end, of a peak of 64 (AMD ROCm blogs, "Understanding RCCL
+    Bandwidth and xGMI Performance on AMD Instinct MI300X"; RCCL reckons with the same, src/graph/topo.h). Several
+    machines have a NIC of 50 GB/s for each GPU, as AMD's cluster designs do (400 Gb/s Ethernet).
+    """
+    node = bridged("mi300x", 8, "XGMI1", xgmi_rate("gfx942"))
+    return nic_per_gpu(replace(node, devices=gpus(8, 4)), num_machines, 50.0, "RoCE")
 
 
 def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) -> Topology:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations
 
 from dgcl.topology.checks import check_index
+from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device
 
@@ -40,12 +42,23 @@ def nvswitch_node(name: str, count: int, kind: str, bandwidth: float, per_socket
     return Topology(name, devices, ports)
 
 
-def bridged(name: str, pairs: Iterable[tuple[int, int]], kind: str, bandwidth: float) -> Topology:
-    """GPUs of one socket that are joined directly, and by nothing else."""
-    pairs = tuple(pairs)
-    count = max(max(pair) for pair in pairs) + 1
-    wires = tuple(wire(f"gpu{a}", f"gpu{b}", kind, bandwidth) for a, b in pairs)
-    return Topology(name, gpus(count, count), wires)
+def bridged(name: str, count: int, kind: str, bandwidth: float) -> Topology:
+    """GPUs of one socket, every two of them joined directly, and by nothing else."""
+    pairs = combinations(range(count), 2)
+    return Topology(
+        name, gpus(count, count), tuple(wire(f"gpu{a}", f"gpu{b}", kind, bandwidth) for a, b in pairs)
+    )
+
+
+def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str = "IB") -> Topology:
+    """Nodes joined by NICs, one for each GPU, over a network that never blocks."""
+    nics = [Nic(device.name, bandwidth, kind=kind) for device in node.devices]
+    return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
+
+
+def called(name: str, topology: Topology, num_machines: int) -> Topology:
+    """The topology of so many machines, under the name of another preset."""
+    return replace(topology, name=f"{name}x{num_machines}" if num_machines > 1 else name)
 
 
 def check_count(value: int, field: str) -> int:
