@@ -288,6 +288,7 @@ ORDER = (
     ("transport",),
     ("aggregation",),
     ("autograd", "communicator", "whole_graph_rows", "frameworks", "nn", "options", "build", "api"),
+    ("offload",),
     ("bench",),
     ("calibration",),
     ("cli", "__main__"),

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from dgcl import __version__
-from dgcl.cli import bench, check, info, partition, plan, simulate, topo, warmup
+from dgcl.cli import bench, check, info, offload, partition, plan, simulate, topo, warmup
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
 
@@ -27,6 +27,7 @@ VERBS = {
     "plan": plan,
     "check": check,
     "simulate": simulate,
+    "offload": offload,
     "bench": bench,
     "info": info,
     "warmup": warmup,

@@ -17,6 +17,10 @@ BALANCES = ("vertices", "edges")
 #: Placements of edges (:mod:`dgcl.workers`), as ``--edges`` takes them.
 PLACEMENTS = ("auto", "head", "tail", "cover")
 
+#: Ways to divide a rank's vertices, and what stays in slots (:mod:`dgcl.offload`).
+CHUNK_BY = ("metis", "range", "rcm", "random")
+RESIDENCIES = ("adjacent", "optimal")
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with one line per mistake, no abbreviations, and ``args.prog`` naming the command."""
@@ -79,9 +83,10 @@ def per_rank(value_type: Callable[[str], float]) -> Callable[[str], tuple[int, f
 
 
 def byte_size(text: str) -> int:
-    """An option type: a whole number of bytes above zero, with K, M or G for powers of 1024."""
-    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
-    digits = text[:-1] if scale > 1 else text
+    """An option type: a whole number of bytes above zero, with K, M or G (or KB, MB, GB) for powers of 1024."""
+    short = text[:-1] if text[-2:].upper() in ("KB", "MB", "GB") else text
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(short[-1:].upper(), 1)
+    digits = short[:-1] if scale > 1 else short
     value = int(digits) * scale if digits.isascii() and digits.isdigit() else 0
     if not 0 < value < 1 << 60:
         raise argparse.ArgumentTypeError(f"must be a number of bytes like 4096, 64K or 1M (got {text!r})")

@@ -1,0 +1,212 @@
+"""``dgcl offload``: chunks of a graph whose rows stay in host memory, and what they load, move and take."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from dgcl.cli.arguments import CHUNK_BY, RESIDENCIES, at_least, byte_size, list_of
+from dgcl.cli.errors import CliError, reading
+from dgcl.cli.output import print_fields, print_json, print_table, size, step
+from dgcl.cli.partition import GRAPH_HELP, load_graph
+
+if TYPE_CHECKING:
+    from dgcl.offload.offline import Arranged, OfflineRanks
+    from dgcl.offload.prediction import LayerRows
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command."""
+    parser = verbs.add_parser(
+        name,
+        help="count what training from host memory loads, moves and takes",
+        description="Divide each rank's vertices into chunks whose rows are loaded from host memory, and count rows and"
+        " bytes before anything runs.",
+    )
+    parser.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
+    parser.add_argument("--ranks", metavar="P", type=at_least(1), default=1, help="default: 1")
+    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
+    how_many = parser.add_mutually_exclusive_group()
+    how_many.add_argument("--chunks", metavar="N", type=at_least(1), help="chunks of each rank")
+    how_many.add_argument(
+        "--memory",
+        metavar="SIZE",
+        type=byte_size,
+        help="bytes of device memory of a rank: the fewest chunks that fit",
+    )
+    parser.add_argument(
+        "--widths",
+        metavar="D0,D1,..",
+        type=list_of(at_least(1)),
+        help="elements of a row of the input and of each layer's result",
+    )
+    parser.add_argument(
+        "--row-type-bytes", metavar="B", type=at_least(1), default=4, help="bytes of an element; default: 4"
+    )
+    parser.add_argument("--chunk-by", choices=CHUNK_BY, default="metis", help="default: metis")
+    parser.add_argument(
+        "--residency",
+        choices=RESIDENCIES,
+        default="optimal",
+        help="what stays in slots: what the next batch reads too (adjacent), or the best choice (optimal, default)",
+    )
+    parser.add_argument(
+        "--slots", metavar="ROWS", type=at_least(1), help="rows a rank can hold (default: the fullest batch)"
+    )
+    parser.add_argument(
+        "--kept", action="store_true", help="aggregates are kept, and no neighbour is loaded in the backward"
+    )
+    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+    parser.add_argument(
+        "--counts", action="store_true", help="print the published table of sizes instead, from its formulas"
+    )
+    parser.runs(run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Count, and print."""
+    if args.counts:
+        return _print_published(args.json)
+    if args.graph is None or args.widths is None or len(args.widths) < 2:
+        raise CliError("GRAPH and --widths with two numbers or more are needed, or --counts")
+    if args.chunks is None and args.memory is None:
+        raise CliError("--chunks or --memory is needed: how many chunks each rank has, or what they must fit")
+    ranks = _ranks(args)
+    chunks = args.chunks or _fitting(ranks, args)
+    with step(f"arranging {chunks} chunks of each rank"):
+        made = ranks.arrange(chunks)
+    facts = _facts(args, ranks, made, chunks)
+    if args.json:
+        print_json(facts)
+    else:
+        _print(facts)
+    return 0
+
+
+def _ranks(args: argparse.Namespace) -> OfflineRanks:
+    import numpy as np
+
+    from dgcl.offload.offline import OfflineRanks
+    from dgcl.partition import check_part, partition_graph
+
+    graph = load_graph(args.graph)
+    with step("partitioning"):
+        if args.part is None:
+            part = partition_graph(graph, args.ranks, seed=args.seed)
+        else:
+            with reading(args.part, "part vector"):
+                given = np.load(args.part, allow_pickle=False)
+                part = check_part(given, graph.num_nodes, args.ranks, allow_empty=True)
+        return OfflineRanks(
+            graph,
+            part,
+            args.ranks,
+            chunk_by=args.chunk_by,
+            residency=args.residency,
+            slots=args.slots,
+            seed=args.seed,
+        )
+
+
+def _fitting(ranks: OfflineRanks, args: argparse.Namespace) -> int:
+    with step("looking for the fewest chunks that fit"):
+        chunks, peak = ranks.smallest(args.memory, args.widths, args.row_type_bytes)
+    if not chunks:
+        raise CliError(
+            f"--memory {size(args.memory)} is too little for any number of chunks: the least that was found takes"
+            f" {size(peak)}. (1) give more, (2) take more --ranks, (3) narrower layers, (4) fewer in-edges a vertex"
+        )
+    return chunks
+
+
+def _facts(args: argparse.Namespace, ranks: OfflineRanks, made: Arranged, chunks: int) -> dict[str, Any]:
+    from dgcl.offload.prediction import host_bytes, layer_rows
+
+    widths, item = args.widths, args.row_type_bytes
+    v_ori, v_p2p, v_ru = made.volumes
+    layers = []
+    for number, (width, out) in enumerate(pairwise(widths)):
+        rows = layer_rows(made.schedule, needs_grad=number > 0, kept=args.kept)
+        layers.append({"width": width, "rows": asdict(rows), "bytes": _bytes(rows, width * item, out * item)})
+    device = ranks.device_bytes(made, widths, item)
+    return {
+        "ranks": args.ranks,
+        "chunks": chunks,
+        "vertices": len(ranks.part),
+        "residency": args.residency,
+        "reordered": made.reordered,
+        "v_ori": v_ori,
+        "v_p2p": v_p2p,
+        "v_ru": v_ru,
+        "host_rows": made.schedule.host_rows,
+        "device_rows": made.schedule.device_rows,
+        "slots": list(made.schedule.num_slots),
+        "layers": layers,
+        "device_bytes": {**asdict(device), "total": device.total},
+        "host_bytes": host_bytes(len(ranks.part), widths, item),
+    }
+
+
+def _bytes(rows: LayerRows, width: int, out: int) -> dict[str, int]:
+    """Bytes in a step by direction."""
+    return {
+        "host_in": (rows.loaded + rows.loaded_again + rows.kept) * width + rows.stored * out,
+        "host_out": (rows.gradients_out + rows.kept) * width + rows.stored * out,
+        "exchanged": (rows.exchanged + rows.exchanged_again) * width,
+    }
+
+
+def _print(facts: dict[str, Any]) -> None:
+    device = facts["device_bytes"]
+    rows = [("chunks", f"{facts['chunks']} of each of {facts['ranks']} ranks")]
+    rows.append(
+        (
+            "rows",
+            f"read by chunks {facts['v_ori']}, by batches {facts['v_p2p']}, beyond the batch before {facts['v_ru']}",
+        )
+    )
+    rows.append(
+        (
+            facts["residency"],
+            f"loaded from the host {int(facts['host_rows'].sum())}, between ranks {int(facts['device_rows'].sum())},"
+            f" in at most {max(facts['slots'])} slots",
+        )
+    )
+    named = ", ".join(f"{name} {size(value)}" for name, value in device.items() if name != "total")
+    rows.append(("device", f"{size(device['total'])} on the fullest rank: {named}"))
+    rows.append(("host", f"{size(facts['host_bytes'])} over all ranks"))
+    print_fields(rows)
+    print()
+    print_table(
+        ["layer", "width", "loaded", "again", "gradients out", "from host", "to host", "between ranks"],
+        [
+            [
+                str(number),
+                str(layer["width"]),
+                str(layer["rows"]["loaded"]),
+                str(layer["rows"]["loaded_again"]),
+                str(layer["rows"]["gradients_out"]),
+                *(size(layer["bytes"][name]) for name in ("host_in", "host_out", "exchanged")),
+            ]
+            for number, layer in enumerate(facts["layers"])
+        ],
+    )
+
+
+def _print_published(as_json: bool) -> int:
+    from dgcl.offload.prediction import PUBLISHED, published_bytes
+
+    names = ("vertex_data", "intermediates", "edges")
+    table = {
+        name: dict(zip(names, published_bytes(*sizes), strict=True)) for name, sizes in PUBLISHED.items()
+    }
+    if as_json:
+        print_json(table)
+        return 0
+    print_table(
+        ["graph", *(name.replace("_", " ") for name in names)],
+        [[name, *(f"{row[each] / 2**30:.1f} GiB" for each in names)] for name, row in table.items()],
+    )
+    return 0

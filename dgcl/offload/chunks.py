@@ -1,0 +1,138 @@
+"""Chunks: the vertices of a rank in groups of about as many in-edges, and the edges of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph
+from dgcl.partition import partition_graph
+from dgcl.relation.local_graph import LocalGraph, edge_places
+
+__all__ = ["CHUNK_BY", "Chunk", "chunk_rows", "cut_chunk"]
+
+#: Ways to divide a rank's vertices: few edges between chunks, ascending ids, reverse Cuthill-McKee, at random.
+CHUNK_BY = ("metis", "range", "rcm", "random")
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some of a rank's vertices with all their in-edges.
+
+    Attributes:
+        rows: (c,) int64, the rows of ``local.owned_ids`` that are in it, ascending.
+        local: Their in-edges; its halo rows are all other vertices that these read, ascending by global id, of
+            whichever rank.
+        edges: (E_c,) int64, the place of each edge among the rank's edges.
+    """
+
+    rows: NDArray[np.int64]
+    local: LocalGraph
+    edges: NDArray[np.int64]
+
+    @property
+    def reads(self) -> NDArray[np.int64]:
+        """Global ids of what it reads: its own vertices, then the others."""
+        return self.local.local_ids
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(vertices, in-edges)."""
+        return len(self.rows), len(self.edges)
+
+
+def chunk_rows(
+    local: LocalGraph, num_chunks: int, chunk_by: str = "metis", seed: int = 0
+) -> list[NDArray[np.int64]]:
+    """Divide a rank's vertices into chunks, each with about as many in-edges and vertices together.
+
+    Args:
+        local: The rank's edges.
+        num_chunks: How many chunks; those that are more than there are vertices are empty.
+        chunk_by: One of :data:`CHUNK_BY`. Ids that were permuted at random have no locality left for "range".
+        seed: For "metis" and "random".
+
+    Returns:
+        Of each chunk the rows of ``local.owned_ids``, ascending.
+
+    Raises:
+        ValueError: An unknown way, or less than one chunk.
+    """
+    if num_chunks < 1:
+        raise ValueError(f"chunks must be at least 1 (got {num_chunks})")
+    if chunk_by not in CHUNK_BY:
+        raise ValueError(f"chunk_by must be one of {', '.join(CHUNK_BY)} (got {chunk_by!r})")
+    n = local.num_owned
+    weights = np.diff(local.indptr) + 1
+    if chunk_by == "metis" and 1 < num_chunks < n:
+        part = partition_graph(_owned_graph(local), num_chunks, seed=seed, vertex_weights=weights)
+    else:
+        order = np.arange(n)
+        if chunk_by == "rcm" and n:
+            order = _cuthill_mckee(local)
+        elif chunk_by == "random":
+            order = np.random.default_rng(seed).permutation(n)
+        part = np.empty(n, np.int64)
+        part[order] = _stretches(weights[order], num_chunks)
+    return np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_chunks))[:-1])
+
+
+def cut_chunk(local: LocalGraph, rows: NDArray[np.int64]) -> Chunk:
+    """The chunk of these rows.
+
+    Args:
+        local: The rank's edges, with all in-edges of its vertices.
+        rows: Rows of ``local.owned_ids``, ascending.
+    """
+    first = local.indptr[rows]
+    indptr = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(local.indptr[rows + 1] - first, out=indptr[1:])
+    edges = edge_places(first, indptr)
+    sources = local.indices[edges]
+    row_of = np.full(local.num_local, -1, np.int32)
+    row_of[rows] = np.arange(len(rows), dtype=np.int32)
+    others = np.unique(sources[row_of[sources] < 0]).astype(np.int64)
+    others = others[np.argsort(local.local_ids[others])]
+    row_of[others] = np.arange(len(rows), len(rows) + len(others), dtype=np.int32)
+    every = np.concatenate([rows, others])
+    graph = LocalGraph(
+        owned_ids=local.owned_ids[rows],
+        halo_ids=local.local_ids[others],
+        indptr=indptr,
+        indices=row_of[sources],
+        edge_first=local.edge_first[rows],
+        edge_order=local.edge_ids[edges],
+        in_degrees=local.in_degrees[every],
+        out_degrees=local.out_degrees[every],
+        num_nodes_global=local.num_nodes_global,
+    )
+    return Chunk(rows, graph, edges)
+
+
+def _stretches(weights: NDArray[np.int64], num_chunks: int) -> NDArray[np.int64]:
+    """The chunk of each vertex in the given order: stretches of about equal weight."""
+    middles = 2 * np.cumsum(weights) - weights  # twice the middle, so that it is a whole number
+    return middles * num_chunks // max(1, 2 * int(weights.sum()))
+
+
+def _owned_graph(local: LocalGraph) -> Graph:
+    """The edges between the rank's own vertices."""
+    inside = local.indices < local.num_owned
+    before = np.zeros(len(inside) + 1, np.int64)
+    np.cumsum(inside, out=before[1:])
+    return Graph(local.num_owned, before[local.indptr], local.indices[inside])
+
+
+def _cuthill_mckee(local: LocalGraph) -> NDArray[np.int64]:
+    """The rank's vertices in an order in which neighbours are near each other (Cuthill and McKee, 1969)."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    graph = _owned_graph(local)
+    matrix = csr_array(
+        (np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2
+    )
+    order: NDArray[np.int64] = reverse_cuthill_mckee((matrix + matrix.T).tocsr(), symmetric_mode=True)
+    return order.astype(np.int64)

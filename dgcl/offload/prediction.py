@@ -1,0 +1,197 @@
+"""What offload takes, by formula: rows that move, bytes of host and of device memory, and the smallest n that fits.
+
+Widths are elements of a row: d_0 of the inputs, d_1 to d_L of what the L layers give. Bytes of a layer that is computed
+in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
+
+    slots       num_slots w, twice in the backward: rows and their gradients
+    sources     rows of the chunk that reads most, w each, twice in the backward
+    outputs     rows of the largest chunk, w' each, twice in the backward
+    arrivals    rows that come from, or go to, other ranks in one batch, w each, twice: as they leave and as they arrive
+    edges       of the chunk that has most
+
+What a layer makes inside itself (a row for each edge, say) depends on the layer and is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from dgcl.offload.schedule import Schedule
+
+__all__ = [
+    "EDGE_BYTES",
+    "PUBLISHED",
+    "DeviceBytes",
+    "LayerRows",
+    "device_bytes",
+    "host_bytes",
+    "layer_rows",
+    "published_bytes",
+    "smallest_fitting",
+]
+
+#: Bytes of an edge of the chunk at hand: as it is cut, and both ways round for a layer.
+EDGE_BYTES: Final = 36
+
+#: Graphs of the HongTu paper (Wang et al., SIGMOD 2023, table 1): vertices, edges, widths.
+PUBLISHED: Final = {
+    "it-2004": (41_291_594, 1_150_725_436, (256, 128, 128, 64)),
+    "ogbn-papers": (111_059_956, 1_615_685_872, (200, 128, 128, 172)),
+    "friendster": (68_349_466, 2_586_147_869, (256, 128, 128, 64)),
+}
+
+
+@dataclass(frozen=True)
+class DeviceBytes:
+    """Bytes of a rank's device memory, by name, while one layer is computed or differentiated."""
+
+    slots: int
+    sources: int
+    outputs: int
+    arrivals: int
+    edges: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """Rows that one layer moves, over all ranks, in a forward and in a backward.
+
+    Attributes:
+        loaded, loaded_again: From host memory into slots; again where the backward computes the layer again.
+        exchanged, exchanged_again: Between ranks; in the backward rows and gradients together.
+        gradients_out: Gradients of inputs, added to host memory.
+        stored: Results to host memory; their gradients come in as often.
+        kept: Aggregates, to host memory and back in.
+    """
+
+    loaded: int
+    loaded_again: int
+    exchanged: int
+    exchanged_again: int
+    gradients_out: int
+    stored: int
+    kept: int
+
+
+def layer_rows(schedule: Schedule, *, needs_grad: bool, kept: bool = False) -> LayerRows:
+    """Count the rows of a layer.
+
+    Args:
+        schedule: Of all ranks.
+        needs_grad: The layer's input needs a gradient, as all but the first do.
+        kept: Its aggregate is kept, so that no neighbour is loaded again.
+    """
+    host, device = int(schedule.host_rows.sum()), int(schedule.device_rows.sum())
+    num_rows = len(schedule.owner)
+    again = 0 if kept else 1
+    return LayerRows(
+        loaded=host,
+        loaded_again=host * again,
+        exchanged=device,
+        exchanged_again=device * (again + needs_grad),
+        gradients_out=host if needs_grad else 0,
+        stored=num_rows,
+        kept=num_rows if kept else 0,
+    )
+
+
+def device_bytes(
+    schedule: Schedule,
+    sizes: Sequence[Sequence[tuple[int, int]]],
+    widths: Sequence[int],
+    itemsize: int = 4,
+    *,
+    training: bool = True,
+) -> list[DeviceBytes]:
+    """Of each rank the bytes of its device memory in the layer that takes most.
+
+    Args:
+        schedule: Of all ranks.
+        sizes: Of each rank and batch the chunk's (vertices, in-edges).
+        widths: d_0 to d_L.
+        itemsize: Bytes of an element.
+        training: With a backward.
+    """
+    times = 2 if training else 1
+    travelling = np.zeros(schedule.num_ranks, np.int64)
+    for batch in range(schedule.num_batches):
+        for ends in (False, True):
+            rows, ranks = schedule.travelling(batch, ends)
+            moved = np.bincount(ranks, minlength=schedule.num_ranks)
+            moved = moved + np.bincount(schedule.owner[rows], minlength=schedule.num_ranks)
+            travelling = np.maximum(travelling, moved)
+    found = []
+    for rank, of_rank in enumerate(schedule.reads):
+        reads = max(map(len, of_rank), default=0)
+        vertices, edges = (max(counts) for counts in zip(*sizes[rank], strict=True))
+        per_layer = [
+            DeviceBytes(
+                slots=schedule.num_slots[rank] * width * itemsize * times,
+                sources=reads * width * itemsize * times,
+                outputs=vertices * out * itemsize * times,
+                arrivals=int(travelling[rank]) * width * itemsize * 2,
+                edges=edges * EDGE_BYTES,
+            )
+            for width, out in pairwise(widths)
+        ]
+        found.append(max(per_layer, key=lambda each: each.total))
+    return found
+
+
+def host_bytes(num_rows: int, widths: Sequence[int], itemsize: int = 4) -> int:
+    """Bytes of host memory at the peak of a training step: rows that live, and two gradients of neighbours.
+
+    Args:
+        num_rows: Vertices; of one rank or of all.
+        widths: d_0 to d_L.
+        itemsize: Bytes of an element.
+    """
+    gradients = max(a + b for a, b in pairwise(widths))
+    return num_rows * itemsize * (sum(widths[:-1]) + gradients)
+
+
+def published_bytes(num_nodes: int, num_edges: int, widths: Sequence[int]) -> tuple[int, int, int]:
+    """(vertex data, intermediates, edges) in bytes, as the HongTu paper counts them with float32.
+
+    Every layer's rows and their gradients; what layers keep for the backward; 12 bytes an edge.
+    """
+    intermediates = 4 * num_nodes * (2 * sum(widths[1:]) + widths[-1])
+    return 8 * num_nodes * sum(widths), intermediates, 12 * num_edges
+
+
+def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple[int, int]:
+    """The smallest number of chunks whose peak is at most ``limit`` bytes, found by doubling and halving.
+
+    Args:
+        peak: Bytes for a number of chunks.
+        limit: Bytes that may be taken.
+        most: Chunks that are tried.
+
+    Returns:
+        Chunks and their peak; where not even ``most`` fit, (0, the least peak that was seen).
+    """
+    peaks: dict[int, int] = {}
+
+    def fits(chunks: int) -> bool:
+        peaks[chunks] = peak(chunks)
+        return peaks[chunks] <= limit
+
+    low, high = 0, 1
+    while not fits(high):
+        if high == most:
+            return 0, min(peaks.values())
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high, peaks[high]

@@ -1,0 +1,66 @@
+"""Graphs in chunks for the tests, and what the definitions say of them, set by set."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgcl.graph import Graph, as_graph
+from dgcl.offload.chunks import Chunk, chunk_rows, cut_chunk
+from dgcl.relation.demand import halo_demand
+from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+
+Sets = list[list[set[int]]]
+
+
+def t24() -> Graph:
+    """The toy graph of 24 vertices and 72 edges."""
+    u = np.arange(24)
+    edges = [np.stack([u, (u + 1) % 24]), np.stack([u, (5 * u + 2) % 24]), np.stack([u, u])]
+    return as_graph(np.unique(np.concatenate(edges, 1), axis=1))
+
+
+def random_graph(num_nodes: int, num_edges: int, seed: int) -> Graph:
+    """A directed multigraph with loops."""
+    edges = np.random.default_rng(seed).integers(0, num_nodes, (2, num_edges))
+    return as_graph(edges, num_nodes=num_nodes)
+
+
+def local_graphs(graph: Graph, part: np.ndarray, num_ranks: int) -> list[LocalGraph]:
+    wanted = halo_demand(graph, part, num_ranks)
+    rows = [(np.flatnonzero(part == rank), wanted.wanted_by(rank)) for rank in range(num_ranks)]
+    return list(build_local_graphs(graph, rows))
+
+
+def chunks_of(
+    graph: Graph, part: np.ndarray, num_ranks: int, num_chunks: int, chunk_by: str = "range"
+) -> list[list[Chunk]]:
+    return [
+        [cut_chunk(local, rows) for rows in chunk_rows(local, num_chunks, chunk_by)]
+        for local in local_graphs(graph, part, num_ranks)
+    ]
+
+
+def held_sets(reads: Sets, owner: np.ndarray) -> Sets:
+    """M_ij by its definition."""
+    unions = [set().union(*batch) for batch in zip(*reads, strict=True)]
+    return [
+        [{v for v in union if owner[v] == rank} | mine for union, mine in zip(unions, of_rank, strict=True)]
+        for rank, of_rank in enumerate(reads)
+    ]
+
+
+def fewest_loads(held: list[set[int]], capacity: int) -> int:
+    """Loads of the best of all caches of a capacity: every choice of what stays is tried."""
+    costs = {frozenset[int](): 0}
+    for need in held:
+        after: dict[frozenset[int], int] = {}
+        for cache, cost in costs.items():
+            loads = cost + len(need - cache)
+            spare = sorted(cache - need)
+            for bits in range(1 << len(spare)):
+                stays = {v for k, v in enumerate(spare) if bits >> k & 1}
+                if len(stays) + len(need) <= capacity:
+                    kept = frozenset(need | stays)
+                    after[kept] = min(after.get(kept, loads), loads)
+        costs = after
+    return min(costs.values())
