@@ -1,7 +1,8 @@
 """``python -m dgcl.kernels.cuda_report``: compile every CUDA kernel and report registers and spills.
 
-With ``--write FOLDER`` the PTX is left there, variants for measuring included, for a machine that cannot
-compile. The exit status is 1 when a kernel does not compile, or spills, or uses so many registers that a
+GPUs newer than the newest PTX run that, which the driver translates for them: it is assembled for them here, too.
+With ``--write`` the archive is written anew, variants for measuring included, where it is not of these sources. The
+exit status is 1 when a kernel does not compile, or spills, or uses so many registers that a
 multiprocessor would hold fewer than four blocks of it. Without ``ptxas`` (a program of the CUDA toolkit)
 kernels are compiled to PTX only.
 """
@@ -17,9 +18,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, variants
+from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, fitting_capabilities, variants
 from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, write_archive
 from dgcl.kernels.cuda_shapes import THREADS
+
+#: Compute capabilities that kernels are assembled for, each from the newest PTX that it runs.
+ARCHITECTURES = (*CAPABILITIES, (10, 0), (12, 0))
 
 #: 65536 registers of a multiprocessor, shared by four blocks.
 MOST_REGISTERS = 65536 // (4 * THREADS)
@@ -52,8 +56,8 @@ def assemble(ptxas: str, texts: dict[str, str], capability: tuple[int, int]) -> 
 
     Args:
         ptxas: Path of the program.
-        texts: PTX by kernel name.
-        capability: The compute capability it was compiled for.
+        texts: PTX by kernel name, for this compute capability or an older one.
+        capability: Compute capability of the GPU.
 
     Raises:
         RuntimeError: ptxas refuses one.
@@ -89,8 +93,11 @@ def assemble(ptxas: str, texts: dict[str, str], capability: tuple[int, int]) -> 
 def report(kernels: list[Kernel], ptxas: str | None) -> tuple[str, bool]:
     """A Markdown table, and whether all is well."""
     columns, good = [], True
-    for capability in CAPABILITIES:
-        texts = {kernel.name: compile_ptx(kernel, capability) for kernel in kernels}
+    compiled = {
+        known: {kernel.name: compile_ptx(kernel, known) for kernel in kernels} for known in CAPABILITIES
+    }
+    for capability in ARCHITECTURES:
+        texts = compiled[fitting_capabilities(capability)[-1]]
         if ptxas is None:
             columns.append(["compiles" for _ in kernels])
             continue
@@ -98,12 +105,12 @@ def report(kernels: list[Kernel], ptxas: str | None) -> tuple[str, bool]:
         usages = [assembled[kernel.name] for kernel in kernels]
         good &= all(usage.fits for usage in usages)
         columns.append([str(usage) for usage in usages])
-    heads = " | ".join(f"sm_{major}{minor}" for major, minor in CAPABILITIES)
+    heads = " | ".join(f"sm_{major}{minor}" for major, minor in ARCHITECTURES)
     rows = [
         f"| {kernel.name} | " + " | ".join(cells) + " |"
         for kernel, *cells in zip(kernels, *columns, strict=True)
     ]
-    return "\n".join([f"| kernel | {heads} |", "| --- |" + " --- |" * len(CAPABILITIES), *rows]), good
+    return "\n".join([f"| kernel | {heads} |", "| --- |" + " --- |" * len(ARCHITECTURES), *rows]), good
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from dgcl.kernels.cuda_catalogue import (
     variants,
 )
 from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, ptx_of, write_archive
-from dgcl.kernels.cuda_report import assemble, find_ptxas, report
+from dgcl.kernels.cuda_report import ARCHITECTURES, assemble, find_ptxas, report
 from dgcl.kernels.rows import SUMMABLE
 from tests.samples import sampled
 
@@ -57,13 +57,13 @@ def test_kernel_compiles(name: str, capability: tuple[int, int]) -> None:
     assert "call" not in text[text.index("{") :], "calls something instead of having it inline"
 
 
-@needs_compiler
 @needs_ptxas
-@pytest.mark.slow
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda c: f"sm_{c[0]}{c[1]}")
+@pytest.mark.parametrize("capability", ARCHITECTURES, ids=lambda c: f"sm_{c[0]}{c[1]}")
 def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) -> None:
+    """From the texts that are stored, so that what is tested is what a GPU gets."""
     kernels = {kernel.name: kernel for kernel in [*catalogue().values(), *variants()]}
-    texts = {name: compile_ptx(kernel, capability) for name, kernel in kernels.items()}
+    newest = fitting_capabilities(capability)[-1]
+    texts = {name: ptx_of(kernel, newest) for name, kernel in kernels.items()}
     usages = assemble(str(find_ptxas()), texts, capability)
     assert set(usages) == set(kernels)
     assert {name: str(usage) for name, usage in usages.items() if not usage.fits} == {}
@@ -99,7 +99,7 @@ def test_report_is_a_table_of_all_kernels() -> None:
     table, good = report(kernels, None)
     assert good
     assert table.splitlines()[2:] == [
-        f"| {kernel.name} | compiles | compiles | compiles |" for kernel in kernels
+        f"| {kernel.name} |" + " compiles |" * len(ARCHITECTURES) for kernel in kernels
     ]
 
 
@@ -108,7 +108,7 @@ def test_report_is_a_table_of_all_kernels() -> None:
 def test_report_has_registers() -> None:
     table, good = report([catalogue()["signal"]], find_ptxas())
     assert good
-    assert re.fullmatch(r"\| signal \| \d+ \| \d+ \| \d+ \|", table.splitlines()[-1])
+    assert re.fullmatch(r"\| signal( \| \d+){5} \|", table.splitlines()[-1])
 
 
 @needs_ptxas

@@ -32,6 +32,10 @@ from tests.dgcl.transport.cuda.fake_kernels import KERNELS
 
 VOID, UINT, U64 = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
 
+#: The driver's numbers of errors (tests/kernels/test_cuda_declarations.py compares them with NVIDIA's).
+OUT_OF_MEMORY, INVALID_CONTEXT, NOT_READY = 2, 201, 600
+CAPTURE_UNSUPPORTED, CAPTURE_ISOLATION = 900, 905
+
 #: What waits: (whether it can go on, what it does then).
 Work = tuple[Callable[[], bool], Callable[[], None]]
 
@@ -237,7 +241,7 @@ class FakeCuda:
             waiting.captured = mine.captured  # it joins the capture, and comes behind what is in it
             return 0
         if mine.captured is not None or waiting.captured is not None:
-            return 905  # CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+            return CAPTURE_ISOLATION
         self._streams[stream or 0].put(lambda: None, lambda: mine.happened >= number)
         return 0
 
@@ -381,16 +385,16 @@ class FakeCuda:
     def cuEventQuery(self, event: Any) -> int:
         self._need_context()
         if self._capturing and not getattr(_contexts, "relaxed", False):
-            return 900
+            return CAPTURE_UNSUPPORTED
         mine = self._events[event.value]
-        return 0 if mine.happened >= mine.recorded else 600
+        return 0 if mine.happened >= mine.recorded else NOT_READY
 
     def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
         self._need_context()
         if self._capturing and not getattr(_contexts, "relaxed", False):
-            return 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            return CAPTURE_UNSUPPORTED
         if self._used + size.value > self.limit:
-            return 2  # CUDA_ERROR_OUT_OF_MEMORY
+            return OUT_OF_MEMORY
         self._used += size.value
         allocation = Allocation(self, size.value)
         address._obj.value = allocation.address
@@ -440,7 +444,7 @@ class FakeCuda:
         self._need_context()
         process, file, size = struct.unpack("qqq", bytes(handle)[:24])
         if process == os.getpid():
-            return 201  # CUDA_ERROR_INVALID_CONTEXT
+            return INVALID_CONTEXT
         opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
         mapped = mmap.mmap(opened, size)
         os.close(opened)
