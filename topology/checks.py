@@ -16,10 +16,13 @@ from numbers import Real
 #: thousand devices are a million links, and some hundred MB.
 MOST_DEVICES = 1024
 
+_CUT = reprlib.Repr()
+_CUT.maxstring = 80
+
 
 def shown(value: object) -> str:
     """``repr`` of a value that came from outside, cut to a length that fits an error message."""
-    return reprlib.repr(value)
+    return _CUT.repr(value)
 
 
 def check_name(value: object, field: str) -> str:
@@ -78,4 +81,4 @@ def nearest(word: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f" (did you mean {shown(close[0])}?)" if close else ""

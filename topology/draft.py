@@ -65,6 +65,9 @@ class Draft:
         elif len(ends) > 2:
             for end in ends:
                 self.wire(end, centre, kind, bandwidth)
+            self.note(
+                f"how {', '.join(ends)} are joined is not told: a switch between them, {centre}, was assumed"
+            )
 
     def finish(self, name: str) -> Imported:
         """The topology, links derived."""

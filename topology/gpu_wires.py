@@ -33,6 +33,7 @@ def join_gpus(
     by_address = {(place.host, place.pci.address): name for name, place in gpus}
     pairs: dict[frozenset[str], list[tuple[str, GpuLink]]] = {}
     ports: dict[str, list[GpuLink]] = {}
+    hosts: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
     loops: list[str] = []
     for me, place in gpus:
         for link in place.gpu.links:
@@ -40,8 +41,8 @@ def join_gpus(
             if link.end == NVSWITCH:
                 ports.setdefault(me, []).append(link)
             elif link.end == CPU:
-                rate = _rate(link, place.gpu)
-                draft.wire(me, cpu_names[place.cpu], _kind(link.kind, link.count), rate)
+                end = (me, cpu_names[place.cpu], link.kind)
+                hosts.setdefault(end, []).append((link.count, _rate(link, place.gpu)))
             elif other is None:
                 draft.note(
                     f"{link.count} {_words(link.kind)} of {me} lead to {link.target}, which is no GPU here: "
@@ -51,6 +52,9 @@ def join_gpus(
                 loops.append(me)
             else:
                 pairs.setdefault(frozenset((me, other)), []).append((me, link))
+    for (me, cpu, kind), found in hosts.items():
+        count, rate = sum(count for count, _ in found), sum(rate for _, rate in found)
+        draft.wire(me, cpu, _kind(kind, count), rate)
     if loops:
         draft.note(
             f"{', '.join(loops)}: each is named as the other end of its own links; which GPUs they lead to "

@@ -145,7 +145,7 @@ def _check_object(value: object, where: str, keys: tuple[tuple[str, ...], tuple[
             f"{where} must be an object with the keys {', '.join(required)} (got {shown(value)})"
         )
     if isinstance(value, _DuplicateKeys):
-        raise ValueError(f"{where} has the key {value.twice!r} twice")
+        raise ValueError(f"{where} has the key {shown(value.twice)} twice")
     for key in required:
         if key not in value:
             raise ValueError(f"{where} has no {key!r}; it needs {', '.join(required)}")

@@ -52,7 +52,7 @@ class Topology:
             object.__setattr__(self, field, _tuple_of(getattr(self, field), kind, field))
         if not self.devices:
             raise ValueError("devices must name at least one device (got none)")
-        check_num_devices(len(self.devices), f"topology {self.name!r}")
+        check_num_devices(len(self.devices), f"topology {shown(self.name)}")
         _check_unique([device.name for device in self.devices], "devices")
         _check_unique([connection.name for connection in self.connections], "connections")
         if self.links is None:
@@ -92,7 +92,7 @@ class Topology:
         """
         if not 1 <= check_index(num_devices, "num_devices") <= self.num_devices:
             raise ValueError(
-                f"num_devices must be 1 to {self.num_devices}, the size of {self.name!r} (got {num_devices})"
+                f"num_devices must be 1 to {self.num_devices}, the size of {shown(self.name)} (got {num_devices})"
             )
         if num_devices == self.num_devices:
             return self
@@ -132,11 +132,11 @@ class Topology:
                     raise ValueError(f"links[{index}].{field} must be a device (got {shown(end)}){hint}")
             if link.src == link.dst:
                 raise ValueError(
-                    f"links[{index}].dst must be another device than src (got {link.src!r} twice)"
+                    f"links[{index}].dst must be another device than src (got {shown(link.src)} twice)"
                 )
             if (link.src, link.dst) in first:
                 raise ValueError(
-                    f"links[{index}] is a second link from {link.src!r} to {link.dst!r} "
+                    f"links[{index}] is a second link from {shown(link.src)} to {shown(link.dst)} "
                     f"(the first is links[{first[link.src, link.dst]}]); a pair has at most one"
                 )
             first[link.src, link.dst] = index
@@ -153,18 +153,22 @@ def _check_route(link: Link, devices: set[str], connections: dict[str, Connectio
                 f"{where}[{step}] must be a connection (got {shown(name)}){nearest(str(name), connections)}"
             )
         if name in used:
-            raise ValueError(f"{where}[{step}] uses connection {name!r} a second time")
+            raise ValueError(f"{where}[{step}] uses connection {shown(name)} a second time")
         used.add(name)
         if step > 0 and at in devices:
-            raise ValueError(f"{where} from {link.src!r} to {link.dst!r} passes through device {at!r}")
+            raise ValueError(
+                f"{where} from {shown(link.src)} to {shown(link.dst)} passes through device {shown(at)}"
+            )
         if at not in (connection.a, connection.b):
             raise ValueError(
-                f"{where}[{step}] is connection {name!r} between {connection.a!r} and {connection.b!r}, "
-                f"which does not start at {at!r}, where the route has come"
+                f"{where}[{step}] is connection {shown(name)} between {shown(connection.a)} and {shown(connection.b)}, "
+                f"which does not start at {shown(at)}, where the route has come"
             )
         at = connection.b if at == connection.a else connection.a
     if at != link.dst:
-        raise ValueError(f"{where} must lead from {link.src!r} to {link.dst!r} (it ends at {at!r})")
+        raise ValueError(
+            f"{where} must lead from {shown(link.src)} to {shown(link.dst)} (it ends at {shown(at)})"
+        )
 
 
 def _tuple_of(values: object, kind: type, field: str) -> tuple[Any, ...]:
@@ -181,5 +185,5 @@ def _check_unique(names: list[str], field: str) -> None:
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if name in first:
-            raise ValueError(f"{field}[{index}].name {name!r} is taken by {field}[{first[name]}]")
+            raise ValueError(f"{field}[{index}].name {shown(name)} is taken by {field}[{first[name]}]")
         first[name] = index

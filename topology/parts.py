@@ -34,7 +34,7 @@ class Device:
                     raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
                 object.__setattr__(self, field, place)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"{error} in device {self.name!r}") from None
+                raise type(error)(f"{error} in device {shown(self.name)}") from None
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Connection:
             if self.duplex not in ("full", "half"):
                 raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
             if self.a == self.b:
-                raise ValueError(f"b must be another endpoint than a (got {self.a!r} twice)")
+                raise ValueError(f"b must be another endpoint than a (got {shown(self.a)} twice)")
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{error} in connection {self.name!r}") from None
+            raise type(error)(f"{error} in connection {shown(self.name)}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _FAMILIES = (  # pattern of a kind, name, colour
     (r"NV\d*|C2C", "NVLink", "#4c9f38"),
     (r"XGMI\d*", "xGMI", "#d1495b"),
     (r"PCIe.*|bus", "PCIe", "#3465a4"),
-    (r"QPI|UPI|X-bus|IF|SYS|SMP", "between processors", "#8f5902"),
+    (r"QPI|UPI|X-bus|IF|SYS|SMP|root", "between processors", "#8f5902"),
     (r"IB|EFA|net|Eth.*|RoCE|Slingshot", "network", "#75507b"),
     (r"memory|DRAM|core", "memory", "#e08214"),
 )

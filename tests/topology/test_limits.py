@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,49 @@ def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, mes
     obj["devices" if where in ("machine", "socket") else "connections"][0][where] = value
     with pytest.raises(ValueError, match=message):
         Topology.from_json(obj)
+
+
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda o: o["devices"].append({"name": LONG + " "}), id="not printable"),
+        pytest.param(lambda o: o["devices"].extend([{"name": LONG}] * 2), id="twice"),
+        pytest.param(lambda o: o["devices"][0].update(name=LONG, machine=-1), id="machine"),
+        pytest.param(lambda o: o["devices"][0].update({LONG: 1}), id="key"),
+        pytest.param(lambda o: o["connections"][0].update(name=LONG, bandwidth=-1), id="bandwidth"),
+        pytest.param(lambda o: o["connections"][0].update(name=LONG, a=LONG, b=LONG), id="loop"),
+        pytest.param(
+            lambda o: o["connections"].extend([o["connections"][0] | {"name": LONG}] * 2), id="wires"
+        ),
+        pytest.param(lambda o: o.update(links=[{"src": LONG, "dst": "b", "route": []}]), id="end"),
+        pytest.param(lambda o: o.update(links=[{"src": "a", "dst": "b", "route": [LONG]}]), id="route"),
+        pytest.param(
+            lambda o: (
+                o["connections"][0].update(name=LONG),
+                o.update(links=[{"src": "a", "dst": "b", "route": [LONG, LONG]}]),
+            ),
+            id="used twice",
+        ),
+        pytest.param(
+            lambda o: (
+                o["devices"].append({"name": LONG}),
+                o.update(links=[{"src": LONG, "dst": "a", "route": ["wire"]}]),
+            ),
+            id="elsewhere",
+        ),
+    ],
+)
+def test_over_long_names_are_cut_in_messages(change: Callable[[dict[str, Any]], object]) -> None:
+    obj: dict[str, Any] = {
+        "schema": "dgcl-topology/1",
+        "name": "pair",
+        "devices": [{"name": "a"}, {"name": "b"}],
+        "connections": [{"name": "wire", "kind": "wire", "a": "a", "b": "b", "bandwidth": 1.0}],
+    }
+    change(obj)
+    with pytest.raises(ValueError, match="xxx") as caught:
+        Topology.from_json(obj)
+    assert len(str(caught.value)) < 500

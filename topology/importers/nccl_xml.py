@@ -32,10 +32,10 @@ from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine
 from dgcl.topology.rates import MOST_NVLINKS, cpu_bus, pcie_rate
 
 _VERSIONS = ("1", "2")  # NCCL's and RCCL's
-# Interfaces of containers, virtual machines and tunnels, which no cable leaves. A bridge like br0 may stand for the
-# card below it, and a bond for several: these stay.
+# Interfaces of containers, virtual machines and tunnels, which no cable leaves (br- is what Docker and Open vSwitch
+# call bridges). A bridge like br0 may stand for the card below it, and a bond for several: these stay.
 _VIRTUAL = re.compile(
-    r"lo|docker\d*|docker_gwbridge|br-[0-9a-f]{12}|veth\S{0,32}|(virbr|vnet|tap|tun|dummy|podman|lxdbr|wg|vxlan)\d+\S{0,8}|"
+    r"lo|docker\d*|docker_gwbridge|br-\S{1,32}|veth\S{0,32}|(virbr|vnet|tap|tun|dummy|podman|lxdbr|wg|vxlan)\d+\S{0,8}|"
     r"(cali|cni|flannel|cilium|lxc|kube-|tailscale)\S{0,32}"
 )
 _MOST_NAMES, _LONGEST_NAME = 20, 60  # of unknown attributes, in a note
@@ -214,7 +214,9 @@ class _Reader:
                     f"line {child.line}: name must be printable text (got {shown(have['name'])})"
                 )
             speed = integer(child, "speed", -1, 10**8) if "speed" in have else -1
-            nets[name] = Net(name, speed / 8000 if speed > 0 else None)
+            net = Net(name, speed / 8000 if speed > 0 else None)
+            if nets.setdefault(name, net) != net:
+                raise ValueError(f"line {child.line}: a second <net> {shown(name)}, of another speed")
         return list(nets.values())
 
     def check(self) -> None:

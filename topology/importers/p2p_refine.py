@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.topology.checks import shown
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.p2p_tables import P2pTables
 from dgcl.topology.model import Topology
@@ -69,9 +70,12 @@ def _check_access(topology: Topology, tables: P2pTables) -> None:
         if connection.a in rank and connection.b in rank:
             a, b = rank[connection.a], rank[connection.b]
             if not (connected[a, b] and connected[b, a]):
+                header = tables.lines.get("P2P Connectivity")
+                row = b if connected[a, b] else a
+                where = "" if header is None else f"line {header + row + 1}: "
                 raise ValueError(
-                    f"the connectivity matrix denies peer access between GPUs {a} and {b}, which "
-                    f"{connection.name!r} of the topology joins directly"
+                    f"{where}the connectivity matrix denies peer access between GPUs {a} and {b}, which "
+                    f"{shown(connection.name)} of the topology joins directly"
                 )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -45,10 +45,12 @@ class P2pTables:
     Attributes:
         num_gpus: P.
         tables: ``{"Unidirectional P2P=Enabled Bandwidth": ..., "P2P=Enabled Latency GPU": ...}``; GB/s, us.
+        lines: The line of the header of each, where it was read; row r is r + 1 below it.
     """
 
     num_gpus: int
     tables: Mapping[str, NDArray[np.float64]]
+    lines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def bandwidth(self) -> NDArray[np.float64]:
@@ -88,6 +90,7 @@ def _is_command(line: str) -> bool:
 class _Reader:
     def __init__(self) -> None:
         self._tables: dict[str, NDArray[np.float64]] = {}
+        self._lines: dict[str, int] = {}
         self._title = ""
         self._name = ""
         self._columns = 0
@@ -154,6 +157,7 @@ class _Reader:
         self._rows.append(values)
         if len(self._rows) == self._columns:
             self._tables[self._name] = np.array(self._rows)
+            self._lines[self._name] = self._start
             self._columns = 0
 
     def _check_title_has_table(self, number: int) -> None:
@@ -170,4 +174,6 @@ class _Reader:
         if not self._tables:
             raise ValueError("holds no table of p2pBandwidthLatencyTest")
         sizes = {len(table) for table in self._tables.values()}
-        return P2pTables(sizes.pop(), MappingProxyType(dict(self._tables)))
+        return P2pTables(
+            sizes.pop(), MappingProxyType(dict(self._tables)), MappingProxyType(dict(self._lines))
+        )

@@ -55,6 +55,7 @@ class TopoMatrix:
             left some blank.
         affinity_columns: ``CPU Affinity``, ``NUMA Affinity``, ``GPU NUMA ID``, as far as present.
         nic_names: What the legend says that a NIC is, ``{"NIC0": "mlx5_0"}``.
+        lines: The line of each row, by the name of its GPU or NIC.
     """
 
     gpus: tuple[str, ...]
@@ -65,6 +66,7 @@ class TopoMatrix:
     affinity: tuple[tuple[str, ...], ...]
     affinity_columns: tuple[str, ...]
     nic_names: Mapping[str, str]
+    lines: Mapping[str, int]
 
     def numa(self, gpu: int) -> int | None:
         """The NUMA node of a GPU, where its row names exactly one."""
@@ -75,6 +77,11 @@ class TopoMatrix:
         """The CPU list of a GPU's row; empty where there is none."""
         text = self._cell(gpu, "CPU Affinity")
         return text if _LIST.fullmatch(text) else ""
+
+    def affinity_text(self, gpu: int) -> str:
+        """The NUMA nodes of a GPU's row, else its processors; empty where there are none."""
+        text = self._cell(gpu, "NUMA Affinity")
+        return text if _LIST.fullmatch(text) else self.cpus(gpu)
 
     def _cell(self, gpu: int, column: str) -> str:
         cells = self.affinity[gpu]
@@ -308,6 +315,7 @@ def _assemble(
         affinity=affinity,
         affinity_columns=affinity_columns,
         nic_names=MappingProxyType(nic_names),
+        lines=MappingProxyType({name: row.line for name, row in rows.items()}),
     )
 
 

@@ -2,8 +2,9 @@
 
 The word between two devices says what their path passes: PIX one PCIe switch, PXB several, PHB a host
 bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Such distances nest, so they give
-the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all
-of a NUMA node on its processor. ``NV#`` hides what lies below it; the words of a NIC may still show it.
+the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, what is PHB
+apart on one host bridge where a NUMA node has several, and all of a NUMA node on its processor. ``NV#`` hides
+what lies below it; the words of a NIC may still show it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
+from dgcl.topology.checks import shown
 from dgcl.topology.draft import Draft, Imported
 from dgcl.topology.importers.topo_matrix import LEVELS, TopoMatrix, nvlinks
 from dgcl.topology.importers.topo_matrix_nvlink import wire_nvlinks
@@ -57,7 +59,8 @@ class _Model:
         ]
         for name, count in Counter(self._names).items():
             if count > 1:
-                raise ValueError(f"the legend gives {count} devices the name {name!r}")
+                second = self._names.index(name, self._names.index(name) + 1)
+                raise ValueError(f"{self._line(second)}{count} devices have the name {shown(name)}")
         self._level = self._known_levels()
         self._pcie = pcie_rate(8.0 if gpu is None else PCIE_SPEEDS[gpu.pcie - 1])
         self._nvlink = nvlink_rate(None if gpu is None else gpu.sm)
@@ -67,6 +70,7 @@ class _Model:
         groups = [self._within(level) for level in range(_SYS)]
         self._check_nested(groups)
         nodes = self._numa_nodes(groups[4])
+        self._note_affinity(nodes)
         sockets = self._sockets(nodes)
         for device in range(self._num_gpus):
             self._draft.device(self._names[device], 0, sockets[device])
@@ -100,13 +104,18 @@ class _Model:
                 if groups[nearer].of[a] == groups[nearer].of[b]:
                     word, near = _word(level), _word(nearer)
                     raise ValueError(
-                        f"{self._label(a)} and {self._label(b)} are {word} apart, but a chain of devices "
-                        f"that are at most {near} apart joins them"
+                        f"{self._line(a)}{self._label(a)} and {self._label(b)} are {word} apart, but a chain "
+                        f"of devices that are at most {near} apart joins them"
                     )
 
     def _label(self, device: int) -> str:
         gpus, nics = self._matrix.gpus, self._matrix.nics
         return gpus[device] if device < self._num_gpus else nics[device - self._num_gpus]
+
+    def _line(self, device: int) -> str:
+        """Where the row of a device is, as messages begin; empty where it has none."""
+        line = self._matrix.lines.get(self._label(device))
+        return "" if line is None else f"line {line}: "
 
     def _numa_nodes(self, nearest: _Groups) -> list[list[int]]:
         """Devices by NUMA node, the first GPU's first: by their words, and where these leave it open, by the
@@ -146,10 +155,11 @@ class _Model:
             self._draft.note(f"{', '.join(lost)}: SYS from every GPU, and without a row: left out")
         cpus = self._cpu_names(kept)
         switches = 0
+        root_of = self._host_bridges(kept, cpus, groups)
         for node, cpu in zip(kept, cpus, strict=True):
             for upper in groups[2].members(node):
                 lower = groups[1].members(upper)
-                parent = cpu
+                parent = root_of.get(groups[3].of[upper[0]], cpu)
                 if len(lower) > 1:
                     parent = f"pcie{switches}"
                     switches += 1
@@ -166,6 +176,41 @@ class _Model:
                             self._draft.card(self._names[device])
         self._draft.star(cpus, "smp", UNKNOWN_BUS.kind, UNKNOWN_BUS.bandwidth)
         self._note_hidden(nodes)
+
+    def _host_bridges(self, nodes: list[list[int]], cpus: list[str], groups: list[_Groups]) -> dict[int, str]:
+        """Host bridges of NUMA nodes that have several, by their groups: those with more than one wire below.
+
+        How they meet in the processor is not told; each gets a wire as fast as all below it, which never blocks.
+        """
+        names: dict[int, str] = {}
+        for node, cpu in zip(nodes, cpus, strict=True):
+            bridges = groups[3].members(node)
+            for bridge in bridges if len(bridges) > 1 else []:
+                wires = len(groups[2].members(bridge))
+                if wires > 1:
+                    name = names[groups[3].of[bridge[0]]] = f"bridge{len(names)}"
+                    self._draft.wire(name, cpu, "root", wires * self._pcie)
+        if names:
+            self._draft.note(
+                f"{', '.join(names.values())}: PCIe host bridges of a NUMA node that has several; that their way "
+                f"into the processor never blocks was assumed"
+            )
+        return names
+
+    def _note_affinity(self, nodes: list[list[int]]) -> None:
+        """Say which GPUs of one affinity the words put on different NUMA nodes."""
+        node_of = {device: index for index, node in enumerate(nodes) for device in node}
+        alike: dict[str, list[int]] = {}
+        for gpu in range(self._num_gpus):
+            alike.setdefault(self._matrix.affinity_text(gpu), []).append(gpu)
+        for text, gpus in alike.items():
+            apart = len({node_of[gpu] for gpu in gpus})
+            if text and apart > 1:
+                names = ", ".join(self._names[gpu] for gpu in gpus)
+                self._draft.note(
+                    f"{names} have one affinity, {text}, but are SYS apart or tell nothing of each other: they were "
+                    f"put on {apart} NUMA nodes, by their words"
+                )
 
     def _cpu_names(self, nodes: list[list[int]]) -> list[str]:
         numas = [{self._matrix.numa(d) for d in node if d < self._num_gpus} for node in nodes]

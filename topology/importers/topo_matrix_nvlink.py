@@ -70,9 +70,10 @@ def _ports(island: list[int], count: dict[tuple[int, int], int], matrix: TopoMat
     for a, b in combinations(island, 2):
         expected = min(ports[a], ports[b])
         if count.get((a, b), 0) != expected:
+            line, most = matrix.lines[matrix.gpus[busiest]], _wires(busiest, count)
             raise ValueError(
-                f"by its row {matrix.gpus[busiest]} has {_wires(busiest, count)} NVLinks, more than a GPU "
-                f"has ({_MOST_WIRED}), so they lead to NVSwitches; but then {matrix.gpus[a]} to "
-                f"{matrix.gpus[b]} would be NV{expected} (got {matrix.gpu_links[a][b]})"
+                f"line {line}: by its row {matrix.gpus[busiest]} has {most} NVLinks, more than a GPU has "
+                f"({_MOST_WIRED}), so they lead to NVSwitches; but then {matrix.gpus[a]} to {matrix.gpus[b]} "
+                f"would be NV{expected} (got {matrix.gpu_links[a][b]})"
             )
     return ports

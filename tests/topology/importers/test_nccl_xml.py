@@ -150,7 +150,18 @@ def test_ports_that_are_listed_for_collectives_only() -> None:
 
 
 def test_virtual_interfaces_are_left_out() -> None:
-    virtual = ("docker0", "br-0123456789ab", "veth1a2b3c4", "virbr0", "vnet3", "cali0f", "lo", "tap0", "tun1")
+    virtual = (
+        "docker0",
+        "br-0123456789ab",
+        "br-int",
+        "veth1a2b3c4",
+        "virbr0",
+        "vnet3",
+        "cali0f",
+        "lo",
+        "tap0",
+        "tun1",
+    )
     physical = ("eth0", "bond0", "br0", "enp5s0f0", "ens3", "ib0", "mlx5_0", "loom")
     nets = "".join(f'<net name="{name}" speed="10000"/>' for name in (*virtual, *physical))
     found = imported(system(cpu(0, gpu("0000:01:00.0", 0) + f"<nic>{nets}</nic>")))
@@ -158,6 +169,23 @@ def test_virtual_interfaces_are_left_out() -> None:
     assert ports == list(physical)
     (note,) = [note for note in found.notes if "virtual" in note]
     assert all(name in note for name in virtual)
+
+
+def test_a_port_of_two_speeds_is_refused() -> None:
+    nets = '<net name="eth0" speed="10000"/>\n<net name="eth0" speed="{}"/>'
+    text = system(cpu(0, gpu("0000:01:00.0", 0) + f"<nic>{nets}</nic>"))
+    assert imported(text.format(10000)).topology.switches.count("eth0.port") == 1
+    with pytest.raises(ValueError, match=r"line \d+: a second <net> 'eth0', of another speed"):
+        imported(text.format(25000))
+
+
+def test_links_to_the_processor_are_one_wire() -> None:
+    """POWER9 lists each NVLink to the processor by itself, or all as one."""
+    one = '<nvlink target="0000:00:00.{}" count="{}" tclass="0x068001"/>'
+    three = imported(system(cpu(0, gpu("0000:01:00.0", 0, "".join(one.format(i, 1) for i in range(3))))))
+    whole = imported(system(cpu(0, gpu("0000:01:00.0", 0, one.format(0, 3)))))
+    assert {kind for _, _, kind in wires(three.topology)} == {"PCIe", "NV3"}
+    assert three.topology.connections == whole.topology.connections
 
 
 def test_what_is_missing_is_told() -> None:

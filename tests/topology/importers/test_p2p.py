@@ -185,3 +185,14 @@ def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[floa
     measured = tables([[900, 5], [5, 900]], **{"P2P Connectivity": allowed})
     with pytest.raises(ValueError, match="denies peer access between GPUs 0 and 1, which 'w'"):
         refine_with_p2p(Imported(topology), measured)
+
+
+@pytest.mark.parametrize(("denied", "line"), [((0, 1), 3), ((1, 0), 4)])
+def test_denied_access_names_its_line(denied: tuple[int, int], line: int) -> None:
+    topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
+    cells = [["0" if (row, column) == denied else "1" for column in range(2)] for row in range(2)]
+    text = "P2P Connectivity Matrix\n D\\D 0 1\n" + "".join(
+        f" {row} {' '.join(cells[row])}\n" for row in range(2)
+    )
+    with pytest.raises(ValueError, match=rf"^line {line}: the connectivity matrix denies"):
+        refine_with_p2p(Imported(topology), parse_p2p_tables(text))

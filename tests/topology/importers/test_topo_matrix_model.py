@@ -105,12 +105,16 @@ def test_islands_have_switches_of_their_own() -> None:
 
 
 def test_counts_of_no_wiring_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"GPU\d has \d+ NVLinks.*GPU0 to GPU3 would be NV12 \(got NV2\)"):
+    with pytest.raises(
+        ValueError, match=r"line \d: by its row GPU\d has \d+ NVLinks.*GPU0 to GPU3 would be NV12 \(got NV2\)"
+    ):
         imported(matrix(pairs(4, "NV12", _03="NV2")))
 
 
 def test_distances_that_do_not_nest_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"GPU0 and GPU2 are PHB apart, but a chain .* at most PIX apart"):
+    with pytest.raises(
+        ValueError, match=r"line 2: GPU0 and GPU2 are PHB apart, but a chain .* at most PIX apart"
+    ):
         imported(matrix(pairs(3, "PIX", _02="PHB")))
 
 
@@ -131,6 +135,57 @@ def test_more_than_two_nodes_meet_in_the_middle() -> None:
     assert {("cpu0", "smp", "SYS"), ("cpu1", "smp", "SYS"), ("cpu3", "smp", "SYS")} <= wires(topology)
 
 
+def test_host_bridges_of_a_numa_node_are_told_apart() -> None:
+    """PHB: one host bridge. NODE: two of them. A GPU that has one for itself hangs on the processor."""
+    found = imported(matrix(pairs(5, "NODE", _01="PHB", _23="PHB")))
+    assert wires(found.topology) == {
+        ("bridge0", "cpu0", "root"),
+        ("bridge1", "cpu0", "root"),
+        ("gpu0", "bridge0", "PCIe"),
+        ("gpu1", "bridge0", "PCIe"),
+        ("gpu2", "bridge1", "PCIe"),
+        ("gpu3", "bridge1", "PCIe"),
+        ("gpu4", "cpu0", "PCIe"),
+    }
+    assert {c.bandwidth for c in found.topology.connections if c.kind == "root"} == {24.0}
+    assert any(note.startswith("bridge0, bridge1: PCIe host bridges") for note in found.notes)
+
+
+@pytest.mark.parametrize("word", ["PHB", "NODE"])
+def test_one_host_bridge_or_one_for_each_gpu_is_the_processor(word: str) -> None:
+    ends = {b for _, b, _ in wires(imported(matrix(pairs(4, word))).topology)}
+    assert ends == {"cpu0"}
+
+
+def test_switches_hang_on_their_host_bridge() -> None:
+    words = pairs(6, "NODE", _01="PIX", _02="PHB", _12="PHB", _34="PXB", _35="PHB", _45="PHB")
+    found = wires(imported(matrix(words)).topology)
+    assert {("pcie0", "bridge0", "PCIe"), ("gpu2", "bridge0", "PCIe"), ("gpu5", "bridge1", "PCIe")} <= found
+    assert {("gpu0", "pcie0", "PCIe"), ("gpu1", "pcie0", "PCIe")} <= found
+
+
+@pytest.mark.parametrize(
+    ("affinity", "told"),
+    [
+        (
+            ["0-1", "0-1", "2-3", "2-3"],
+            ["gpu0, gpu1 have one affinity, 0-1", "gpu2, gpu3 have one affinity, 2-3"],
+        ),
+        (["0", "0", "1", "2"], ["gpu0, gpu1 have one affinity, 0,"]),
+        (["0", "1", "2", "3"], []),
+        (["N/A", "N/A", "N/A", "N/A"], []),
+    ],
+    ids=["pairs of nodes", "one node", "all apart", "unknown"],
+)
+def test_gpus_of_one_affinity_on_several_nodes_are_told(affinity: list[str], told: list[str]) -> None:
+    notes = [n for n in imported(matrix(pairs(4, "SYS"), affinity)).notes if "one affinity" in n]
+    assert len(notes) == len(told)
+    assert all(note.startswith(start) for note, start in zip(notes, told, strict=True))
+    assert any(
+        "a switch between them, smp, was assumed" in n for n in imported(matrix(pairs(4, "SYS"))).notes
+    )
+
+
 def test_hidden_switches_are_told() -> None:
     text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV4\tNODE\nGPU1\tNV4\tX\tNODE\nNIC0\tNODE\tNODE\tX\n"
     found = imported(text)
@@ -149,5 +204,5 @@ def test_a_nic_that_is_far_from_every_gpu() -> None:
 def test_names_of_the_legend() -> None:
     text = "\tGPU0\tNIC0\nGPU0\tX\tPIX\nNIC0\tPIX\tX\n\nNIC Legend:\n\n  NIC0: mlx5_3\n"
     assert ("mlx5_3", "pcie0", "PCIe") in wires(imported(text).topology)
-    with pytest.raises(ValueError, match="2 devices the name 'gpu0'"):
+    with pytest.raises(ValueError, match="line 3: 2 devices have the name 'gpu0'"):
         imported(text.replace("mlx5_3", "gpu0"))
