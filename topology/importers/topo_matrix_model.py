@@ -200,10 +200,10 @@ class _Model:
     def _note_affinity(self, nodes: list[list[int]]) -> None:
         """Say which GPUs of one affinity the words put on different NUMA nodes."""
         node_of = {device: index for index, node in enumerate(nodes) for device in node}
-        alike: dict[str, list[int]] = {}
+        by_affinity: dict[str, list[int]] = {}
         for gpu in range(self._num_gpus):
-            alike.setdefault(self._matrix.affinity_text(gpu), []).append(gpu)
-        for text, gpus in alike.items():
+            by_affinity.setdefault(self._matrix.affinity_text(gpu), []).append(gpu)
+        for text, gpus in by_affinity.items():
             apart = len({node_of[gpu] for gpu in gpus})
             if text and apart > 1:
                 names = ", ".join(self._names[gpu] for gpu in gpus)
