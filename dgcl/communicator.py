@@ -18,7 +18,6 @@ from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
-from dgcl.ranks.whole_rows import agree
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
@@ -229,7 +228,12 @@ class Communicator(WholeGraphRows):
     # Aggregating.
 
     def aggregator(
-        self, reduce: Literal["sum", "mean", "max", "min"] = "sum", *, edge_weight: Tensor | None = None
+        self,
+        reduce: Literal["sum", "mean", "max", "min"] = "sum",
+        *,
+        edge_weight: Tensor | None = None,
+        windows: int | None = None,
+        by: Literal["mixed", "owner"] = "mixed",
     ) -> Aggregator:
         """Sums over in-edges wherever they are summed, with the exchanges inside; differentiable. Collective.
 
@@ -240,28 +244,16 @@ class Communicator(WholeGraphRows):
             reduce: "sum", "mean", or, with ``edges="head"`` on the CPU, "max" and "min" column by column.
             edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
                 where it requires a gradient, each edge gets its own.
+            windows: Expand and sum halo rows in this many parts, of which at most two are held at a time.
+            by: "mixed": each rank's halo is divided evenly; "owner": window q are the rows of rank q.
 
         Raises:
-            ValueError, TypeError: An unknown reduction, weights of another shape or type, or ranks that ask for
-                different reductions; raised on every rank.
+            ValueError, TypeError: An unknown reduction, weights of another shape or type, windows that cannot be, or
+                ranks that ask for different reductions or windows; raised on every rank.
         """
-        from dgcl.aggregation.aggregator import Aggregator
+        from dgcl.aggregation.connect import connect_aggregator
 
-        made: Aggregator | Exception
-        try:
-            made = Aggregator(self, reduce, edge_weight)
-        except (TypeError, ValueError) as error:
-            made = error
-        with self.control.collective("aggregator"):
-            agree(self.control, made if isinstance(made, Exception) else None)
-            asked = self.control.exchange(reduce)
-        assert isinstance(made, Aggregator)
-        if other := next((rank for rank, theirs in enumerate(asked) if theirs != asked[0]), 0):
-            raise ValueError(
-                f"reduce must be the same on every rank (got {asked[0]!r} on rank 0 and {asked[other]!r} on rank"
-                f" {other})"
-            )
-        return made
+        return connect_aggregator(self, reduce, edge_weight, windows, by)
 
     def require_neighbourhoods(self, what: str) -> None:
         """Raise where this rank does not have all in-edges of its vertices.

@@ -4,8 +4,10 @@
 - :mod:`~dgcl.aggregation.sparse`: products with sparse matrices, for other devices;
 - :mod:`~dgcl.aggregation.block`: some edges from rows to rows, both ways round;
 - :mod:`~dgcl.aggregation.operation`: the blocks of a rank's edges, joined with both exchanges;
+- :mod:`~dgcl.aggregation.windows`: the same, halo rows a part at a time;
 - :mod:`~dgcl.aggregation.extremes`: maxima and minima;
-- :mod:`~dgcl.aggregation.aggregator`: what users hold.
+- :mod:`~dgcl.aggregation.aggregator`: what users hold;
+- :mod:`~dgcl.aggregation.connect`: how ranks make one together.
 
-Imports ``kernels``, ``relation``, ``program`` and ``transport``.
+Imports ``kernels``, ``planner``, ``relation``, ``program``, ``ranks`` and ``transport``.
 """

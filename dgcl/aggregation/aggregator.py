@@ -19,12 +19,14 @@ from dgcl.aggregation.block import Block
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.aggregation.windows import HaloWindows, WindowedOperation, divide
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_rows
 
-__all__ = ["Aggregator", "Constant", "Reduce"]
+__all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
 
 Reduce = Literal["sum", "mean", "max", "min"]
 
@@ -36,7 +38,8 @@ class Aggregating(Protocol):
     """What an aggregator needs of a communicator.
 
     Attributes:
-        rank: This rank.
+        rank, world_size, num_nodes: This rank, how many there are, and vertices of the whole graph.
+        control: The control plane.
         local: The edges that it sums.
         transport: Moves its rows.
         device: Where they are.
@@ -44,6 +47,9 @@ class Aggregating(Protocol):
     """
 
     rank: int
+    world_size: int
+    num_nodes: int
+    control: Control
     local: LocalGraph
     transport: Transport
     device: torch.device
@@ -70,21 +76,18 @@ class Aggregator:
         reduce: Reduce = "sum",
         edge_weight: Tensor | None = None,
         *,
-        operation: Operation | None = None,
+        windows: HaloWindows | None = None,
+        operation: Operation | WindowedOperation | None = None,
     ) -> None:
-        if reduce not in ("sum", "mean", "max", "min"):
-            raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
-        if reduce in ("max", "min"):
-            _check_extremes(comm, reduce, edge_weight)
+        check_reduction(comm, reduce, edge_weight)
         self.comm, self.reduce = comm, reduce
         self._learned = self._scale = None
         with torch.inference_mode(False):  # what is made here is kept, and may be saved for a backward
-            self.operation = (
-                _shared(comm, reduce if reduce == "mean" else "sum") if operation is None else operation
-            )
+            if operation is None:
+                operation = _shared(comm, reduce if reduce == "mean" else "sum", windows)
+            self.operation = operation
             if edge_weight is None:
                 return
-            _check_weight(comm, edge_weight)
             self._scale = _scale_of(comm, reduce)
             if edge_weight.requires_grad:
                 self._learned = edge_weight
@@ -158,9 +161,9 @@ class Constant:
                 "x must not require a gradient to be constant: its aggregate is kept; pass x itself to the layer"
             )
         self.rows = rows
-        self._aggregates: WeakKeyDictionary[Operation, dict[str, Tensor]] = WeakKeyDictionary()
+        self._aggregates: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()
 
-    def aggregated(self, operation: Operation, reduce: str, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
+    def aggregated(self, operation: Any, reduce: str, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
         """What ``aggregate`` makes of the rows, by ``operation`` and ``reduce``. Collective the first time."""
         made = self._aggregates.setdefault(operation, {})
         if reduce not in made:
@@ -168,6 +171,16 @@ class Constant:
             with torch.inference_mode(False), torch.no_grad():
                 made[reduce] = aggregate(self.rows)
         return made[reduce]
+
+
+def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
+    """Raise where a reduction, or one with these weights, cannot be had."""
+    if reduce not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
+    if reduce in ("max", "min"):
+        _check_extremes(comm, reduce, edge_weight)
+    elif edge_weight is not None:
+        _check_weight(comm, edge_weight)
 
 
 def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
@@ -208,20 +221,22 @@ def _times(weight: Tensor, scale: Tensor | None) -> Tensor:
     return weight if scale is None else weight * scale.to(sum_dtype(weight.dtype))
 
 
-#: Of each communicator the operations that its aggregators share, by reduction.
-_operations: WeakKeyDictionary[Any, dict[str, Operation]] = WeakKeyDictionary()
+#: Of each communicator the operations that its aggregators share, by reduction and windows.
+_operations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def _shared(comm: Aggregating, reduce: str) -> Operation:
-    """The operation of a reduction without weights, made once for each communicator."""
+def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | None) -> Operation | WindowedOperation:
+    """The operation of a reduction without weights, made once for each communicator and way to divide its rows."""
     made = _operations.setdefault(comm, {})
-    if "sum" not in made:
-        made["sum"] = _build_operation(comm)
-    if reduce not in made:
+    if ("sum", windows) not in made:
+        whole = made.get(("sum", None)) or _build_operation(comm)
+        made["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
+    if (reduce, windows) not in made:
         scale = _scale_of(comm, reduce)
         assert scale is not None
-        made[reduce] = made["sum"].weighted(scale)
-    return made[reduce]
+        made[reduce, windows] = made["sum", windows].weighted(scale)
+    found: Operation | WindowedOperation = made[reduce, windows]
+    return found
 
 
 def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
@@ -255,11 +270,11 @@ def _build_operation(comm: Aggregating) -> Operation:
         )
         blocks.append(block)
         places.append(torch.from_numpy(ids).to(comm.device))
-    numbers = [_number_of(comm, name) for name in (HALO, PARTIAL)]
+    numbers = [number_of(comm, name) for name in (HALO, PARTIAL)]
     return Operation(tuple(blocks), tuple(places), *numbers)  # type: ignore[arg-type]
 
 
-def _number_of(comm: Aggregating, name: str) -> int | None:
+def number_of(comm: Aggregating, name: str) -> int | None:
     """The number of an exchange; None where no rank sends a row in it."""
     if name not in comm.exchanges or not comm.exchanges[name].relation.deliveries:
         return None
@@ -270,7 +285,7 @@ class _Aggregate(torch.autograd.Function):
     """Linear in x; its backward is the same for the adjoint. Keeps nothing."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, operation: Operation, comm: Aggregating) -> Tensor:
+    def forward(ctx: Any, x: Tensor, operation: Operation | WindowedOperation, comm: Aggregating) -> Tensor:
         ctx.operation, ctx.comm = operation, comm
         return operation.run(x, comm.transport)[0]
 
@@ -283,17 +298,20 @@ class _WeightedAggregate(torch.autograd.Function):
     """Linear in x and in the weights of the edges; keeps both and the halo rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, operation: Operation, comm: Aggregating) -> Tensor:
-        out, halo = operation.weighted(weight).run(x, comm.transport)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, operation: Operation | WindowedOperation, comm: Aggregating
+    ) -> Tensor:
+        out, halo = operation.weighted(weight).run(x, comm.transport, keep=True)
         ctx.operation, ctx.comm = operation, comm
-        ctx.save_for_backward(x, halo, weight)
+        ctx.save_for_backward(x, weight, *halo)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        operation: Operation = ctx.operation
-        x, halo, weight = ctx.saved_tensors
-        grad_x, grad_partial = operation.weighted(weight).transposed.run(grad, ctx.comm.transport)
+        operation: Operation | WindowedOperation = ctx.operation
+        x, weight, *halo = ctx.saved_tensors
+        adjoint = operation.weighted(weight).transposed
+        grad_x, (grad_partial,) = adjoint.run(grad, ctx.comm.transport)
         grad_weight = operation.dots(grad, grad_partial, x, halo).to(weight.dtype)
         return grad_x, grad_weight, None, None

@@ -21,6 +21,7 @@ from halo rows, then what others fold, in a fixed order: the same input gives th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -71,16 +72,20 @@ class Operation:
         own, outgoing, incoming, through = (weight.index_select(0, ids) for ids in self.edges)
         return replace(self, weights=(own, outgoing, incoming, through))
 
-    def run(self, x: Tensor, transport: Transport) -> tuple[Tensor, Tensor]:
+    def run(
+        self, x: Tensor, transport: Transport, *, keep: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Aggregate.
 
         Args:
             x: ``(num_tails of own, width)``, dense floating point.
             transport: Carries out the exchanges.
+            keep: Not used: there is one tensor of halo rows.
 
         Returns:
             ``(num_heads of own, width)`` of x's type, and the halo rows that were summed.
         """
+        del keep
         (own, outgoing, incoming, through), weights = self.blocks, self.weights
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
         started = None if self.expand is None else transport.begin_expand(x, self.expand)
@@ -99,12 +104,12 @@ class Operation:
         out = out.to(x.dtype)
         if folding is not None:
             folding.wait(out)
-        return out, halo
+        return out, (halo,)
 
-    def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Tensor) -> Tensor:
+    def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:
         """``(E,)``: for each of the rank's edges the product of the row that it adds to and the row that it reads."""
         out = x.new_empty(sum(map(len, self.edges)), dtype=sum_dtype(x.dtype))
-        ends = ((y, x), (y_partial, x), (y, halo), (y_partial, halo))
+        ends = ((y, x), (y_partial, x), (y, halo[0]), (y_partial, halo[0]))
         for block, ids, (heads, tails) in zip(self.blocks, self.edges, ends, strict=True):
             if len(ids):
                 out[ids] = block.dots(heads, tails).to(out.dtype)

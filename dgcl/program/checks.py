@@ -58,6 +58,8 @@ def check_program(program: Program) -> None:
         raise fail(program, "the numbers of rows do not match the ids")
     if (program.owned_ids < 0).any() or (program.halo_ids < 0).any():
         raise fail(program, "a negative id")
+    if program.places is not None and program.places.shape != (program.num_local + program.num_relay,):
+        raise fail(program, "places must have an entry for each local row")
     _check_schedule(program, "expand")
     _check_schedule(program, "fold")
     if program.num_relay != program.fold.send_count[:, 1].sum():
@@ -71,11 +73,13 @@ def _check_types(program: Program) -> None:
     for record in (program, program.expand, program.fold):
         for field in fields(record):
             value: Any = getattr(record, field.name)
-            if isinstance(value, Schedule):
+            if isinstance(value, Schedule) or (field.name == "places" and value is None):
                 continue
             if not isinstance(value, np.ndarray):
                 if isinstance(value, bool) or not isinstance(value, int):
                     raise ProgramError(f"{field.name} of a program is a number (got {value!r})")
+            elif field.name == "places" and value.dtype == np.int32:
+                continue  # where that is enough
             elif value.dtype != (np.int32 if field.name in _NARROW else np.int64):
                 raise fail(program, f"{field.name} holds {value.dtype}")
 

@@ -56,8 +56,11 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
         rows.sent_base,
     )
     programs = []
+    place_of_item = _place_items(classes)
     for rank in range(world_size):
         sent = slice(rows.sent_base[rank], rows.sent_base[rank + 1])
+        halo = halo_ids[rows.halo_base[rank] : rows.halo_base[rank + 1]].copy()
+        relay = np.full(rows.num_relay[rank], -1, place_of_item.dtype)
         programs.append(
             Program(
                 rank=rank,
@@ -66,15 +69,61 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
                 num_owned=int(rows.num_owned[rank]),
                 num_halo=int(rows.num_halo[rank]),
                 owned_ids=owned_ids[rank],
-                halo_ids=halo_ids[rows.halo_base[rank] : rows.halo_base[rank + 1]].copy(),
+                halo_ids=halo,
                 expand=_expand_schedule(rank, transfers, rows, feeds),
                 fold=_fold_schedule(rank, transfers, rows, feeds),
                 send_rows=send_rows[sent].copy(),
                 arrival_rows=arrival_rows[sent].copy(),
                 arrival_slots=arrival_slots[sent].copy(),
+                places=np.concatenate((place_of_item[owned_ids[rank]], place_of_item[halo], relay)),
             )
         )
+    _place_relay_rows(programs)
     return programs
+
+
+def schedules(
+    rank: int, relation: Relation, trees: Trees, num_owned: np.ndarray
+) -> tuple[int, Schedule, Schedule]:
+    """What one rank sends and receives, without the rows by number: stages, expand, fold.
+
+    Args:
+        rank: The rank.
+        relation, trees: What is delivered, and how, without idle relays.
+        num_owned: ``(P,)`` items that each rank owns.
+    """
+    from dgcl.program.tables import parent_edges
+
+    transfers = _find_transfers(relation, trees)
+    rows = _number_rows(transfers, num_owned)
+    feeds = _feeding_pairs(parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst), transfers)
+    of_rank = rank, transfers, rows, feeds
+    return transfers.num_stages, _expand_schedule(*of_rank), _fold_schedule(*of_rank)
+
+
+def _place_items(classes: ItemClasses) -> np.ndarray:
+    """``(N,)`` each item's number in the order (class, id); -1: nobody wants it."""
+    number = len(classes.items)
+    places = np.full(len(classes.owner), -1, np.int32 if number <= _MAX_ROWS else np.int64)
+    places[classes.items] = np.arange(number)
+    return places
+
+
+def _place_relay_rows(programs: list[Program]) -> None:
+    """Fill in the places of relay rows, stage by stage, from those of the ranks that send them."""
+    relaying = sorted(
+        (int(program.expand.send_stage[send]), program.rank, send)
+        for program in programs
+        for send in np.flatnonzero(program.expand.send_count[:, 1])
+    )
+    for _, rank, send in relaying:
+        program, schedule = programs[rank], programs[rank].expand
+        peer = programs[schedule.send_peer[send]]
+        count, begin = schedule.send_count[send, 1], schedule.send_from[send, 1]
+        first = peer.num_local + schedule.send_to[send, 1]
+        assert program.places is not None
+        assert peer.places is not None
+        peer.places[first : first + count] = program.places[program.send_rows[begin : begin + count]]
 
 
 @dataclass(frozen=True, eq=False)

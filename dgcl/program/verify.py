@@ -9,6 +9,7 @@ they were compiled. What is shown:
   there: no row is overwritten while it is needed, at whatever pace ranks run;
 - every rank ends with exactly the rows that the demand says it wants, under the ids that ``halo_ids`` states: read
   from the demand itself, item by item, and not from the classes that were planned;
+- every row has the place of its item, the same on every rank, among those of its owner's items;
 - each (stage, sender, receiver) moves as many rows as the plan says, relays that serve nobody left out
   (:mod:`dgcl.planner.relays`);
 - the fold, run on one random 64-bit number per (rank, row) with wrapping sums, gives each owner the sum over
@@ -43,8 +44,9 @@ def verify_programs(programs: list[Program], plan: Plan, demand: Demand) -> None
     _check_matching(programs, "expand")
     _check_matching(programs, "fold")
     _check_counts(programs, trees)
-    _run_expand(programs)
+    holds = _run_expand(programs)
     _check_demand(programs, plan, demand)
+    _check_places(programs, holds, plan, demand)
     _run_fold(programs)
 
 
@@ -138,8 +140,8 @@ def _arrivals(program: Program, begin: int, end: int) -> slice:
     return slice(*np.searchsorted(program.arrival_rows, ends).tolist())
 
 
-def _run_expand(programs: list[Program]) -> None:
-    """Deliver ids from stage to stage.
+def _run_expand(programs: list[Program]) -> list[np.ndarray]:
+    """Deliver ids from stage to stage; return the id in each row of each rank.
 
     ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1: owned).
     """
@@ -190,6 +192,29 @@ def _run_expand(programs: list[Program]) -> None:
             raise fail(program, "expand: the halo rows are not those that halo_ids states")
         if (ids < 0).any():
             raise fail(program, "expand: a relay row is never written")
+    return holds
+
+
+def _check_places(programs: list[Program], holds: list[np.ndarray], plan: Plan, demand: Demand) -> None:
+    """Every wanted item has one place, the same on all ranks, in its class; other items have none."""
+    places = np.full(demand.num_items, -1, np.int64)
+    for program, ids in zip(programs, holds, strict=True):
+        if program.places is not None:
+            places[ids[: program.num_owned]] = program.places[: program.num_owned]
+    for program, ids in zip(programs, holds, strict=True):
+        if program.places is not None and not np.array_equal(places[ids], program.places):
+            raise fail(program, "the place of a row is another one than on its owner")
+    if any(program.places is None for program in programs):
+        return
+    relation, (items,) = plan.relation, np.nonzero(demand.wanted.any(axis=0))
+    if not np.array_equal(np.sort(places[places != -1]), np.arange(len(items))) or (places[items] < 0).any():
+        raise ProgramError("places do not number the items that some rank wants")
+    of_class = np.searchsorted(np.cumsum(relation.count), places[items], side="right")
+    same = relation.source[of_class] == demand.owner[items]
+    for word, wanted in enumerate(demand.wanted):
+        same &= relation.dests[of_class, word] == wanted[items].astype(np.uint64)
+    if not same.all():
+        raise ProgramError(f"the place of item {items[~same][0]} is in another class than its own")
 
 
 def _check_demand(programs: list[Program], plan: Plan, demand: Demand) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dgcl.errors import CommError
+from dgcl.program.model import Program
 from dgcl.transport.memory import MemoryReport
 
 
@@ -62,6 +63,15 @@ class Transport(Protocol):
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
 
+    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
+        """Add the windows of an exchange as exchanges, whose bytes count as its own; return the first one's number.
+
+        Collective, between calls; the programs of windows may have no more stages than those that there are.
+
+        Raises:
+            ValueError: This transport has no windows; on every rank.
+        """
+
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
 
@@ -102,6 +112,13 @@ class WholeCalls:
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """As :meth:`Transport.fold`."""
         raise NotImplementedError
+
+    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
+        """Refuse: each call would copy the owned rows, and nothing would be summed while a window travels."""
+        raise ValueError(
+            "windows need calls that can be started and waited for, and this communicator's transport carries out whole"
+            " calls, as on GPUs; leave windows out, or aggregate on the CPU"
+        )
 
     def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
         """Expand now; the wait returns the halo rows of the result."""

@@ -125,7 +125,7 @@ class Sender:
                     return
                 num_bytes = (end - begin) * row_bytes
                 work = self._wire.send(slot[:num_bytes], peer, ROWS)
-                self._bytes_sent[task.exchange, task.verb, peer] += num_bytes
+                self._bytes_sent[task.counted, task.verb, peer] += num_bytes
                 self._posted.append(_Posted(work, slot, index, number == len(pieces) - 1))
                 yield None
 

@@ -18,19 +18,22 @@ from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
 
 
-def check_agreement(control: Control, programs: Mapping[str, Program]) -> None:
+def check_agreement(control: Control, programs: Mapping[str, Program], num_before: int = 0) -> None:
     """Compare, for each exchange and pair of ranks, what one will send with what the other expects. Collective.
 
     Args:
         control: The control plane.
         programs: This rank's programs by the names of their exchanges.
+        num_before: Exchanges that the communicator has already.
 
     Raises:
         DisagreementError: An exchange and a pair of ranks do not match; on every rank, with both named.
         ValueError: There are no exchanges, or too many.
     """
-    if not 0 < len(programs) <= MOST_EXCHANGES:
-        raise ValueError(f"exchanges: expected 1 to {MOST_EXCHANGES} (got {len(programs)})")
+    if not 0 < len(programs) <= MOST_EXCHANGES - num_before:
+        raise ValueError(
+            f"exchanges: expected 1 to {MOST_EXCHANGES}, windows included (got {num_before + len(programs)})"
+        )
     found = control.exchange([(name, p.num_stages, _digests(p)) for name, p in programs.items()])
     names = [[name for name, _, _ in theirs] for theirs in found]
     if any(theirs != names[0] for theirs in names):

@@ -95,17 +95,8 @@ class CallRunner:
         except BaseException as error:  # the others would wait for this rank in their next exchange
             control.leave(f"was stopped by {type(error).__name__}: {error}")
             raise
-        self.tasks = tuple(
-            Task(
-                exchange,
-                verb,
-                call_label(exchange, verb, self.names),
-                program,
-                self._peers,
-                self._control_page,
-            )
-            for exchange, program in enumerate(self.programs)
-            for verb in (EXPAND, FOLD)
+        self.tasks: tuple[Task, ...] = tuple(
+            self._task(exchange, verb) for exchange in range(len(programs)) for verb in (EXPAND, FOLD)
         )
         self.wait_policy = choose_policy(self._peers)
         self._call = 0
@@ -114,7 +105,7 @@ class CallRunner:
         self._recorder: Callable[[CallRecord], None] | None = None
         self.under_way: Call | None = None
         self.bytes_sent = np.zeros((len(programs), 2, control.world_size), np.int64)
-        num_stages = max(program.num_stages for program in self.programs)
+        num_stages = self._num_stages = max(program.num_stages for program in self.programs)
         self._network: RemoteChannel | None = None
         if self._peers.any_remote:
             assert open_network is not None, "ranks that share no memory need a network channel"
@@ -126,6 +117,40 @@ class CallRunner:
             self.rank, self.names, num_stages, self._peers, timeout, self._network
         )
         self.others: Callable[[], Iterable[CallRunner]] = tuple
+
+    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
+        """Add the windows of an exchange as exchanges, whose bytes count as its own; return the first one's number.
+
+        Collective, between calls.
+
+        Raises:
+            ValueError: There would be too many exchanges, or a call is under way.
+            DisagreementError: The programs of two ranks do not match; on every rank.
+        """
+        self.check_usable()
+        first, last = len(self.programs), len(programs)
+        of = self.names[exchange]
+        named = {f"{of}, window {i} of {last}": program for i, program in enumerate(programs, start=1)}
+        check_agreement(self.control, named, first)
+        assert all(program.num_stages <= self._num_stages for program in programs)
+        self.names, self.programs = (*self.names, *named), (*self.programs, *programs)
+        made = [self._task(number, verb) for number in range(first, first + last) for verb in (EXPAND, FOLD)]
+        rooms = [max(task.room for task in made[verb::2]) for verb in (EXPAND, FOLD)]
+        if (
+            2 * max(rooms) <= 2 * rooms[EXPAND] + rooms[FOLD]
+        ):  # then a backward uses the forward's two buffers
+            rooms = [max(rooms)] * 2
+        for task in made:
+            task.counted = exchange
+            task.room = rooms[task.verb]
+            task.time_transfers(self._recorder is not None)
+        self.tasks = (*self.tasks, *made)
+        self.failure_detector.exchanges = self.names
+        return first
+
+    def _task(self, exchange: int, verb: int) -> Task:
+        label = call_label(exchange, verb, self.names)
+        return Task(exchange, verb, label, self.programs[exchange], self._peers, self._control_page)
 
     def seen_by_others(self) -> OtherCommunicator | None:
         """This communicator as its rank's other communicators see it; None once it makes no more calls."""

@@ -39,12 +39,13 @@ class FailureDetector:
 
     Args:
         rank: This rank.
-        exchanges: Names of the communicator's exchanges.
+        exchanges: As the attribute.
         num_stages: The largest number of stages of any program.
         peers, timeout, network: The communicator's.
 
     Attributes:
         other_communicators: Returns this rank's other communicators, if the calling thread built them.
+        exchanges: Names of the communicator's exchanges, windows included.
         name: What this communicator is called in messages.
         alone: Whether only the threads that are ranks make calls on communicators in this process.
     """
@@ -58,7 +59,7 @@ class FailureDetector:
         timeout: float,
         network: RemoteChannel | None,
     ) -> None:
-        self._rank, self._exchanges, self._num_stages = rank, exchanges, num_stages
+        self._rank, self.exchanges, self._num_stages = rank, exchanges, num_stages
         self._peers, self._timeout, self._network = peers, timeout, network
         self.other_communicators: Callable[[], Iterable[OtherCommunicator]] = tuple
         self.name = "this communicator"
@@ -128,10 +129,10 @@ class FailureDetector:
         if call == mine.number and theirs == mine.tag:
             what = "a buffer outside its own memory"
         else:
-            what = f"call {call}: {unpack_tag(theirs, self._exchanges)}"
+            what = f"call {call}: {unpack_tag(theirs, self.exchanges)}"
         return DisagreementError(
             f"ranks make different calls: rank {self._rank} is in call {mine.number}:"
-            f" {unpack_tag(mine.tag, self._exchanges)}; "
+            f" {unpack_tag(mine.tag, self.exchanges)}; "
             f"rank {peer} is in {what}. "
             f"Every rank must make the same calls with the same row shape and dtype, in the same order"
         )

@@ -59,7 +59,7 @@ class ProgressEngine:
             self._wake_word,
             task.sent,
             task.received,
-            self._bytes_sent[task.exchange, task.verb],
+            self._bytes_sent[task.counted, task.verb],
             task.where,
             task.times,
             policy,

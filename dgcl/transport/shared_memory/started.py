@@ -41,7 +41,8 @@ class StartedExpand:
         runtime.check_usable()
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         # Halo rows, then relay rows: the engine counts both from the first row that is not owned.
-        block = runtime.allocate((program.num_halo + program.num_relay) * kind.row_bytes)
+        task = runtime.tasks[2 * exchange + EXPAND]
+        block = runtime.allocate(task.room * kind.row_bytes)
         segment, offset = block.segment, block.offset
         places = (
             (segment, offset - program.num_owned * kind.row_bytes),
@@ -50,7 +51,7 @@ class StartedExpand:
         buffers = (self._given.data_ptr(), program.num_owned, block.address)
         self._over = False
         with AbortGuard(runtime):
-            self._call = runtime.start(runtime.tasks[2 * exchange + EXPAND], kind, places, buffers)
+            self._call = runtime.start(task, kind, places, buffers)
             # Made now, while peers are busy, and not later, when all ranks wait for the last one.
             self._halo = as_tensor(runtime.pool, block, (program.num_halo, *rows.shape[1:]), rows.dtype)
             self._call.given = None if wait else self._given
@@ -96,14 +97,15 @@ class StartedFold:
         kind = row_type(halo_rows.dtype, math.prod(halo_rows.shape[1:]))
         assert kind.sum_code >= 0, halo_rows.dtype
         runtime.check_usable()
-        self._arrivals = runtime.allocate(program.num_arrivals * kind.row_bytes)
+        task = runtime.tasks[2 * exchange + FOLD]
+        self._arrivals = runtime.allocate(task.room * kind.row_bytes)
         place = (self._arrivals.segment, self._arrivals.offset)
         # The engine counts rows from the first owned one; it reads none of those.
         first = self._given.data_ptr() - program.num_owned * kind.row_bytes
         buffers = (first, program.num_local, self._arrivals.address)
         self._over = False
         with AbortGuard(runtime):
-            self._call = runtime.start(runtime.tasks[2 * exchange + FOLD], kind, (place, place), buffers)
+            self._call = runtime.start(task, kind, (place, place), buffers)
             self._call.given = None if wait else self._given
             self._done = runtime.run(self._call, wait)
 

@@ -83,6 +83,12 @@ class Task:
 
     Sends to peers that share no memory with this rank (``remote``) are left to the network channel; the engine is
     told that they are done.
+
+    Attributes:
+        exchange, verb, schedule, label: What is carried out, and its name in messages.
+        counted: The exchange whose bytes these are: for a window the one that it is a window of.
+        room: Rows that the buffer of a call on halo rows alone has place for: all windows of an exchange use buffers of
+            one size, that of the largest.
     """
 
     def __init__(
@@ -90,6 +96,8 @@ class Task:
     ) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
         self.exchange, self.verb, self.schedule = exchange, verb, schedule
+        self.counted = exchange
+        self.room = program.num_arrivals if verb == FOLD else program.num_halo + program.num_relay
         self.label = label
         first = np.searchsorted(program.arrival_rows, schedule.send_from if verb == FOLD else 0)
         self.sends = (

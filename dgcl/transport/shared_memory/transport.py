@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dgcl.errors import CommError
+from dgcl.program.model import Program
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.dtypes import row_type
@@ -72,6 +73,10 @@ class SharedMemoryTransport:
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
         return StartedFold(self.runtime, halo_rows, exchange, wait)
+
+    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
+        """Add the windows of an exchange as exchanges; return the first one's number. Collective, between calls."""
+        return self.runtime.add_windows(exchange, programs)
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""

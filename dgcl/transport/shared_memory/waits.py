@@ -13,9 +13,10 @@ from dgcl.transport.shared_memory.row_types import RowType
 from dgcl.transport.shared_memory.tasks import Call, call_label
 
 _MOST_WAITS: Final = 5  # in a message
-_ROW_BYTES_BITS: Final = 48
-#: Largest number of exchanges of a communicator: a tag has six bits for the exchange.
-MOST_EXCHANGES: Final = 63
+_ROW_BYTES_BITS: Final = 40
+_VERB_BIT: Final = _ROW_BYTES_BITS + 8
+#: Largest number of exchanges of a communicator, windows included: a tag has 14 bits for the exchange.
+MOST_EXCHANGES: Final = (1 << 62 - _VERB_BIT) - 1
 
 
 def awaited(call: Call) -> list[tuple[int, str]]:
@@ -87,17 +88,22 @@ def pack_tag(verb: int, row_type: RowType, exchange: int = 0) -> int:
     """Pack exchange, verb, element type and row size into one word, which all ranks of a call compare."""
     assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
     assert exchange < MOST_EXCHANGES
-    return (exchange << 57) | (verb << 56) | (row_type.code << _ROW_BYTES_BITS) | row_type.row_bytes
+    return (
+        (exchange << _VERB_BIT + 1)
+        | (verb << _VERB_BIT)
+        | (row_type.code << _ROW_BYTES_BITS)
+        | row_type.row_bytes
+    )
 
 
 def verb_of_tag(tag: int) -> int:
     """The verb of a tag: EXPAND or FOLD."""
-    return (tag >> 56) & 1
+    return (tag >> _VERB_BIT) & 1
 
 
 def exchange_of_tag(tag: int) -> int:
     """The number of the exchange of a tag."""
-    return tag >> 57
+    return tag >> _VERB_BIT + 1
 
 
 def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:

@@ -95,13 +95,13 @@ def on_rank(name: str, world_size: int, edges: str) -> list[Results]:
     return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
 
 
-def aggregated(comm: dgcl.Communicator, case: Case, reduce: str, weighted: str) -> Results:
+def aggregated(comm: dgcl.Communicator, case: Case, reduce: str, weighted: str, **options: Any) -> Results:
     x = comm.dispatch_features(features(case.num_nodes, WIDTH)).requires_grad_()
     weight = comm.dispatch_edges(weights_of(case)) if weighted else None
     if weighted == "learned":
         assert weight is not None
         weight = weight.requires_grad_()
-    aggregate = comm.aggregator(reduce, edge_weight=weight)  # type: ignore[arg-type]
+    aggregate = comm.aggregator(reduce, edge_weight=weight, **options)  # type: ignore[arg-type]
     y = aggregate(torch.tanh(aggregate(x)))
     (y * comm.dispatch_features(features(case.num_nodes, WIDTH, seed=3))).sum().backward()
     found = {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
@@ -319,7 +319,7 @@ TOY = {
 }
 
 
-def train_the_toy(edges: str, world_size: int) -> dict[str, float]:
+def train_the_toy(edges: str, world_size: int, **options: Any) -> dict[str, float]:
     comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, world_size), edges=edges)
     v, k = np.meshgrid(np.arange(24), np.arange(8), indexing="ij")
     h = comm.dispatch_features(torch.from_numpy(np.cos(0.1 * (v + 1) * (k + 1))))
@@ -327,7 +327,7 @@ def train_the_toy(edges: str, world_size: int) -> dict[str, float]:
     for layer, (rows, columns) in enumerate([(8, 6), (6, 4)]):
         i, j = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
         weights.append(torch.from_numpy(np.sin(1 + i + 2 * j + 3 * layer) / np.sqrt(rows)).requires_grad_())
-    aggregate = comm.aggregator("mean")
+    aggregate = comm.aggregator("mean", **options)
     h = torch.relu(aggregate(h) @ weights[0])
     scores = torch.log_softmax(aggregate(h) @ weights[1], 1)
     own = comm.owned_ids

@@ -221,6 +221,7 @@ def test_table_bytes_counts_every_array() -> None:
         program.send_rows,
         program.arrival_rows,
         program.arrival_slots,
+        program.places,
     )
     assert program.table_bytes == sum(array.nbytes for array in [*own, *schedules])
 

@@ -1,0 +1,88 @@
+"""Makes aggregators, together with the other ranks: all ask for the same, and know the windows of the halo."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.aggregation.aggregator import Aggregating, Aggregator, Reduce, check_reduction, number_of
+from dgcl.aggregation.windows import HaloWindows
+from dgcl.planner.windows import By, check_windows
+from dgcl.program.exchange import HALO
+from dgcl.program.model import Program
+from dgcl.program.windows import halo_windows, window_programs
+from dgcl.ranks.whole_rows import agree
+
+__all__ = ["connect_aggregator"]
+
+
+def connect_aggregator(
+    comm: Aggregating, reduce: Reduce, edge_weight: Tensor | None, windows: int | None, by: By
+) -> Aggregator:
+    """Make an aggregator; arguments and errors as of :meth:`Communicator.aggregator`. Collective."""
+    problem: Exception | None = None
+    number = 1
+    try:
+        number = check_windows(windows, by, comm.num_nodes, comm.world_size)
+        check_reduction(comm, reduce, edge_weight)
+        if number > 1:
+            _check_divisible(comm, reduce)
+    except (TypeError, ValueError) as error:
+        problem = error
+    asked: list[tuple[Any, ...]]
+    with comm.control.collective("aggregator"):
+        agree(comm.control, problem)
+        asked = comm.control.exchange((reduce, windows, by, comm.local.num_owned))
+        for place, name in enumerate(("reduce", "windows", "by")):
+            values = [theirs[place] for theirs in asked]
+            if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
+                raise ValueError(
+                    f"{name} must be the same on every rank (got {values[0]!r} on rank 0 and {values[other]!r} on rank"
+                    f" {other})"
+                )
+        divided = None
+        if number > 1 and number_of(comm, HALO) is not None:
+            divided = _connect_windows(comm, number, by, np.array([theirs[-1] for theirs in asked]))
+    return Aggregator(comm, reduce, edge_weight, windows=divided)
+
+
+def _check_divisible(comm: Aggregating, reduce: str) -> None:
+    """Raise where rows cannot be divided into windows."""
+    if reduce in ("max", "min"):
+        raise ValueError(
+            f"windows go with sums and means (got reduce={reduce!r}): which of equal elements wins is known when all"
+            " windows' rows are there; leave windows out"
+        )
+    if comm.exchanges[HALO].program.places is None:
+        raise ValueError(
+            "windows: these parts were written before rows could be divided; write them again: dgcl partition GRAPH"
+            f" --parts {comm.world_size} --out DIR/"
+        )
+
+
+#: Of each communicator the windows of its halo that are connected, by their number and how rows are divided.
+_windows: WeakKeyDictionary[Any, dict[tuple[int, By], HaloWindows]] = WeakKeyDictionary()
+
+
+def _connect_windows(
+    comm: Aggregating, num_windows: int, by: By, num_owned: NDArray[np.int64]
+) -> HaloWindows:
+    """The windows of the halo, their programs known to the transport. Collective the first time."""
+    made = _windows.setdefault(comm, {})
+    if (num_windows, by) not in made:
+        halo = comm.exchanges[HALO]
+        programs: list[Program] = []
+        problem: ValueError | None = None
+        try:
+            programs = window_programs(halo.program, halo.plan, num_owned, num_windows, by)
+        except ValueError as error:
+            problem = error
+        agree(comm.control, problem)
+        first = comm.transport.add_windows(comm.number_of(HALO), programs)
+        window = halo_windows(halo.program, halo.plan, num_windows, by)
+        made[num_windows, by] = HaloWindows(range(first, first + num_windows), window)
+    return made[num_windows, by]

@@ -1,0 +1,87 @@
+"""Windows of an exchange: the program of a rank restricted to some of its items, which are exchanged by themselves.
+
+An item's row travels its own tree, so what is left of a program is a program, of the restricted plan
+(:mod:`dgcl.planner.windows`): a rank makes it from its own tables and the plan, without other ranks. It keeps all
+owned rows; of halo rows, relay rows and arrivals it has the window's, in their order, numbered anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.planner.plan import Plan
+from dgcl.planner.relays import without_idle_relays
+from dgcl.planner.windows import By, window_of_places, window_trees
+from dgcl.program.checks import check_program
+from dgcl.program.compile import schedules
+from dgcl.program.model import Program
+
+__all__ = ["halo_windows", "window_programs"]
+
+
+def window_programs(
+    program: Program, plan: Plan, num_owned: NDArray[np.int64], num_windows: int, by: By = "mixed"
+) -> list[Program]:
+    """Return a rank's program of each window; those of all ranks together are of the restricted plan.
+
+    Args:
+        program: The whole program, with places.
+        plan: The plan that it was compiled from.
+        num_owned: ``(P,)`` rows that each rank owns.
+        num_windows, by: How rows are divided; checked before.
+
+    Raises:
+        ProgramError: The places are not those of the plan's rows.
+    """
+    assert program.places is not None
+    window = window_of_places(program.places, plan.relation, num_windows, by)
+    made = []
+    for number, parts in enumerate(window_trees(plan.relation, without_idle_relays(plan), num_windows, by)):
+        num_stages, expand, fold = schedules(program.rank, *parts, num_owned)
+        kept = window == number
+        send_rows, halo_ids, arrival_rows, arrival_slots = _tables(program, kept)
+        made.append(
+            Program(
+                rank=program.rank,
+                world_size=program.world_size,
+                num_stages=num_stages,
+                num_owned=program.num_owned,
+                num_halo=len(halo_ids),
+                owned_ids=program.owned_ids,
+                halo_ids=halo_ids,
+                expand=expand,
+                fold=fold,
+                send_rows=send_rows,
+                arrival_rows=arrival_rows,
+                arrival_slots=arrival_slots,
+            )
+        )
+        check_program(made[-1])
+    return made
+
+
+def halo_windows(program: Program, plan: Plan, num_windows: int, by: By = "mixed") -> NDArray[np.int64]:
+    """``(num_halo,)`` the window of each halo row."""
+    assert program.places is not None
+    places = program.places[program.num_owned : program.num_local]
+    return window_of_places(places, plan.relation, num_windows, by)
+
+
+def _tables(
+    program: Program, kept: NDArray[np.bool_]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """``send_rows``, ``halo_ids``, ``arrival_rows`` and ``arrival_slots`` of the rows that are ``kept``."""
+    n = program.num_owned
+    row = np.arange(len(kept), dtype=np.int32)  # owned rows keep their numbers
+    row[n:] = n - 1 + np.cumsum(kept[n:])
+    sent, arriving = kept[program.send_rows], kept[program.arrival_rows]
+    slots = np.zeros(program.num_arrivals, np.int32)
+    slots[program.arrival_slots[arriving]] = 1
+    slots = np.cumsum(slots, dtype=np.int32) - 1
+    return (
+        row[program.send_rows[sent]],
+        program.halo_ids[kept[n : program.num_local]],
+        row[program.arrival_rows[arriving]],
+        slots[program.arrival_slots[arriving]],
+    )

@@ -1,0 +1,132 @@
+"""Windows of a plan: its items divided, those of a window along the same trees as before, as a plan by itself.
+
+Each item travels a tree of its own, so a plan of some of its items has their trees, with fewer rows on each, and needs
+no planning. A window's stages take at most as long as the plan's, and each item is in one window: over all windows
+exactly the plan's rows travel.
+
+The items that some rank wants have *places*: their numbers in the order (class, id), in which trees take them too. So
+the plan alone says how many rows of each tree are in each window:
+
+- "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly;
+- "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged broadcast).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from dgcl.planner.arrays import Int64Array
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.cost import stage_seconds
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, plan_arrays
+from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
+
+__all__ = ["By", "check_windows", "window_of_places", "window_plans", "window_trees"]
+
+By = Literal["mixed", "owner"]
+
+
+def check_windows(num_windows: int | None, by: str, num_rows: int, world_size: int) -> int:
+    """Return the number of windows; 1 where None are asked for, or as many as ranks with "owner".
+
+    Raises:
+        ValueError, TypeError: Below 1, above ``num_rows``, another number than that of the ranks with "owner", or
+            ``by`` is none of the ways to divide rows.
+    """
+    if by not in ("mixed", "owner"):
+        raise ValueError(f"by must be 'mixed' or 'owner' (got {by!r})")
+    if num_windows is None:
+        return world_size if by == "owner" else 1
+    if isinstance(num_windows, bool) or not isinstance(num_windows, (int, np.integer)):
+        raise TypeError(f"windows must be an integer, or None (got {type(num_windows).__name__})")
+    if by == "owner" and num_windows != world_size:
+        raise ValueError(
+            f"windows must be {world_size}, the number of ranks, or left out with by='owner' (got {num_windows})"
+        )
+    if by == "mixed" and not 1 <= num_windows <= max(num_rows, 1):
+        raise ValueError(
+            f"windows must be from 1 to {max(num_rows, 1)}, the rows that there are (got {num_windows})"
+        )
+    return int(num_windows)
+
+
+def window_of_places(places: Int64Array, relation: Relation, num_windows: int, by: By) -> Int64Array:
+    """Return the window of each place, ``(n,)`` int64; -1 for place -1."""
+    if by == "mixed":
+        found = places.astype(np.int64) % num_windows
+    else:
+        classes = np.searchsorted(np.cumsum(relation.count), places, side="right")
+        found = np.append(relation.source, np.int32(-1))[classes].astype(np.int64)
+    found[places < 0] = -1
+    return found
+
+
+def window_trees(relation: Relation, trees: Trees, num_windows: int, by: By) -> list[tuple[Relation, Trees]]:
+    """Return the relation and the trees of each window: what has no row in it is left out."""
+    order = np.argsort(trees.tree_class, kind="stable")
+    ends = np.empty(trees.num_trees, np.int64)
+    ends[order] = np.cumsum(trees.tree_count[order])
+    starts = ends - trees.tree_count
+    made = []
+    for window in range(num_windows):
+        if by == "mixed":  # places p < x with p % W == window: (x + W - 1 - window) // W
+            more = num_windows - 1 - window
+            rows = (ends + more) // num_windows - (starts + more) // num_windows
+        else:
+            rows = np.where(relation.source[trees.tree_class] == window, trees.tree_count, 0)
+        made.append(_restricted(relation, trees, rows))
+    return made
+
+
+def window_plans(plan: Plan, num_windows: int, by: By = "mixed") -> list[Plan]:
+    """Return the plan of each window, with its own cost and bound; made by the planner of the whole.
+
+    Raises:
+        ValueError, TypeError: As :func:`check_windows`.
+    """
+    number = check_windows(num_windows, by, plan.relation.num_vertices, plan.world_size)
+    return [_plan(plan, *each) for each in window_trees(plan.relation, plan.trees, number, by)]
+
+
+def _restricted(relation: Relation, trees: Trees, rows: Int64Array) -> tuple[Relation, Trees]:
+    """The relation and the trees with ``rows`` (T,) of each tree."""
+    counts = np.zeros(relation.num_classes, np.int64)
+    np.add.at(counts, trees.tree_class, rows)
+    classes, kept = counts > 0, rows > 0
+    edges = np.repeat(kept, np.diff(trees.edge_ptr))
+    number = np.cumsum(classes) - 1
+    return (
+        Relation(relation.world_size, relation.source[classes], relation.dests[classes], counts[classes]),
+        Trees(
+            number[trees.tree_class[kept]].astype(np.int32),
+            rows[kept],
+            np.concatenate([[0], np.cumsum(np.diff(trees.edge_ptr)[kept])]).astype(np.int64),
+            trees.edge_src[edges],
+            trees.edge_dst[edges],
+            trees.edge_stage[edges],
+        ),
+    )
+
+
+def _plan(plan: Plan, relation: Relation, trees: Trees) -> Plan:
+    """A plan of other rows along the same trees, costed and bounded."""
+    trees = trees.normalised()
+    stages = stage_seconds(trees, plan.topology.arrays(), plan.row_bytes).tolist()
+    predicted = float(sum(stages))
+    bound = best_bound(relation, plan.topology, plan.row_bytes)
+    lower = min(bound.seconds, predicted)
+    meta: dict[str, Any] = {
+        **plan.meta,
+        "stage_seconds": stages,
+        "predicted_seconds": predicted,
+        "lower_bound_seconds": lower,
+        "limited_by": bound.where,
+        "gap": predicted / lower - 1 if predicted > 0 else 0.0,
+        "direct_seconds": None,
+    }
+    meta["fingerprint"] = fingerprint(plan_arrays(relation, trees), meta)
+    return Plan(relation, trees, plan.topology, meta)
