@@ -3,18 +3,20 @@
 Devices are in one row, in the order of their ranks, with gaps between sockets and machines. Endpoints of the host (PCIe
 switches, processors, NICs, networks) are above, in rows by distance from the nearest device. Connections among GPUs are
 below: NVSwitches as bars, direct wires as arcs. A switch with many neighbours is a bar as wide as they are, so that
-their wires run straight up instead of into one point.
+their wires run straight up instead of into one point. Each machine is placed by itself, then as many are moved apart
+as would overlap; what several share is above them all.
 
 Units are those of the picture: devices are 1 apart, rows :data:`ROW` apart.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from dgcl.topology.combine import PORT
 from dgcl.topology.model import Topology
@@ -23,6 +25,8 @@ ROW = 1.25
 HEIGHT = 0.44  # of a box
 CURVE = 0.45  # of a wire over other boxes, above these
 _SOCKET_GAP, _MACHINE_GAP = 0.45, 1.1
+_FRAME = 0.2  # between a machine's boxes and its frame
+_FRAME_GAP = 0.35  # between frames: room for a name
 _MARGIN = 0.16  # between boxes of a row
 _BAR = 5  # neighbours that make a switch a bar
 _GPU_WIRE = re.compile(r"(NV|XGMI)\d*")
@@ -64,7 +68,7 @@ class Layout:
 
     Attributes:
         boxes: By endpoint; the far ends of NICs have none, only their wire is drawn.
-        frames: For each machine of several: left, right, bottom, top.
+        frames: For each machine of several: left, right, bottom, top. None where ranks alternate between machines.
         arcs: For each direct wire, by connection name, where its arc starts and ends and how deep it goes.
         arc_gap: How far apart arcs leave a device, where they are closest.
         size: Width and height of everything.
@@ -119,8 +123,9 @@ class _Placing:
         self._num_arcs = Counter(
             end for c in topology.connections if {c.a, c.b} <= devices for end in (c.a, c.b)
         )
-        self._several = len({device.machine for device in topology.devices}) > 1
         self._machine = machines_of(topology)
+        runs = [number for number, _ in groupby(device.machine for device in topology.devices)]
+        self._framed = runs if len(set(runs)) == len(runs) > 1 else []
         self._boxes: dict[str, Box] = {}
         self._wide: set[str] = set()  # bars, however few their neighbours
 
@@ -138,7 +143,12 @@ class _Placing:
         self._spread_devices()
         levels = self._levels()
         below = [name for name, level in levels.items() if level < 0]
-        top = self._place_above({n: level for n, level in levels.items() if level > 0})
+        above = {name: level for name, level in levels.items() if level > 0}
+        top = self._place_above(
+            {n: level for n, level in above.items() if self._machine.get(n) is not None}, 0.0
+        )
+        self._part_machines()
+        top = self._place_above({n: level for n, level in above.items() if self._machine.get(n) is None}, top)
         arcs, depth = self._arcs()
         bottom = self._place_below(below, depth)
         boxes = self._boxes.values()
@@ -148,7 +158,7 @@ class _Placing:
 
     def _label(self, name: str) -> str:
         machine = self._machine.get(name)
-        if self._several and machine is not None:
+        if self._framed and machine is not None:
             name = name.removeprefix(f"m{machine}.")
         return name.removeprefix("pci-")
 
@@ -201,19 +211,34 @@ class _Placing:
                 self._wide.add(first[mine])
             first.setdefault(mine, name)
 
-    def _place_above(self, levels: dict[str, int]) -> float:
-        y = 0.0
+    def _part_machines(self) -> None:
+        """Move machines right until their frames do not overlap."""
+        shift, edge = 0.0, -math.inf
+        for machine in self._framed:
+            mine = [name for name in self._boxes if self._machine.get(name) == machine]
+            left = min(self._boxes[name].left for name in mine)
+            shift = max(shift, edge + 2 * _FRAME + _FRAME_GAP - left)
+            for name in mine:
+                self._move(name, self._boxes[name].x + shift, self._boxes[name].y)
+            edge = max(self._boxes[name].right for name in mine)
+
+    def _place_above(self, levels: dict[str, int], y: float) -> float:
         for level in sorted(set(levels.values())):
             names = [name for name in levels if levels[name] == level]
             y += ROW
             bars = [name for name in names if name in self._wide or len(set(self._under(name))) >= _BAR]
             points = [name for name in names if name not in bars]
-            if points:
-                self._place_row(points, y)
+            for machine in dict.fromkeys(self._machine.get(name) for name in points):
+                self._place_row([name for name in points if self._machine.get(name) == machine], y)
+            above: Counter[int | None] = (
+                Counter()
+            )  # bars over one another, those of each machine from the same row on
+            first = y + ROW * bool(points)
             for name in bars:
-                if points or name != bars[0]:
-                    y += ROW
-                self._place_bar(name, y)
+                machine = self._machine.get(name)
+                self._place_bar(name, first + ROW * above[machine])
+                above[machine] += 1
+            y = max(y, first + ROW * (max(above.values(), default=0) - 1))
         return y
 
     def _under(self, name: str) -> list[str]:
@@ -280,7 +305,7 @@ class _Placing:
         return arcs, max(depths.values(), default=0.0)
 
     def _frames(self, arcs: dict[str, Arc]) -> dict[int, tuple[float, float, float, float]]:
-        if not self._several:
+        if not self._framed:
             return {}
         at = {device.name: device.machine for device in self._topology.devices}
         depth: dict[int, float] = {}
@@ -292,8 +317,8 @@ class _Placing:
         for machine in sorted(set(at.values())):
             mine = [box for name, box in self._boxes.items() if self._machine.get(name) == machine]
             frames[machine] = (
-                min(box.left for box in mine) - 0.2,
-                max(box.right for box in mine) + 0.2,
+                min(box.left for box in mine) - _FRAME,
+                max(box.right for box in mine) + _FRAME,
                 min(min(box.y for box in mine) - HEIGHT, -HEIGHT / 2 - depth.get(machine, 0.0) - 0.1),
                 max(max(box.y for box in mine) + HEIGHT, self._highest_curve(machine)),
             )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology, preset
-from dgcl.topology.combine import PORT
+from dgcl.topology.combine import PORT, cluster
 from dgcl.topology.host import CopyRates, host_topology
 from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.importers import import_topology
+from dgcl.topology.importers.several import join_imported, with_card_speed
+from dgcl.topology.join import join_machines
 from dgcl.topology.layout import HEIGHT, layout_topology, machines_of, spread
 from dgcl.topology.presets import NODES
-from tests.topology.importers.cases import SHARED
+from tests.topology.importers.cases import SHARED, needs_data
 
 
 def real_files() -> list[object]:
@@ -55,9 +58,51 @@ def test_devices_stand_in_one_row_in_the_order_of_ranks(topology: Topology) -> N
     assert all(box.is_device for box in boxes)
 
 
-@pytest.mark.parametrize("name", ["dgx1x2", "summitx2", "aws_p4dx2", "dgx_a100x3"])
-def test_frames_of_machines_hold_what_is_theirs_and_do_not_overlap(name: str) -> None:
-    topology = preset(name)
+def two_of(file: str) -> Topology:
+    machine = import_topology(SHARED / file)
+    machine = with_card_speed(machine, 25.0) if machine.cards else machine
+    return join_imported([machine, machine], "two").topology
+
+
+def cards(count: int) -> Topology:
+    """Two GPUs and many cards: wider above than below."""
+    wires = [
+        wire
+        for n in range(count)
+        for wire in (
+            Connection(f"a{n}", "PCIe", f"card{n}", "cpu", 12.0),
+            Connection(f"b{n}", "IB", f"card{n}", f"card{n}{PORT}", 25.0),
+        )
+    ]
+    gpus = [Connection(f"g{g}", "PCIe", f"gpu{g}", "cpu", 12.0) for g in range(2)]
+    return Topology(f"{count} cards", (Device("gpu0"), Device("gpu1")), (*gpus, *wires))
+
+
+SEVERAL = [
+    *(pytest.param(preset(f"{name}x2"), id=f"{name}x2") for name in NODES if name != "gb200_nvl72"),
+    *(
+        pytest.param(preset(f"{name}x3"), id=f"{name}x3")
+        for name in ("dgx1", "dgx_a100", "mi250x", "pcie8_4090")
+    ),
+    *(pytest.param(cluster(cards(n), m), id=f"{n} cards x{m}") for n in (1, 2, 9) for m in (2, 3, 5)),
+    pytest.param(cluster(cards(9), 3, rails=True, spine=50.0), id="rails"),
+]
+if SHARED.is_dir():
+    SEVERAL += [
+        pytest.param(two_of(file), id=f"two {Path(file).stem}")
+        for file in (
+            "nccl_xml/oci_8xH100_dump.xml",
+            "nccl_xml/oci_8xH100_kubernetes_dump.xml",
+            "nccl_xml/azure_ndv5_8xH100.xml",
+            "nccl_xml/amd_topo_16p1h.xml",
+            "topo_m/node_8xH100_10nic_gpu_rows.txt",
+            "topo_m/node_4xH100_nv6.txt",
+        )
+    ]
+
+
+@pytest.mark.parametrize("topology", SEVERAL)
+def test_frames_of_machines_hold_what_is_theirs_alone_and_do_not_overlap(topology: Topology) -> None:
     layout, machine = layout_topology(topology), machines_of(topology)
     frames = [layout.frames[number] for number in sorted(layout.frames)]
     assert all(left[1] < right[0] for left, right in pairwise(frames))
@@ -67,8 +112,45 @@ def test_frames_of_machines_hold_what_is_theirs_and_do_not_overlap(name: str) ->
             left, right, bottom, top = layout.frames[place]
             assert left < box.left < box.right < right
             assert bottom < box.y < top
-    assert machine["ib" if "p4d" not in name else "efa"] is None
+        else:  # what machines share
+            assert all(
+                box.right < left
+                or right < box.left
+                or box.y - HEIGHT / 2 > top
+                or box.y + HEIGHT / 2 < bottom
+                for left, right, bottom, top in layout.frames.values()
+            )
     assert not any(box.label.startswith("m0.") for box in layout.boxes.values())
+    assert None in machine.values()
+
+
+def test_machines_of_one_kind_look_the_same() -> None:
+    boxes = layout_topology(preset("mi250xx2")).boxes
+    apart = boxes["m1.gpu0"].x - boxes["m0.gpu0"].x
+    for name, box in boxes.items():
+        if name.startswith("m0."):
+            twin = boxes["m1." + name.removeprefix("m0.")]
+            assert (twin.x - box.x, twin.y) == (pytest.approx(apart), box.y)
+
+
+def test_ranks_that_alternate_between_machines_have_no_frames() -> None:
+    """There is no rectangle that holds one machine alone."""
+    order = [(rank % 2, rank // 2) for rank in range(16)]
+    topology = join_machines([preset("dgx1")] * 2, order, name="alternating")
+    layout = layout_topology(topology)
+    assert layout.frames == {}
+    assert {box.label for box in layout.boxes.values() if box.is_device} == {d.name for d in topology.devices}
+
+
+@needs_data
+def test_cards_of_an_nvswitch_machine_are_drawn() -> None:
+    """Above the GPUs, whose NVSwitches are below; a preset has no cards where no route takes them."""
+    topology = import_topology(SHARED / "nccl_xml" / "oci_8xH100_dump.xml").topology
+    boxes = layout_topology(topology).boxes
+    names = {c.a for c in topology.connections if c.kind == "net"}
+    assert len(names) == 8
+    assert all(boxes[name].y > 0 > boxes["nvswitch"].y for name in names)
+    assert set(layout_topology(preset("hgx_h100")).boxes) == {"nvswitch", *(f"gpu{g}" for g in range(8))}
 
 
 def test_what_joins_gpus_is_below_and_the_host_above() -> None:
