@@ -12,6 +12,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_table, seconds, step
 from dgcl.cli.problem import check_problem, graph_in_parts
 from dgcl.cli.topologies import resolve
+from dgcl.cli.windows import print_windows, window_facts, windows_of
 
 if TYPE_CHECKING:
     from dgcl.planner import PlanOptions
@@ -48,8 +49,9 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
             if path is not None:
                 one.save(outputs.enter_context(replacing(path)))
     facts = {name: _facts(one, edge_seconds) for name, one in plans.items()}
+    windows = window_facts(windows_of(args, made.expand))
     if args.json:
-        print_json({"edges": chosen, "placements": facts})
+        print_json({"edges": chosen, "placements": facts, **({"windows": windows} if windows else {})})
         return 0
     print_table(
         ["edges", "expanded", "folded", "rows/vertex", "edges max/mean", "expand", "fold", "both", "bound"],
@@ -68,6 +70,9 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
             for name, one in facts.items()
         ],
     )
+    if windows:
+        print(f"\nwindows of the rows that are expanded with edges={chosen!r}; partial sums travel whole")
+        print_windows(windows)
     for path, what in ((args.out, "rows"), (args.fold_out, "partial sums")):
         if path is not None:
             print(f"plan of the {what} written to {path}")

@@ -19,6 +19,7 @@ from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, problem
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
 from dgcl.cli.topologies import resolve
+from dgcl.cli.windows import add_windows, print_windows, window_facts, windows_of
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
@@ -42,6 +43,7 @@ def add_parser(verbs: Any, name: str) -> None:
         "--method", metavar="M", default="auto", help="planner (default: auto, the best known)"
     )
     add_edges(parser)
+    add_windows(parser)
     add_replication(parser)
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
     parser.add_argument(
@@ -100,6 +102,7 @@ def plan(args: argparse.Namespace) -> int:
         for path, write in results:
             if path is not None:
                 write(outputs.enter_context(replacing(path)))
+    windows = window_facts(windows_of(args, made))
     facts = report(made, _others(args, made, options))
     told = None if args.explain is None else _explained(made, args.explain, copying)
     if args.json:
@@ -108,6 +111,8 @@ def plan(args: argparse.Namespace) -> int:
             more["choice"] = why
         if placement is not None:
             more["placement"] = placement_facts(placement)
+        if windows:
+            more["windows"] = windows
         print_json({**_summary(made), "report": facts, **more})
     else:
         _print(facts, told)
@@ -117,6 +122,9 @@ def plan(args: argparse.Namespace) -> int:
             print(f"\nchoice    {why}")
         if placement is not None:
             print(f"\nplacement {placement_line(placement)}")
+        if windows:
+            print()
+            print_windows(windows)
     return 0
 
 

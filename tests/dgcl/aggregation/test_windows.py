@@ -13,6 +13,7 @@ a rank that fails           every other rank names it, wherever in the windows i
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ import torch
 import dgcl
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
-from dgcl.program.exchange import HALO, PARTIAL
+from dgcl.prepare.part_files import save_shares
+from dgcl.prepare.shares import prepare
+from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
@@ -31,6 +34,7 @@ from tests.dgcl.aggregation.test_aggregator import (
     aggregated,
     assert_close,
     connect,
+    dense,
     expected,
     features,
     train_the_toy,
@@ -329,3 +333,34 @@ def both_at_once() -> tuple[int, int]:
 def test_windows_of_several_kinds_share_a_communicator() -> None:
     for num_halo, of_program in dgcl.launch(both_at_once, 3):
         assert num_halo == of_program
+
+
+def from_parts(folder: str) -> Any:
+    comm = dgcl.load_comm_info(folder)
+    x = comm.dispatch_features(features(26, 3))
+    try:
+        return comm.collect(comm.aggregator(windows=4)(x), None)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("are_old", [False, True])
+def test_part_files(tmp_path, are_old) -> None:
+    """Those written by an earlier version have all that is needed but for windows."""
+    case = CASE_BY_NAME["directed"]
+    shares = prepare(case.graph, 3, "uniform", part=case.part(3))
+    if are_old:
+        shares = [
+            replace(share, exchanges=tuple(without_places(each) for each in share.exchanges))
+            for share in shares
+        ]
+    save_shares(tmp_path, shares)
+    for found in dgcl.launch(from_parts, 3, str(tmp_path)):
+        if are_old:
+            assert "write them again: dgcl partition GRAPH --parts 3" in found
+        else:
+            torch.testing.assert_close(found, dense(case, "sum", None) @ features(26, 3))
+
+
+def without_places(exchange: Exchange) -> Exchange:
+    return replace(exchange, program=replace(exchange.program, places=None))
