@@ -34,8 +34,8 @@ def add_parser(verbs: Any, name: str) -> None:
         name,
         help="play a plan message by message, on its own machine or another",
         description="Simulate a plan with messages that share connections max-min fairly and start when their"
-        " rows have arrived, without the cost model's stages: how long it takes, who waits, and which"
-        f" connections are busy. A rank sends {orders}.",
+        " rows have arrived, without the cost model's stages: how long it takes, how long each rank waits (it"
+        f" is in the call and sends nothing), and which connections are busy. A rank sends {orders}.",
     )
     parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
     parser.add_argument("--topology", metavar="T", help=f"another machine: {TOPOLOGY_HELP}")
@@ -43,7 +43,10 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument("--order", choices=ORDERS, default="eager", help="when a rank sends (default: eager)")
     parser.add_argument("--slices", metavar="K", type=at_least(1), default=1, help="pass rows on in K slices")
     parser.add_argument(
-        "--sends-at-once", metavar="N", type=at_least(1), help="messages that a rank sends at a time"
+        "--sends-at-once",
+        metavar="N",
+        type=at_least(1),
+        help="messages that a rank sends at a time (1: CPU ranks)",
     )
     parser.add_argument(
         "--slow",

@@ -43,7 +43,8 @@ class Simulation:
         direction_names: of the topology's connection-directions.
         direction_bytes, direction_busy: bytes over each, and seconds during which anything flowed there.
         rank_finish: (P,) seconds at which each rank has sent and received all it has to.
-        rank_wait: (P,) seconds before that in which nothing flowed from or to the rank.
+        rank_wait: (P,) seconds from its entry until then in which a rank sends nothing: it waits for rows, or for a
+            receiver. Ranks write into their receivers' memory, so one that only receives waits.
     """
 
     seconds: float
@@ -105,7 +106,7 @@ def simulate(
             not before everyone has (what the cost model assumes).
         slices: cut each transfer into so many slices, which are forwarded one by one.
         sends_at_once: how many messages a rank sends at a time, the earliest stages first: 1 is a rank that copies with
-            one core; None: any number, as with a copy engine per peer.
+            one core or one copy engine; None: any number, as a kernel does that writes to all peers.
         slow: rank -> factor >= 1 by which everything that touches its device is slower.
         start: rank -> seconds by which it comes late; nothing flows from or to it before.
 
@@ -130,7 +131,7 @@ def simulate(
     hops = np.diff(machine.arrays().link_ptr)[link]
     crossed = np.zeros(capacity.shape[0])
     np.add.at(crossed, routes_of(machine, link)[1], np.repeat(size, hops))
-    finish, wait = _waiting(plan.world_size, found, flowing, arrived)
+    finish, wait = _waiting(found, late, flowing, arrived)
     return Simulation(
         seconds=float(arrived.max(initial=0.0)),
         messages=found,
@@ -242,14 +243,18 @@ def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
 
 
 def _waiting(
-    world_size: int, found: Messages, flowing: FloatArray, arrived: FloatArray
+    found: Messages, entry: FloatArray, flowing: FloatArray, arrived: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return when each rank is done, and for how long before that nothing flowed from or to it."""
-    finish, wait = np.zeros(world_size), np.zeros(world_size)
-    for rank in range(world_size):
-        mine = np.flatnonzero((found.src == rank) | (found.dst == rank))
-        mine = mine[np.argsort(flowing[mine], kind="stable")]
-        done = np.concatenate([[0.0], np.maximum.accumulate(arrived[mine])])  # the latest end so far
-        wait[rank] = np.maximum(flowing[mine] - done[:-1], 0.0).sum()
-        finish[rank] = done[-1]
+    """Return when each rank is done, and for how long between its entry and then it sends nothing."""
+    finish, wait = np.zeros(len(entry)), np.zeros(len(entry))
+    for rank in range(len(entry)):
+        mine = (found.src == rank) | (found.dst == rank)
+        if not mine.any():
+            continue
+        finish[rank] = arrived[mine].max()
+        sent = np.flatnonzero(found.src == rank)
+        sent = sent[np.argsort(flowing[sent], kind="stable")]
+        ends = np.maximum.accumulate(np.concatenate([entry[rank : rank + 1], arrived[sent]]))  # latest so far
+        idle = np.maximum(flowing[sent] - ends[:-1], 0.0).sum()  # before each send
+        wait[rank] = idle + finish[rank] - ends[-1]
     return finish, wait

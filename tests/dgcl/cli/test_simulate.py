@@ -82,8 +82,8 @@ def test_json(run: Run, two_hops: Path) -> None:
     assert found["num_messages"] == 2
     assert found["bytes_sent"] == 2 * ROW
     assert [rank["finish_seconds"] for rank in found["ranks"]] == pytest.approx([0.001, 0.002, 0.002])
-    # Rank 2 has nothing to do until the row has come to rank 1.
-    assert [rank["wait_seconds"] for rank in found["ranks"]] == pytest.approx([0, 0, 0.001])
+    # Rank 1 waits for the row that it passes on, rank 2 for that row all the time.
+    assert [rank["wait_seconds"] for rank in found["ranks"]] == pytest.approx([0, 0.001, 0.002])
     assert sorted(connection["bytes"] for connection in found["connections"]) == [ROW, ROW]
 
 

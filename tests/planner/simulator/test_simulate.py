@@ -20,7 +20,8 @@ from dgcl.planner.simulator.kernel import fair_rates
 from dgcl.planner.simulator.messages import messages
 from dgcl.planner.simulator.simulate import ORDERS, simulate
 from dgcl.planner.simulator.trace import chrome_trace, save_trace
-from dgcl.topology import Connection, Device, Topology
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.topology import Connection, Device, Topology, preset
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import Edge, tree_edges
 from tests.planner.strategies import instances
@@ -113,7 +114,47 @@ def test_a_relay_waits_for_its_rows() -> None:
     plan = plan_of(line(3), [(0, {2}, 6)], [(0, 6, [(0, 1, 0), (1, 2, 1)])])
     result = simulate(plan)
     assert (result.flowing.tolist(), result.arrived.tolist()) == ([0.0, 6.0], [6.0, 12.0])
-    assert result.rank_wait.tolist() == [0.0, 0.0, 6.0]
+    assert result.rank_wait.tolist() == [0.0, 6.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "wait"),
+    [
+        pytest.param({}, [1.0, 0.0, 2.0], id="plain"),
+        pytest.param({"order": "barrier"}, [2.0, 1.0, 2.0], id="barrier"),
+        pytest.param({"start": {1: 5.0}}, [6.0, 0.0, 7.0], id="who comes late makes others wait"),
+        pytest.param({"slow": {2: 2.0}}, [1.0, 0.0, 3.0], id="a slow receiver"),
+    ],
+)
+def test_who_waits(change: dict[str, Any], wait: list[float]) -> None:
+    """Over links of 1 GB/s rank 0 sends 1 GB to 1, who passes it on to 2 and has 2 GB for 0.
+
+    Rank 2 sends nothing, so it waits all the time; 0 waits for what 1 has, once it has sent its own.
+    """
+    plan = plan_of(line(3), [(0, {2}, 1), (1, {0}, 2)], [(0, 1, [(0, 1, 0), (1, 2, 1)]), (1, 2, [(1, 0, 1)])])
+    result = simulate(plan, **change)
+    assert result.rank_wait.tolist() == pytest.approx(wait)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"order": "rank"}, {"sends_at_once": 1}, {"slices": 3}, {"start": {2: 0.1}}]
+)
+def test_a_rank_waits_while_it_sends_nothing(change: dict[str, Any]) -> None:
+    """By looking at many instants: in the call, not done, and none of its messages flows."""
+    relation = synthetic_relation("reddit", 8, scale=0.01)
+    result = simulate(make_plan(relation, preset("dgx1"), method="spst"), **change)
+    sent, steps = result.messages, 20_000
+    instants = (np.arange(steps) + 0.5) * result.seconds / steps
+    for rank in range(8):
+        begin, end = (times[sent.src == rank] for times in (result.flowing, result.arrived))
+        sends = (
+            np.searchsorted(np.sort(begin), instants, "right") - np.searchsorted(np.sort(end), instants)
+        ) > 0
+        entry = change.get("start", {}).get(rank, 0.0)
+        waits = (instants > entry) & (instants < result.rank_finish[rank]) & ~sends
+        assert result.rank_wait[rank] == pytest.approx(
+            waits.mean() * result.seconds, abs=20 / steps * result.seconds
+        )
 
 
 @pytest.mark.parametrize("slices", [1, 2, 3, 6])
