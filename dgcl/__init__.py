@@ -27,6 +27,7 @@ _NAMES = {
     "load_comm_info": "dgcl.build",
     "PlanOptions": "dgcl.planner",
     "EdgeOptions": "dgcl.options",
+    "GridOptions": "dgcl.options",
     "PartitionOptions": "dgcl.options",
     "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",

@@ -9,10 +9,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle, warn_of_moved
+from dgcl.grid.grid import Grid, as_grid
+from dgcl.grid.strategy import GridPlacement
+from dgcl.options import (
+    EdgeOptions,
+    GridOptions,
+    PartitionOptions,
+    ReplicaOptions,
+    Settings,
+    settle,
+    warn_of_moved,
+)
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import ANEW, load_share
 from dgcl.prepare.shares import Share, prepare
@@ -49,6 +60,7 @@ def build_comm_info(
     partition: str | PartitionOptions = "metis",
     method: str = "auto",
     edges: str | EdgeOptions = "head",
+    grid: str | tuple[int, int, int] | GridOptions | None = None,
     plan: PlanOptions | None = None,
     replicas: ReplicaOptions | None = None,
     seed: int | None = None,
@@ -73,6 +85,8 @@ def build_comm_info(
             given, it is predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
         edges: Which rank sums which edge: "head" (the default), "tail", "cover" or "auto", or
             :class:`dgcl.EdgeOptions`. With any but "head" aggregations go through :meth:`Communicator.aggregator`.
+        grid: (parts, depth, slices): slices of rows are exchanged and summed where :class:`dgcl.grid.grid.Grid` says;
+            "1d", "1.5d", "2d", "3d", "auto", or :class:`dgcl.GridOptions`. ``part`` names ranks, as without.
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
         replicas: Options of replicas: :class:`dgcl.ReplicaOptions`.
         seed: For the partition and the planner; None: that of ``plan``.
@@ -105,7 +119,7 @@ def build_comm_info(
     warn_of_moved("build_comm_info", moved)
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
-    settings = _settled(plan, partition, replicas, edges, seed, moved)
+    settings = _settled(control.world_size, plan, partition, replicas, edges, seed, moved, grid)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = _several_machines(control, topology, places)
@@ -128,15 +142,20 @@ def build_comm_info(
             balance=settings.partition.balance,
             cache=cache,
             strategy=strategy,
+            block=strategy.block if isinstance(strategy, GridPlacement) else 1,
         )
 
     return connect(shares, Communicator, timeout, channel, opened)
 
 
-def _settled(*given: Any) -> Settings | Exception:
+def _settled(world_size: int, *given: Any) -> Settings | Exception:
     """All options together, or what is wrong with them: rank 0's count, and every rank hears of it."""
     try:
-        return settle(*given)
+        settings = settle(*given)
+        if settings.grid is not None and settings.grid.sizes != "auto":
+            grid = as_grid(settings.grid.sizes, world_size)
+            settings = replace(settings, grid=replace(settings.grid, sizes=grid))
+        return settings
     except (TypeError, ValueError) as error:
         return error
 
@@ -152,19 +171,23 @@ def _strategy(
     """How to lay out the exchange, as rank 0 asks for it; with what each rank can give. Collective."""
     from dgcl.frameworks.layer_work import measure_together
 
-    edges = None if isinstance(settings, Exception) else settings.edges
-    told = control.exchange((_free_memory(places, control.rank, device), edges))
+    asked = None if isinstance(settings, Exception) else (settings.edges, settings.grid)
+    told = control.exchange((_free_memory(places, control.rank, device), asked))
     _agree_on_edges([theirs for _, theirs in told])
     weighing = control.rank == 0 and method == "auto" and _in_parts(topology, control.world_size)
     row_bytes = None  # nothing needs to be measured
     if weighing and isinstance(settings, Settings) and settings.replicas.hops is not None:
         row_bytes = settings.plan.row_bytes
-    if control.rank == 0 and edges is not None and edges.placement == "auto":
-        assert isinstance(settings, Settings)
+    if control.rank == 0 and isinstance(settings, Settings) and settings.edges.placement == "auto":
         row_bytes = settings.plan.row_bytes
     work = measure_together(control, row_bytes, "cpu" if device is None else device.tensors.device)
     if isinstance(settings, Exception):
         return None
+    if settings.grid is not None:
+        grid = settings.grid.sizes
+        assert isinstance(grid, Grid)
+        if not grid.is_1d or settings.grid.needs != "sparse":
+            return GridPlacement(grid, settings.grid.needs)
     if settings.edges.placement != "head":
         placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
         return EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
@@ -172,7 +195,7 @@ def _strategy(
     return Replication(settings.replicas.hops, settings.replicas.memory_limit, free, work)
 
 
-def _agree_on_edges(wanted: Sequence[EdgeOptions | None]) -> None:
+def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | None]) -> None:
     """Raise, on every rank, where ranks ask for different placements of edges; those with bad options are left out.
 
     Raises:
@@ -181,10 +204,11 @@ def _agree_on_edges(wanted: Sequence[EdgeOptions | None]) -> None:
     given = [(rank, options) for rank, options in enumerate(wanted) if options is not None]
     for rank, options in given[1:]:
         first, its = given[0]
-        if options != its:
-            raise ValueError(
-                f"edges must be the same on every rank: rank {first} asks for {its}, rank {rank} for {options}"
-            )
+        for name, ours, theirs in zip(("edges", "grid"), its, options, strict=True):
+            if ours != theirs:
+                raise ValueError(
+                    f"{name} must be the same on every rank: rank {first} asks for {ours}, rank {rank} for {theirs}"
+                )
 
 
 def load_comm_info(
@@ -353,6 +377,7 @@ def connect_shares(
         device=None if device is None else device.tensors.device,
         choice=share.choice,
         edges=share.edges,
+        grid=share.grid,
     )
     context.communicator = comm
     context.opened.add(comm)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.grid_rows import GridRows
 from dgcl.autograd import operators as ops
 from dgcl.autograd.pending import PendingFold, PendingRows, fold_halo
 from dgcl.errors import CommError
+from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, Exchange
-from dgcl.program.layout import Layout, layout_of
+from dgcl.program.layout import Layout, layout_of, layout_of_vertices
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.relation.local_graph import LocalGraph
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from dgcl.frameworks.split import SplitGraph
 
 
-class Communicator(WholeGraphRows):
+class Communicator(GridRows, WholeGraphRows):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The
@@ -44,10 +46,12 @@ class Communicator(WholeGraphRows):
         rank, world_size: This rank and the number of ranks, as in the group.
         num_nodes, num_edges: Of the whole graph.
         exchanges: The exchanges by name, "halo" among them.
-        layouts, layout: Which rows each exchange takes and returns; that of "halo".
+        layouts, layout: Which rows each exchange takes and returns (slices of rows where a grid has some); that of
+            "halo", of vertices.
         plan, choice: The plan of "halo"; why this one, where there was a choice.
         edges: Which rank sums an edge: "head", the owner of the vertex it leads to; "tail" or "cover"
-            (:mod:`dgcl.workers`).
+            (:mod:`dgcl.workers`); "grid": as ``grid`` says.
+        grid: Parts x depth x slices (:class:`dgcl.grid.grid.Grid`).
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
         transport: Moves the rows (:class:`dgcl.transport.base.Transport`).
@@ -68,6 +72,7 @@ class Communicator(WholeGraphRows):
         device: torch.device | None = None,
         choice: str = "",
         edges: str = "head",
+        grid: Grid | None = None,
     ) -> None:
         self.rank, self.world_size = control.rank, control.world_size
         self.num_nodes, self.num_edges = sizes
@@ -75,7 +80,8 @@ class Communicator(WholeGraphRows):
         self.layouts: Mapping[str, Layout] = MappingProxyType(
             {each.name: layout_of(each, local.num_replicas if each.name == HALO else 0) for each in exchanges}
         )
-        self.layout = self.layouts[HALO]
+        self.grid = Grid(control.world_size) if grid is None else grid
+        self.layout = layout_of_vertices(self.layouts[HALO], self.grid.slices)
         self.plan, self.local, self.control, self.timeout = self.exchanges[HALO].plan, local, control, timeout
         self.transport = transport
         self.device = torch.device("cpu") if device is None else device
@@ -93,32 +99,32 @@ class Communicator(WholeGraphRows):
     @property
     def num_owned(self) -> int:
         """Rows that this rank computes: vertices that it owns, and replicas."""
-        return self._program.num_owned
+        return self.layout.num_owned
 
     @property
     def num_core(self) -> int:
         """The first of them, without replicas: every vertex is a core row of exactly one rank."""
-        return self.local.num_core
+        return self.layout.num_core
 
     @property
     def num_halo(self) -> int:
         """Vertices of other ranks that this rank's edges read."""
-        return self._program.num_halo
+        return self.layout.num_halo
 
     @property
     def num_local(self) -> int:
         """``num_owned + num_halo``: the rows that :func:`dgcl.graph_allgather` returns."""
-        return self._program.num_local
+        return self.layout.num_local
 
     @property
     def owned_ids(self) -> Tensor:
         """``(num_owned,)`` int64 global ids, ascending, those of replicas for themselves; a copy."""
-        return torch.from_numpy(self._program.owned_ids).clone()
+        return torch.from_numpy(self.layout.owned_ids).clone()
 
     @property
     def halo_ids(self) -> Tensor:
         """``(num_halo,)`` int64 global ids, in the order of the halo rows; a copy."""
-        return torch.from_numpy(self._program.halo_ids).clone()
+        return torch.from_numpy(self.layout.halo_ids).clone()
 
     # Moving rows.
 
@@ -241,7 +247,8 @@ class Communicator(WholeGraphRows):
             >>> y = agg(x)                              # (num_owned, *F) -> (num_owned, *F); collective
 
         Args:
-            reduce: "sum", "mean", or, with ``edges="head"`` on the CPU, "max" and "min" column by column.
+            reduce: "sum", "mean", or, on the CPU with ``edges="head"`` or a grid of depth 1, "max" and "min" column by
+                column.
             edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
                 where it requires a gradient, each edge gets its own.
             windows: Expand and sum halo rows in this many parts, of which at most two are held at a time.
@@ -254,23 +261,6 @@ class Communicator(WholeGraphRows):
         from dgcl.aggregation.connect import connect_aggregator
 
         return connect_aggregator(self, reduce, edge_weight, windows, by)
-
-    def require_neighbourhoods(self, what: str) -> None:
-        """Raise where this rank does not have all in-edges of its vertices.
-
-        Args:
-            what: What needs them.
-
-        Raises:
-            ValueError: With the ways out.
-        """
-        if self.edges != "head":
-            raise ValueError(
-                f"{what} needs all in-edges of a rank's vertices, and with edges={self.edges!r} rank {self.rank} has"
-                f" the {self.local.num_edges} edges that it sums: the others' sums for its vertices come as partial"
-                " sums. Either aggregate with comm.aggregator() or a layer of dgcl.nn, or build the communicator with"
-                " edges='head'"
-            )
 
     def local_graph(self, kind: str = "csr", **options: Any) -> Any:
         """This rank's graph: "dgl" (a block), "pyg" or "csr" (torch); see :func:`dgcl.frameworks.local_graph`.

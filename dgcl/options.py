@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dgcl.grid.grid import Grid
 from dgcl.planner import PlanOptions
 
 
@@ -50,6 +51,23 @@ class EdgeOptions:
 
 
 @dataclass(frozen=True)
+class GridOptions:
+    """Slices of rows instead of whole ones, summed where a grid says (:mod:`dgcl.grid`).
+
+    Attributes:
+        sizes: (parts, depth, slices), of which the product is the number of ranks; ``"1d"``, ``"1.5d"``, ``"2d"``,
+            ``"3d"``; or ``"auto"``: what is predicted fastest, ``edges`` without a grid included.
+        needs: What travels: ``"sparse"``, the rows that edges need; ``"all"``, every row to every rank that may need
+            it, the volume of dense algorithms.
+        memory_limit: For ``"auto"``: bytes that a rank may take for its edges and rows; None: no bound.
+    """
+
+    sizes: str | tuple[int, int, int] | Grid = "auto"
+    needs: str = "sparse"
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True)
 class ReplicaOptions:
     """Replicas of vertices across machines, instead of rows sent between them (:mod:`dgcl.replication`).
 
@@ -73,6 +91,7 @@ class Settings:
     partition: PartitionOptions
     replicas: ReplicaOptions
     edges: EdgeOptions
+    grid: GridOptions | None = None
 
 
 MOVED: Final[Mapping[str, str]] = {
@@ -109,6 +128,7 @@ def settle(
     edges: str | EdgeOptions,
     seed: int | None,
     moved: Mapping[str, Any],
+    grid: str | tuple[int, int, int] | GridOptions | None = None,
 ) -> Settings:
     """Put the options together: groups first, then ``seed`` and moved keywords, which replace a field each.
 
@@ -141,9 +161,32 @@ def settle(
             f"edges must be 'head' with replicas, which hold complete neighbourhoods (got {edges.placement!r} and"
             f" {copies.hops} hops)"
         )
+    if grid is not None and not isinstance(grid, GridOptions):
+        grid = GridOptions(grid)
+    if grid is not None:
+        _check_with_grid(grid, replace(partition, **of_partition), copies, edges)
     return Settings(
         replace(plan or PlanOptions(), **of_plan),
         replace(partition, **of_partition),
         copies,
         edges,
+        grid,
     )
+
+
+def _check_with_grid(
+    grid: GridOptions, partition: PartitionOptions, copies: ReplicaOptions, edges: EdgeOptions
+) -> None:
+    """Refuse what a grid decides by itself."""
+    if edges.placement != "head" and (edges.placement, grid.sizes) != ("auto", "auto"):
+        raise ValueError(
+            f"edges={edges.placement!r} goes without a grid, which says who sums an edge; leave one of them out"
+        )
+    if copies.hops is not None:
+        raise ValueError(
+            f"grid goes without replicas, which hold complete rows (got {copies.hops} hops); leave one of them out"
+        )
+    if partition.place:
+        raise ValueError(
+            "grid goes without place=True, which places parts by their whole rows; leave one of them out"
+        )

@@ -283,7 +283,7 @@ ORDER = (
     ("relation",),
     ("program",),
     ("ranks",),
-    ("workers", "replication"),
+    ("workers", "grid", "replication"),
     ("prepare",),
     ("transport",),
     ("aggregation",),

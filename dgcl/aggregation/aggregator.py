@@ -20,6 +20,7 @@ from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.windows import HaloWindows, WindowedOperation, divide
+from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
@@ -44,6 +45,8 @@ class Aggregating(Protocol):
         transport: Moves its rows.
         device: Where they are.
         exchanges: By name.
+        edges: The placement of edges.
+        grid: The grid; its slices of rows are what is exchanged and summed.
     """
 
     rank: int
@@ -54,6 +57,18 @@ class Aggregating(Protocol):
     transport: Transport
     device: torch.device
     exchanges: Mapping[str, Exchange]
+    edges: str
+    grid: Grid
+
+    @property
+    def num_owned(self) -> int:
+        """Rows that this rank owns."""
+
+    def to_items(self, rows: Tensor) -> Tensor:
+        """Rows as slices of rows."""
+
+    def from_items(self, items: Tensor, width: int) -> Tensor:
+        """Slices of rows as rows."""
 
     def number_of(self, exchange: str) -> int:
         """The number of an exchange, as the transport calls it."""
@@ -108,7 +123,7 @@ class Aggregator:
             ValueError, TypeError: Wrong shape, device or dtype.
             CommError: A peer is lost, late, or makes another call.
         """
-        check_rows(x, self.comm.local.num_owned, "num_owned", self.comm.rank, self.comm.device)
+        check_rows(x, self.comm.num_owned, "num_owned", self.comm.rank, self.comm.device)
         if x.dtype not in _FLOATS and not (x.dtype in _COMPLEX and self.reduce in ("sum", "mean")):
             raise TypeError(
                 "x must be floating point of 16, 32 or 64 bits, or complex for sums and means"
@@ -119,15 +134,18 @@ class Aggregator:
     @torch.compiler.disable
     def _apply(self, x: Tensor) -> Tensor:
         real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
-        rows = real.flatten(1) if real.dim() > 1 else real[:, None]  # -1 is ambiguous where there are no rows
+        whole = (
+            real.flatten(1) if real.dim() > 1 else real[:, None]
+        )  # -1 is ambiguous where there are no rows
+        rows = self.comm.to_items(whole)
         if self.reduce in ("max", "min"):
-            out: Tensor = reduce_extremes(rows, self.comm, self.comm.number_of(HALO), self.reduce == "max")
+            out: Tensor = reduce_extremes(rows, self.comm, _numbers(self.comm), self.reduce == "max")
         elif self._learned is None:
             out = _Aggregate.apply(rows, self.operation, self.comm)
         else:
             weight = _times(self._learned, self._scale)
             out = _WeightedAggregate.apply(rows, weight, self.operation, self.comm)
-        out = out.reshape(real.shape)
+        out = self.comm.from_items(out, whole.shape[1]).reshape(real.shape)
         return torch.view_as_complex(out) if x.is_complex() else out
 
     def constant(self, x: Tensor) -> Constant:
@@ -144,7 +162,7 @@ class Aggregator:
                 "edge_weight must not require a gradient with constant rows: their aggregate is kept; pass x itself,"
                 " or weights without gradient"
             )
-        check_rows(x, self.comm.local.num_owned, "num_owned", self.comm.rank, self.comm.device)
+        check_rows(x, self.comm.num_owned, "num_owned", self.comm.rank, self.comm.device)
         return Constant(x)
 
 
@@ -187,10 +205,10 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     """Raise where maxima or minima cannot be had."""
     if edge_weight is not None:
         raise ValueError(f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are")
-    if PARTIAL in comm.exchanges:
+    if PARTIAL in comm.exchanges and (comm.edges != "grid" or comm.grid.depth > 1):
         raise ValueError(
             f"reduce={reduce!r} needs all in-edges of a rank's vertices: partial results of other ranks are added, not"
-            " compared; build the communicator with edges='head', or reduce by 'sum' or 'mean'"
+            " compared; build the communicator with edges='head' or a grid of depth 1, or reduce by 'sum' or 'mean'"
         )
     if comm.device.type != "cpu":
         raise ValueError(
@@ -270,8 +288,12 @@ def _build_operation(comm: Aggregating) -> Operation:
         )
         blocks.append(block)
         places.append(torch.from_numpy(ids).to(comm.device))
-    numbers = [number_of(comm, name) for name in (HALO, PARTIAL)]
-    return Operation(tuple(blocks), tuple(places), *numbers)  # type: ignore[arg-type]
+    return Operation(tuple(blocks), tuple(places), *_numbers(comm))  # type: ignore[arg-type]
+
+
+def _numbers(comm: Aggregating) -> tuple[int | None, int | None]:
+    """The numbers of the exchanges of rows and of partial sums."""
+    return number_of(comm, HALO), number_of(comm, PARTIAL)
 
 
 def number_of(comm: Aggregating, name: str) -> int | None:

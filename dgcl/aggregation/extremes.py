@@ -1,7 +1,9 @@
 """Maxima and minima over in-edges, column by column: exact where a rank has all in-edges of its vertices.
 
-Halo rows are expanded, the extremes found where the heads are, and in the backward each element's gradient goes to the
-row that it came from. Of equal elements that of the smallest global id wins, for any number of ranks.
+Halo rows are expanded, the extremes found where the in-edges are, and in the backward each element's gradient goes to
+the row that it came from. Of equal elements that of the smallest global id wins, for any number of ranks. On a grid of
+depth 1 the in-edges of a slice are on one rank, which may not be the owner: then a fold, of one contributor for each
+row, brings the result to its place.
 """
 
 from __future__ import annotations
@@ -35,40 +37,52 @@ def prepare() -> None:
         scatter_rows(rows, winner, rows)
 
 
-def reduce_extremes(x: Tensor, comm: _Reducing, exchange: int, largest: bool) -> Tensor:
+def reduce_extremes(
+    x: Tensor, comm: _Reducing, exchanges: tuple[int | None, int | None], largest: bool
+) -> Tensor:
     """``(num_owned, F)``: for each owned row the largest, or smallest, elements of its in-neighbours' rows.
 
     Args:
         x: ``(num_owned, F)`` floating point on the CPU; 16-bit floats are compared as float32, which is exact.
         comm: The communicator.
-        exchange: The number of the exchange that brings halo rows.
+        exchanges: The numbers of the exchanges that bring halo rows, and results to their owners; None: no rank sends
+            a row.
         largest: Maxima; else minima.
 
     Returns:
         Of x's type; zeros where a vertex has no in-edge. Differentiable once.
     """
     narrow = x.dtype in (torch.float16, torch.bfloat16)
-    out: Tensor = _Extremes.apply(x.float() if narrow else x, comm, exchange, largest)
+    out: Tensor = _Extremes.apply(x.float() if narrow else x, comm, exchanges, largest)
     return out.to(x.dtype)
 
 
 class _Extremes(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: _Reducing, exchange: int, largest: bool) -> Tensor:
-        local = comm.local
-        rows = comm.transport.expand(x.contiguous(), exchange)
-        out, winner = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int32)
+    def forward(
+        ctx: Any, x: Tensor, comm: _Reducing, exchanges: tuple[int | None, int | None], largest: bool
+    ) -> Tensor:
+        local, (expand, fold) = comm.local, exchanges
+        rows = x.contiguous()
+        if expand is not None:
+            rows = comm.transport.expand(rows, expand)
+        out = x.new_empty(local.num_heads, x.shape[1])
+        winner = torch.empty(out.shape, dtype=torch.int32)
         extremes(
             rows.numpy(), local.indptr, local.indices, local.local_ids, largest, out.numpy(), winner.numpy()
         )
-        ctx.comm, ctx.exchange, ctx.num_rows = comm, exchange, len(rows)
+        ctx.comm, ctx.exchanges, ctx.num_rows = comm, exchanges, len(rows)
         ctx.save_for_backward(winner)
-        return out
+        return out if fold is None else comm.transport.fold(out, fold)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (winner,) = ctx.saved_tensors
+        expand, fold = ctx.exchanges
+        grad = grad.resolve_neg().contiguous()
+        if fold is not None:
+            grad = ctx.comm.transport.expand(grad, fold)
         rows = grad.new_zeros(ctx.num_rows, grad.shape[1])
-        scatter_rows(grad.resolve_neg().contiguous().numpy(), winner.numpy(), rows.numpy())
-        return ctx.comm.transport.fold(rows, ctx.exchange), None, None, None
+        scatter_rows(grad.numpy(), winner.numpy(), rows.numpy())
+        return rows if expand is None else ctx.comm.transport.fold(rows, expand), None, None, None

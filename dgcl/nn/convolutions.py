@@ -214,13 +214,13 @@ def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | 
 
     A vertex with k self loops has one instead of them: its own row counts 1 - k times more.
     """
-    local, n = comm.local, comm.num_owned
-    heads, tails = local.heads, local.indices
-    degrees = local.in_degrees[:n].astype(np.float64)
+    local, n, slices = comm.local, comm.num_owned, comm.grid.slices
+    heads, tails, num_items = local.heads, local.indices, n * slices
+    degrees = local.in_degrees[:num_items:slices].astype(np.float64)
     more: NDArray[np.float64] = np.zeros(n)
     if add_self_loops:
-        loops = (heads == tails) & (heads < n) & (tails < n)
-        count = np.bincount(heads[loops], minlength=n).astype(np.float64)
+        loops = (heads == tails) & (heads < num_items)  # all of a vertex are here, in this rank's slice
+        count = np.bincount(heads[loops] // slices, minlength=n).astype(np.float64)
         if comm.layout.is_replicated:  # replicas have only some of their edges here; their owners have all
             count[comm.num_core :] = 0
             count = sum_copies(torch.from_numpy(count), comm=comm).numpy()
@@ -228,10 +228,11 @@ def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | 
         degrees = degrees + more
     scale = np.divide(1, np.sqrt(degrees), out=np.zeros(n), where=degrees > 0)
     mine = torch.from_numpy(scale)[:, None].to(comm.device)
-    at_tails = comm.expand(mine)[:, 0].cpu().numpy()
-    at_heads = at_tails[:n]
+    of_items = mine.repeat_interleave(slices, 0)
+    at_tails = comm.expand(of_items)[:, 0].cpu().numpy()
+    at_heads = at_tails[:num_items]
     if PARTIAL in comm.exchanges:
-        at_heads = comm.expand(mine, PARTIAL)[:, 0].cpu().numpy()
+        at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy()
     weight = torch.from_numpy(at_heads[heads] * at_tails[tails]).to(comm.device)
     own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
     return Aggregator(comm, edge_weight=weight).operation, own

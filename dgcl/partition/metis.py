@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-__all__ = ["MetisOptions", "device_levels", "metis_partition"]
+__all__ = ["MetisOptions", "device_levels", "metis_partition", "with_blocks"]
 
 TINY = 50  # vertices per part below which k-way coarsens too far and leaves parts empty; bisection does not
 
@@ -75,6 +75,29 @@ def device_levels(topology: Topology) -> list[NDArray[np.int64]]:
             levels.append(np.array([number[key] for key in level], np.int64))
             groups_before = len(number)
     return levels
+
+
+def with_blocks(levels: Sequence[NDArray[np.int64]], block_of: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the levels with one more, of blocks of devices (P,), where these fit between two of them."""
+    for place, level in enumerate(levels):
+        if _is_within(level, block_of):
+            coarser = list(levels[:place])
+            return (
+                [*coarser, block_of, *levels[place:]] if _splits(coarser, block_of, level) else list(levels)
+            )
+    return list(levels)
+
+
+def _splits(coarser: list[NDArray[np.int64]], block_of: NDArray[np.int64], finer: NDArray[np.int64]) -> bool:
+    """Whether blocks lie within the groups of the level before, and are more than these and fewer than the next."""
+    before = coarser[-1] if coarser else np.zeros_like(block_of)
+    counts = [len(np.unique(level)) for level in (before, block_of, finer)]
+    return _is_within(block_of, before) and counts[0] < counts[1] < counts[2]
+
+
+def _is_within(fine: NDArray[np.int64], coarse: NDArray[np.int64]) -> bool:
+    """Whether each group of one level lies in one group of another."""
+    return len(np.unique(np.stack([fine, coarse]), axis=1).T) == len(np.unique(fine))
 
 
 def metis_partition(

@@ -41,6 +41,7 @@ def partition_graph(
     seed: int = 0,
     vertex_weights: Any = None,
     balance_tolerance: float = 0.03,
+    block: int = 1,
 ) -> NDArray[np.int32]:
     """Divide a graph's vertices over parts; part r belongs on device r.
 
@@ -63,6 +64,8 @@ def partition_graph(
         seed: for ``metis`` and ``random``, >= 0.
         vertex_weights: (N,) integers >= 0, the work of each vertex, for ``metis``; None: all alike.
         balance_tolerance: how much heavier than the mean a part may be, for ``metis``: 0.03 allows 3%.
+        block: so many consecutive parts, a divisor of P, are to be close to each other, for ``metis``: first the graph
+            is divided into blocks, where these fit the levels of the topology.
 
     Returns:
         (N,) int32, the part of each vertex.
@@ -96,7 +99,7 @@ def partition_graph(
         return even
     if method == "random":
         return np.random.default_rng(seed).permutation(even)
-    return _metis(graph, num_parts, topology, seed, weights, balance_tolerance)
+    return _metis(graph, num_parts, topology, seed, weights, balance_tolerance, block)
 
 
 def balance_weights(graph: Graph, balance: str, method: str) -> NDArray[np.int64] | None:
@@ -121,12 +124,14 @@ def _metis(
     seed: int,
     weights: NDArray[np.int64] | None,
     balance_tolerance: float,
+    block: int,
 ) -> NDArray[np.int32]:
     """Run METIS over the levels of the topology."""
     from dgcl.partition.kernels import symmetric_adjacency
-    from dgcl.partition.metis import MetisOptions, device_levels, metis_partition
+    from dgcl.partition.metis import MetisOptions, device_levels, metis_partition, with_blocks
 
     levels = [np.arange(num_parts)] if topology is None else device_levels(topology)
+    levels = with_blocks(levels, np.arange(num_parts) // block)
     xadj, adjncy = symmetric_adjacency(graph.indptr, graph.indices)
     return metis_partition(
         xadj, adjncy, levels, weights=weights, options=MetisOptions(seed, balance_tolerance)

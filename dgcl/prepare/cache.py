@@ -49,7 +49,17 @@ _log = logging.getLogger("dgcl")
 
 SCHEMA = "dgcl-cache/1"
 #: The folders that decide what an entry holds.
-SOURCES = ("graph", "partition", "planner", "program", "relation", "replication", "topology", "workers")
+SOURCES = (
+    "graph",
+    "grid",
+    "partition",
+    "planner",
+    "program",
+    "relation",
+    "replication",
+    "topology",
+    "workers",
+)
 _ENTRY = {
     **FILE,
     "key": ArraySpec("unicode", 0),

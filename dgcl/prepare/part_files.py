@@ -37,6 +37,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.prepare.share_checks import check_share
@@ -193,6 +194,7 @@ def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.n
         "sizes": list(share.sizes),
         "choice": share.choice,
         "edges": share.edges,
+        "grid": None if share.grid is None else str(share.grid),
         "numbers": numbers,
         "arrays": about,
     }
@@ -265,7 +267,8 @@ def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: 
     local = LocalGraph(**values("local", LocalGraph))
     num_nodes, num_edges = header["sizes"]
     choice, edges = str(header.get("choice", "")), str(header.get("edges", "head"))
-    return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), choice, edges)
+    grid = None if header.get("grid") is None else as_grid(header["grid"], header["world_size"])
+    return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), choice, edges, grid)
 
 
 def _plan(path: Path, sign: str, program: Program) -> Plan:

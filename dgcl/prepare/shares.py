@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph, as_graph
+from dgcl.grid.grid import Grid
 from dgcl.partition import METHODS as PARTITIONS
 from dgcl.partition import balance_weights, partition_graph
 from dgcl.partition.check import check_part
@@ -25,13 +26,12 @@ from dgcl.prepare.cache import cache_key
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.program import Program, compile_programs
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
-from dgcl.program.strategy import Arrangement, PartialSums, Problem, Strategy
+from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.machines import host_of_ranks
 from dgcl.relation.local_graph import LocalGraph, build_local_graphs
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
-from dgcl.workers.local_graphs import build_worker_graphs
 
 _log = logging.getLogger("dgcl")
 
@@ -45,7 +45,9 @@ class Share:
         local: Its edges and degrees.
         sizes: (vertices, edges) of the whole graph.
         choice: Why this plan, where there was a choice; for people.
-        edges: The placement of edges (:mod:`dgcl.workers`); "head": each rank has all in-edges of its vertices.
+        edges: The placement of edges (:mod:`dgcl.workers`); "head": each rank has all in-edges of its vertices; "grid":
+            those of ``grid``.
+        grid: Where items are slices of rows; None: they are vertices.
     """
 
     exchanges: tuple[Exchange, ...]
@@ -53,6 +55,7 @@ class Share:
     sizes: tuple[int, int]
     choice: str = ""
     edges: str = "head"
+    grid: Grid | None = None
 
     @property
     def program(self) -> Program:
@@ -78,11 +81,13 @@ def prepare(
     balance: str = "vertices",
     cache: str | os.PathLike[str] | None = None,
     strategy: Strategy | None = None,
+    block: int = 1,
 ) -> list[Share]:
     """Partition, plan, prove and compile; everything that needs the graph and no ranks.
 
     Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
-    knows the methods of the planner, and asks for its own settings where ``method`` is a strategy's.
+    knows the methods of the planner, and asks for its own settings where ``method`` is a strategy's. ``block``
+    consecutive ranks get vertices that are close to each other, where METIS decides.
     """
     options, strategy = options or PlanOptions(), strategy or Replication()
     strategy.check()
@@ -122,6 +127,7 @@ def prepare(
                 method=partition,
                 seed=options.seed,
                 vertex_weights=weights,
+                block=block,
             )
         steps.done("partition")
         problem = Problem(checked, owners, machine, method, options, plans)
@@ -132,10 +138,11 @@ def prepare(
         made = strategy.arrange(problem)
         steps.done("relation and plan")
     assert owners is not None
-    exchanges = _compiled(HALO, made)
+    planned: dict[str, Planned] = {HALO: made}
     if made.partial is not None:
-        partial = _compiled(PARTIAL, made.partial)
-        exchanges = [(*of_rank, *more) for of_rank, more in zip(exchanges, partial, strict=True)]
+        planned[PARTIAL] = made.partial
+    compiled = [_compiled(name, each) for name, each in (planned | dict(made.more)).items()]
+    exchanges = list(zip(*compiled, strict=True))
     steps.done("programs and proof")
     if plans.store(owners):
         steps.done("storing")
@@ -158,11 +165,11 @@ def prepare(
     return shares
 
 
-def _compiled(name: str, made: Arrangement | PartialSums) -> list[tuple[Exchange, ...]]:
+def _compiled(name: str, made: Planned) -> list[Exchange]:
     """An exchange of every rank, its programs proved."""
     programs = compile_programs(made.plan, made.classes)
     verify_programs(programs, made.plan, made.demand)
-    return [(Exchange(name, made.plan, program),) for program in programs]
+    return [Exchange(name, made.plan, program) for program in programs]
 
 
 def _share_out(graph: Graph, made: Arrangement, exchanges: list[tuple[Exchange, ...]]) -> list[Share]:
@@ -170,14 +177,12 @@ def _share_out(graph: Graph, made: Arrangement, exchanges: list[tuple[Exchange, 
     sizes = (graph.num_nodes, graph.num_edges)
     halo = [of_rank[0].program for of_rank in exchanges]
     if made.partial is not None:
-        rows = [
-            (each.owned_ids, each.halo_ids, more.program.halo_ids)
-            for each, (_, more) in zip(halo, exchanges, strict=True)
-        ]
-        locals_ = build_worker_graphs(made.graph, made.partial.worker, rows)
+        partial = [of_rank[1].program.halo_ids for of_rank in exchanges]
+        rows = [(each.owned_ids, each.halo_ids, more) for each, more in zip(halo, partial, strict=True)]
+        grid = None if made.grid is None else Grid(*made.grid)
         return [
-            Share(of_rank, local, sizes, made.why, made.partial.edges)
-            for of_rank, local in zip(exchanges, locals_, strict=True)
+            Share(of_rank, local, sizes, made.why, made.partial.edges, grid)
+            for of_rank, local in zip(exchanges, made.partial.local_graphs(rows), strict=True)
         ]
     locals_ = build_local_graphs(made.graph, [(program.owned_ids, program.halo_ids) for program in halo])
     pairs = zip(halo, locals_, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -81,3 +81,11 @@ def layout_of(exchange: Exchange, num_replicas: int = 0) -> Layout:
         )
     num_core = program.num_owned - num_replicas
     return Layout(program.owned_ids, program.halo_ids, num_core, holds, facts is not None, summary)
+
+
+def layout_of_vertices(items: Layout, slices: int) -> Layout:
+    """The layout of the vertices of which the items of a layout are slices; each halo row is one slice of a vertex."""
+    if slices == 1:
+        return items
+    owned = items.owned_ids[::slices] // slices
+    return replace(items, owned_ids=owned, halo_ids=items.halo_ids // slices, num_core=len(owned))

@@ -6,8 +6,8 @@ after it is the same for every strategy: programs are compiled from an :class:`A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -21,51 +21,65 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.program.model import Program
 from dgcl.relation.classes import ItemClasses, build_classes
-from dgcl.relation.demand import Demand, halo_demand
+from dgcl.relation.demand import Demand, Wants, halo_demand
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology import Topology
 
-
-@dataclass(frozen=True, eq=False)
-class PartialSums:
-    """The second exchange of an arrangement in which edges are not all summed by the owners of their heads.
-
-    Attributes:
-        edges: The placement's name.
-        worker: ``(E,)`` int32 the rank that sums each edge, in the order of ``graph.indices``.
-        demand: Vertices by the ranks that contribute partial sums to them.
-        classes: The same, grouped.
-        plan: For ``classes.relation``; partial sums travel its trees backwards.
-    """
-
-    edges: str
-    worker: NDArray[np.int32]
-    demand: Demand
-    classes: ItemClasses
-    plan: Plan
+#: Of a rank the ids of its owned rows, of its halo rows, and of the rows to which it contributes partial sums.
+Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
-    """What is exchanged, and how.
+class Planned:
+    """Items that some rank wants, and the plan that brings them.
 
     Attributes:
-        graph: N items as vertices.
         demand: Who owns, and who wants, each item.
         classes: The same, grouped.
         plan: For ``classes.relation``.
+    """
+
+    demand: Wants
+    classes: ItemClasses
+    plan: Plan
+
+
+@dataclass(frozen=True, eq=False)
+class PartialSums(Planned):
+    """The second exchange of an arrangement in which edges are not all summed by the owners of their heads.
+
+    The demand is that of vertices by the ranks that contribute partial sums to them, which travel the plan's trees
+    backwards.
+
+    Attributes:
+        edges: The placement's name.
+        local_graphs: Makes the local graphs of ranks from their rows, one at a time.
+    """
+
+    edges: str
+    local_graphs: Callable[[Iterable[Rows]], Iterator[LocalGraph]]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement(Planned):
+    """What is exchanged, and how.
+
+    Attributes:
+        graph: N vertices.
         why: Why this and nothing else, for people; "" where there was no choice.
-        named: Turns a rank's program and local graph into those with ids of vertices; None: items are vertices.
+        named: Turns a rank's program and local graph into those with ids of vertices; None: items are vertices, or
+            local graphs have ids of items.
         partial: Who sums which edge, and how partial sums travel; None: each owner sums the in-edges of its items.
+        more: Further exchanges by name.
+        grid: (parts, depth, slices), where items are slices of rows (:mod:`dgcl.grid`); None: they are vertices.
     """
 
     graph: Graph
-    demand: Demand
-    classes: ItemClasses
-    plan: Plan
     why: str = ""
     named: Callable[[Program, LocalGraph], tuple[Program, LocalGraph]] | None = None
     partial: PartialSums | None = None
+    more: Mapping[str, Planned] = field(default_factory=dict)
+    grid: tuple[int, int, int] | None = None
 
 
 class PlanSource(Protocol):
@@ -144,7 +158,7 @@ class Problem:
         plan = self.plans.plan(
             self.part, relation, lambda: make_plan(relation, self.topology, name, self.options), {}
         )
-        return Arrangement(self.graph, self.demand, self.classes, plan)
+        return Arrangement(self.demand, self.classes, plan, self.graph)
 
 
 class Strategy(Protocol):

@@ -28,12 +28,12 @@ from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.trees import Trees
 from dgcl.program.checks import ProgramError, check_form, fail
 from dgcl.program.model import Program, Schedule
-from dgcl.relation.demand import Demand
+from dgcl.relation.demand import Wants
 
 __all__ = ["ProgramError", "verify_programs"]
 
 
-def verify_programs(programs: list[Program], plan: Plan, demand: Demand) -> None:
+def verify_programs(programs: list[Program], plan: Plan, demand: Wants) -> None:
     """Prove the programs of all ranks against the plan, and against who wants which item.
 
     Raises:
@@ -217,7 +217,7 @@ def _check_places(programs: list[Program], holds: list[np.ndarray], plan: Plan, 
         raise ProgramError(f"the place of item {items[~same][0]} is in another class than its own")
 
 
-def _check_demand(programs: list[Program], plan: Plan, demand: Demand) -> None:
+def _check_demand(programs: list[Program], plan: Plan, demand: Wants) -> None:
     """Every rank receives what it wants, and the plan's relation counts the same rows from owner to rank."""
     if plan.relation.world_size != demand.world_size:
         raise ProgramError(

@@ -16,7 +16,7 @@ from dgcl.graph import Graph
 from dgcl.planner.relation import Relation
 from dgcl.relation.demand import Demand, halo_demand
 
-__all__ = ["ItemClasses", "build_classes", "halo_classes"]
+__all__ = ["Grouped", "ItemClasses", "build_classes", "group_by_mask", "halo_classes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +47,47 @@ def build_classes(demand: Demand) -> ItemClasses:
     Only items that somebody wants are looked at. Time O(N + B + C log C); memory 20 bytes and a mask of whole
     64-bit words per wanted item.
     """
+    world_size, owner = demand.world_size, demand.owner
+    masks = [demand.wanted]
+    del demand  # so that a caller who does not keep it either frees its masks while they are grouped
+    grouped = group_by_mask(masks.pop(), owner, world_size)
+    relation = Relation(world_size, grouped.owner, grouped.masks, np.diff(grouped.ptr))
+    return ItemClasses(relation, grouped.ptr, grouped.items, owner)
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """Items in groups of one owner and one mask.
+
+    Attributes:
+        owner: (C,) int32, of each group; the groups are sorted by (owner, mask as an integer).
+        masks: (C, W) uint64, none of them empty.
+        ptr: (C + 1,) int64; group c is made of ``items[ptr[c]:ptr[c + 1]]``.
+        items: (B,) int64, ascending within each group.
+    """
+
+    owner: NDArray[np.int32]
+    masks: NDArray[np.uint64]
+    ptr: NDArray[np.int64]
+    items: NDArray[np.int64]
+
+
+def group_by_mask(masks: NDArray[Any], owner: NDArray[np.int32], num_owners: int) -> Grouped:
+    """Group items with equal owners and masks, (W, N); those of empty masks are left out."""
     from dgcl.relation import kernels
 
-    world_size, owner = demand.world_size, demand.owner
-    items, masks, owner_ptr = kernels.wanted_by_owner(demand.wanted, owner, world_size)
-    del demand  # so that a caller who does not keep it either frees its masks here
-    numbers, first, owner_classes = kernels.number_classes(masks, owner_ptr)
-    dests = masks[first]
+    items, wide, owner_ptr = kernels.wanted_by_owner(masks, owner, num_owners)
     del masks
-    order = kernels.sort_classes(dests, owner_classes)
+    numbers, first, owner_groups = kernels.number_classes(wide, owner_ptr)
+    distinct = wide[first]
+    del wide
+    order = kernels.sort_classes(distinct, owner_groups)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    class_ptr = np.zeros(len(order) + 1, np.int64)
-    grouped = kernels.group_items(items, numbers, rank, class_ptr)
-    sources = np.repeat(np.arange(world_size, dtype=np.int32), np.diff(owner_classes))
-    relation = Relation(world_size, sources, dests[order], np.diff(class_ptr))
-    return ItemClasses(relation, class_ptr, grouped, owner)
+    ptr = np.zeros(len(order) + 1, np.int64)
+    grouped = kernels.group_items(items, numbers, rank, ptr)
+    owners = np.repeat(np.arange(num_owners, dtype=np.int32), np.diff(owner_groups))
+    return Grouped(owners, distinct[order], ptr, grouped)
 
 
 def halo_classes(graph: Graph, part: Any, world_size: int) -> ItemClasses:

@@ -9,7 +9,7 @@ are a :class:`Demand`, and everything behind it is the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,22 @@ from dgcl.graph import Graph
 from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts, check_part
 
-__all__ = ["Demand", "demand_of_pairs", "halo_demand"]
+__all__ = ["Demand", "Wants", "demand_of_pairs", "empty_masks", "group_masks", "halo_demand"]
+
+
+class Wants(Protocol):
+    """What a proof of programs reads of a demand."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks P."""
+
+    @property
+    def owner(self) -> NDArray[np.int32]:
+        """(N,) int32, the rank that owns each item."""
+
+    def wanted_by(self, rank: int) -> NDArray[np.int64]:
+        """The items that a rank wants, ascending."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,22 +76,37 @@ def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
         ValueError, TypeError: `part` does not fit the graph or `world_size`.
     """
     owner = check_part(part, graph.num_nodes, world_size, allow_empty=True)
-    wanted = _no_wants(graph.num_nodes, world_size)
+    wanted = group_masks(graph, owner, as_num_parts(world_size, "world_size"))
 
     from dgcl.relation import kernels
 
-    if len(wanted) == 1:
-        kernels.mark_readers(graph.indptr, graph.indices, np.arange(graph.num_nodes), owner, wanted[0])
-    else:  # word by word, each by the vertices whose part's bit it holds
-        word_of = (owner >> 6).astype(np.uint16)
-        by_word = np.argsort(word_of, kind="stable")
-        ends = np.cumsum(np.bincount(word_of, minlength=len(wanted)))
-        for word, (stop, size) in enumerate(zip(ends, np.diff(ends, prepend=0), strict=True)):
-            kernels.mark_readers(
-                graph.indptr, graph.indices, by_word[stop - size : stop], owner, wanted[word]
-            )
     kernels.clear_owners(wanted, owner)
     return Demand(world_size, owner, wanted)
+
+
+def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDArray[Any]:
+    """Find which groups of vertices read each vertex, its own group included.
+
+    Args:
+        graph: the graph.
+        group: (N,) int32 in [0, num_groups), the group of each vertex.
+        num_groups: how many there are.
+
+    Returns:
+        (W, N) masks as :attr:`Demand.wanted`: bit g of vertex u tells whether u has an out-edge to a head of group g.
+    """
+    from dgcl.relation import kernels
+
+    masks = empty_masks(graph.num_nodes, num_groups)
+    if len(masks) == 1:
+        kernels.mark_readers(graph.indptr, graph.indices, np.arange(graph.num_nodes), group, masks[0])
+    else:  # word by word, each by the vertices whose group's bit it holds
+        word_of = (group >> 6).astype(np.uint16)
+        by_word = np.argsort(word_of, kind="stable")
+        ends = np.cumsum(np.bincount(word_of, minlength=len(masks)))
+        for word, (stop, size) in enumerate(zip(ends, np.diff(ends, prepend=0), strict=True)):
+            kernels.mark_readers(graph.indptr, graph.indices, by_word[stop - size : stop], group, masks[word])
+    return masks
 
 
 def demand_of_pairs(owner: Any, items: Any, ranks: Any, world_size: int) -> Demand:
@@ -99,7 +129,7 @@ def demand_of_pairs(owner: Any, items: Any, ranks: Any, world_size: int) -> Dema
     for name, ids, end in (("items", which, len(owners)), ("ranks", who, world_size)):
         if len(ids) and (ids.min() < 0 or ids.max() >= end):
             raise ValueError(f"{name} must lie in [0, {end}) (got {ids.min()} to {ids.max()})")
-    wanted = _no_wants(len(owners), world_size)
+    wanted = empty_masks(len(owners), as_num_parts(world_size, "world_size"))
     others = owners[which] != who
     which, who = which[others], who[others]
     bits = np.left_shift(wanted.dtype.type(1), (who % 64).astype(wanted.dtype), dtype=wanted.dtype)
@@ -107,12 +137,11 @@ def demand_of_pairs(owner: Any, items: Any, ranks: Any, world_size: int) -> Dema
     return Demand(world_size, owners, wanted)
 
 
-def _no_wants(num_items: int, world_size: int) -> NDArray[Any]:
+def empty_masks(num_items: int, num_bits: int) -> NDArray[Any]:
     """(W, N) empty masks; narrow ones keep the random writes of the pass over the edges in cache.
 
     Three million one-byte masks fit in a cache where eight-byte ones do not.
     """
-    world_size = as_num_parts(world_size, "world_size")
-    if world_size <= 64:
-        return np.zeros((1, num_items), np.min_scalar_type((1 << world_size) - 1))
-    return np.zeros((-(-world_size // 64), num_items), np.uint64)
+    if num_bits <= 64:
+        return np.zeros((1, num_items), np.min_scalar_type((1 << num_bits) - 1))
+    return np.zeros((-(-num_bits // 64), num_items), np.uint64)

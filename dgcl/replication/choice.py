@@ -193,7 +193,7 @@ def _carry_out(problem: Problem, counts: CopyCounts, method: str) -> tuple[Arran
         return Plan(plan.relation, plan.trees, plan.topology, meta)
 
     plan = problem.plans.plan(problem.part, classes.relation, make, {"hops": counts.hops})
-    made = Arrangement(copies.graph, demand, classes, plan, named=naming(copies, problem.graph))
+    made = Arrangement(demand, classes, plan, copies.graph, named=naming(copies, problem.graph))
     return made, holdings(copies.graph, copies.part, plan.relation)
 
 

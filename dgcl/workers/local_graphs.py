@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.program.strategy import Rows
 from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["Rows", "build_worker_graphs"]
-
-#: Global ids of a rank's owned rows, of its halo rows, and of the rows to which it contributes partial sums.
-Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+__all__ = ["build_worker_graphs"]
 
 
 def build_worker_graphs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from dgcl.program.strategy import Arrangement, PartialSums, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
+from dgcl.workers.local_graphs import build_worker_graphs
 from dgcl.workers.plans import AggregationPlan, fastest
 
 __all__ = ["EdgePlacement"]
@@ -94,8 +96,9 @@ class EdgePlacement:
             )
         partial = None
         if edges != "head":
-            partial = PartialSums(edges, made.worker, made.demands[1], made.fold, plan.folded)
-        return Arrangement(problem.graph, made.demands[0], made.expand, plan.expand, why, partial=partial)
+            local_graphs = functools.partial(build_worker_graphs, problem.graph, made.worker)
+            partial = PartialSums(made.demands[1], made.fold, plan.folded, edges, local_graphs)
+        return Arrangement(made.demands[0], made.expand, plan.expand, problem.graph, why, partial=partial)
 
     def _planned(self, problem: Problem, edges: str) -> AggregationPlan:
         """The plans of both exchanges of a placement, from the store where it has them."""

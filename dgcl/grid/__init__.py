@@ -1,0 +1,14 @@
+"""Grids: 1D, 1.5D, 2D and 3D as one relation with three numbers, parts x depth x slices.
+
+CAGNET's family of algorithms (Tripathy, Yelick and Buluc, SC'20), each as an expand of rows to the ranks that sum
+edges, and a fold of what they summed:
+
+- :mod:`~dgcl.grid.grid`: the three numbers, and which rank is where;
+- :mod:`~dgcl.grid.needs`: who reads and who sums which vertex, by one pass over the edges;
+- :mod:`~dgcl.grid.items`: slices of rows as items, and both demands of an aggregation over them;
+- :mod:`~dgcl.grid.counts`: rows that travel and edges that are held, counted, and by closed formulas;
+- :mod:`~dgcl.grid.local_graphs`: each rank's edges;
+- :mod:`~dgcl.grid.strategy`: plans of both exchanges, as a strategy.
+
+Imports ``graph``, ``relation``, ``program`` and the planner.
+"""

@@ -1,0 +1,148 @@
+"""Slices of rows as items: who owns and who wants each in both exchanges of an aggregation on a grid.
+
+Item ``v * slices + s`` is slice s of the row of vertex v, so that a rank's whole rows, seen as so many times more
+narrower ones, are its items. With (r, k, s) the place of a rank, and r(v), k(v) those of v's owner::
+
+    expand  item (u, s) goes to every (r, k(u), s) whose part r reads u
+    fold    item (v, s) is summed from every (r(v), k, s) that has an edge into v from depth k
+
+So the ranks that want an item follow from a mask over parts, or over depths, and from the slice. The classes of a
+slice are those of any other, but for its owners: there the own bit of a mask is the owner itself, who wants nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.grid.grid import Grid
+from dgcl.grid.needs import Needs
+from dgcl.planner.relation import Relation, mask_words
+from dgcl.relation.classes import Grouped, ItemClasses, group_by_mask
+
+__all__ = ["ItemDemand", "expand_demand", "fold_demand"]
+
+
+@dataclass(frozen=True, eq=False)
+class ItemDemand:
+    """Who wants which item, as :class:`~dgcl.relation.demand.Demand` says it of few.
+
+    Attributes:
+        grid: The grid.
+        vertex_owner: (N,) int32, the rank that owns each vertex.
+        masks: (W, N) over parts, or over depths.
+        over_parts: Whether bits are parts (an expand), or depths (a fold).
+    """
+
+    grid: Grid
+    vertex_owner: NDArray[np.int32]
+    masks: NDArray[Any]
+    over_parts: bool
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.grid.size
+
+    @cached_property
+    def owner(self) -> NDArray[np.int32]:
+        """(N * slices,) int32, the rank that owns each item."""
+        return np.repeat(self.vertex_owner, self.grid.slices)
+
+    def wanted_by(self, rank: int) -> NDArray[np.int64]:
+        """The items that a rank wants, ascending: of its own slice, by the bit of its part, or of its depth."""
+        grid, owner = self.grid, self.vertex_owner
+        bit, same = grid.part_of(rank), grid.depth_of(owner) == grid.depth_of(rank)
+        if not self.over_parts:
+            bit, same = grid.depth_of(rank), grid.part_of(owner) == grid.part_of(rank)
+        words = self.masks[bit // 64]
+        wanted = (words & words.dtype.type(1 << bit % 64)) != 0
+        vertices = np.flatnonzero(wanted & same & (owner != rank))
+        items: NDArray[np.int64] = vertices * grid.slices + grid.slice_of(rank)
+        return items
+
+    def own_bits(self) -> NDArray[np.int32]:
+        """(N,) of each vertex the bit that stands for its owner, in its owner's slice."""
+        bits: NDArray[np.int32] = (self.grid.part_of if self.over_parts else self.grid.depth_of)(
+            self.vertex_owner
+        )
+        return bits
+
+    def classes(self) -> ItemClasses:
+        """The items that are wanted, in classes.
+
+        Vertices are grouped twice, with and without the own bit; memory 8 bytes for each item that is wanted.
+        """
+        from dgcl.relation import kernels
+
+        size, slices = self.grid.size, self.grid.slices
+        without = self.masks.copy()
+        kernels.clear_owners(without, self.own_bits())
+        own = group_by_mask(without, self.vertex_owner, size)
+        del without
+        others = group_by_mask(self.masks, self.vertex_owner, size) if slices > 1 else own
+        pieces = []  # of each slice the groups of its owners, and those of the others
+        for s in range(slices):
+            for grouped, mine in ((own, True), (others, False)):
+                groups = np.flatnonzero((self.grid.slice_of(grouped.owner) == s) == mine)
+                pieces.append((grouped, groups, s))
+        return self._joined(pieces)
+
+    def _joined(self, pieces: list[tuple[Grouped, NDArray[np.int64], int]]) -> ItemClasses:
+        """The classes of all pieces, sorted by (owner, ranks that want them)."""
+        from dgcl.relation import kernels
+
+        owner = np.concatenate([grouped.owner[groups] for grouped, groups, _ in pieces])
+        dests = np.concatenate([self._dests(*piece) for piece in pieces])
+        count = np.concatenate([np.diff(grouped.ptr)[groups] for grouped, groups, _ in pieces])
+        by_owner = np.argsort(owner, kind="stable")
+        owner_ptr = np.zeros(self.grid.size + 1, np.int64)
+        np.cumsum(np.bincount(owner, minlength=self.grid.size), out=owner_ptr[1:])
+        order = by_owner[kernels.sort_classes(dests[by_owner], owner_ptr)]
+        class_ptr = np.zeros(len(order) + 1, np.int64)
+        np.cumsum(count[order], out=class_ptr[1:])
+        start = np.empty(len(order), np.int64)
+        start[order] = class_ptr[:-1]
+        items, first = np.empty(class_ptr[-1], np.int64), 0
+        for grouped, groups, s in pieces:
+            shift = start[first : first + len(groups)] - grouped.ptr[groups]
+            size = np.diff(grouped.ptr)
+            chosen = np.zeros(len(size), bool)
+            chosen[groups] = True
+            places = np.flatnonzero(np.repeat(chosen, size))
+            items[places + np.repeat(shift, size[groups])] = grouped.items[places] * self.grid.slices + s
+            first += len(groups)
+        relation = Relation(self.grid.size, owner[order], dests[order], count[order])
+        return ItemClasses(relation, class_ptr, items, self.owner)
+
+    def _dests(self, grouped: Grouped, groups: NDArray[np.int64], s: int) -> NDArray[np.uint64]:
+        """(C, words) the ranks that want slice s of each of some groups of vertices."""
+        grid = self.grid
+        owner, masks = grouped.owner[groups], grouped.masks[groups]
+        step = grid.depth * grid.slices if self.over_parts else grid.slices
+        first = (
+            grid.depth_of(owner) * grid.slices
+            if self.over_parts
+            else grid.part_of(owner) * grid.depth * grid.slices
+        )
+        dests = np.zeros((len(groups), mask_words(grid.size)), np.uint64)
+        rows = np.arange(len(groups))
+        for bit in range(grid.parts if self.over_parts else grid.depth):
+            is_set = masks[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)
+            rank = first.astype(np.int64) + s + bit * step
+            dests[rows, rank // 64] |= is_set << (rank % 64).astype(np.uint64)
+        return dests
+
+
+def expand_demand(needs: Needs) -> ItemDemand:
+    """Which ranks want which items to sum them."""
+    return ItemDemand(needs.grid, needs.owner, needs.readers, over_parts=True)
+
+
+def fold_demand(needs: Needs) -> ItemDemand:
+    """Which ranks contribute to which items."""
+    return ItemDemand(needs.grid, needs.owner, needs.summers, over_parts=False)

@@ -1,0 +1,88 @@
+"""Which parts read a vertex, and from which depths it is summed: all that a grid's exchanges depend on.
+
+Both are masks over parts, or over depths, one for each vertex, found by a pass over the edges each; those of the
+slices are the same. So nothing here grows with the number of slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.graph import Graph
+from dgcl.grid.grid import Grid
+from dgcl.relation.demand import empty_masks, group_masks
+
+__all__ = ["NEEDS", "Needs", "find_needs"]
+
+#: What travels: the rows that edges need, or every row to every rank that may need it.
+NEEDS = ("sparse", "all")
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """Who reads and who sums which vertex.
+
+    Attributes:
+        grid: The grid.
+        owner: (N,) int32, the rank that owns each vertex.
+        readers: (W, N) unsigned; bit r of vertex u: some edge leads from u to a vertex of part r, its own included.
+        summers: (W, N) unsigned; bit k of vertex v: some edge leads to v from a vertex at depth k, its own included.
+        edges: (parts, depth) int64, edges to a part from a depth; each of its slices' ranks sums all of them.
+    """
+
+    grid: Grid
+    owner: NDArray[np.int32]
+    readers: NDArray[Any]
+    summers: NDArray[Any]
+    edges: NDArray[np.int64]
+
+    @property
+    def edges_of_ranks(self) -> NDArray[np.int64]:
+        """(P,) edges that each rank sums, and holds."""
+        return np.repeat(self.edges.ravel(), self.grid.slices)
+
+
+def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid, needs: str = "sparse") -> Needs:
+    """Find the needs of a graph in parts, by a pass over its edges for readers and one for depths.
+
+    Time O(N + E), memory two masks for each vertex.
+
+    Args:
+        graph: N vertices.
+        owner: (N,) int32, the rank of each vertex.
+        grid: Of as many ranks.
+        needs: "sparse", what edges need; "all": every vertex is read by every part and summed from every depth.
+
+    Raises:
+        ValueError: Another word for ``needs``.
+    """
+    if needs not in NEEDS:
+        raise ValueError(f"needs must be one of {', '.join(NEEDS)} (got {needs!r})")
+    part, summers = grid.part_of(owner), empty_masks(graph.num_nodes, grid.depth)
+    edges = np.zeros((grid.parts, grid.depth), np.int64)
+    if grid.depth == 1:
+        in_degrees = graph.in_degrees()
+        summers[0] = in_degrees > 0
+        edges[:, 0] = np.bincount(part, in_degrees, grid.parts).astype(np.int64)
+    else:
+        from dgcl.grid.kernels import mark_depths
+
+        depth = grid.depth_of(owner).astype(np.min_scalar_type(grid.depth - 1))
+        mark_depths(graph.indptr, graph.indices, part, depth, summers, edges)
+    if needs == "all":
+        readers = empty_masks(graph.num_nodes, grid.parts)
+        for masks, bits in ((readers, grid.parts), (summers, grid.depth)):
+            masks[:] = _all_ones(bits, masks)
+    else:
+        readers = group_masks(graph, part, grid.parts)
+    return Needs(grid, owner, readers, summers, edges)
+
+
+def _all_ones(num_bits: int, masks: NDArray[Any]) -> NDArray[Any]:
+    """(W, 1) words of which the first ``num_bits`` bits are set."""
+    words = [min(64, num_bits - 64 * word) for word in range(len(masks))]
+    return np.array([[(1 << bits) - 1] for bits in words], masks.dtype)

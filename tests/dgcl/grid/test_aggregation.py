@@ -1,0 +1,299 @@
+"""Aggregations on grids equal those of one device: values, gradients, training; and move what the relation counts.
+
+=====================  ==============================================================================================
+what                   judged by
+=====================  ==============================================================================================
+sums, means, weights   ``A @ x`` in float64, A dense, and autograd through it
+layers, Adam, dropout  PyG's layers on one device; a dense product with the masks of each vertex and column
+a toy graph            loss and norms that an independent program found (specification of the strategies)
+maxima and minima      loops over in-neighbours
+bytes                  the counts of the relation, which brute force confirms (``test_items.py``)
+=====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dgcl
+import dgcl.nn
+from dgcl.graph import as_graph
+from dgcl.grid.counts import count_needs
+from dgcl.grid.grid import Grid, legal_grids
+from dgcl.grid.needs import NEEDS, find_needs
+from dgcl.program.exchange import HALO, PARTIAL
+from tests.dgcl.aggregation.test_aggregator import (
+    CASE_BY_NAME,
+    EXACT,
+    SUMS,
+    TOY,
+    aggregated,
+    assert_close,
+    dense,
+    expected,
+    features,
+    with_ties,
+)
+from tests.dgcl.awkward import Case
+from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
+from tests.samples import sampled
+
+WORLDS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
+GRIDS = [str(grid) for world_size in WORLDS for grid in legal_grids(world_size)]
+SHALLOW = [text for text in GRIDS if ",1," in text and not text.endswith(",1")]
+#: What runs every day; the rest with the slow tests.
+DAILY = ("1,1,3", "1,1,4", "1,3,1", "1,3,2", "2,1,2", "2,2,1", "2,2,2")
+
+
+def some(grids: list[str], every: int, *axes: Any) -> list[Any]:
+    """Grids times other axes: of the daily grids about one case in so many every day."""
+
+    def keep(grid: int, *places: int) -> bool:
+        return grids[grid] in DAILY and (DAILY.index(grids[grid]) + sum(places)) % every == 0
+
+    return sampled(grids, *axes, keep=keep)
+
+
+def size_of(grid: str) -> int:
+    return int(np.prod([int(number) for number in grid.split(",")]))
+
+
+def connect(case: Case, grid: str, **options: Any) -> dgcl.Communicator:
+    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(size_of(grid)), grid=grid, **options)
+
+
+def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
+    case = CASE_BY_NAME[name]
+    comm = connect(case, grid)
+    return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
+
+
+@pytest.mark.parametrize(("grid", "name"), some(GRIDS, 3, CASE_BY_NAME))
+def test_equals_the_dense_product(grid: str, name: str) -> None:
+    for found in dgcl.launch(on_rank, size_of(grid), name, grid):
+        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
+            assert_close(each, expected(name, reduce, weighted))
+
+
+@pytest.mark.parametrize("grid", ["1,3,1", "1,1,3"])
+def test_between_processes(grid: str, rank_pool: Any) -> None:
+    for found in rank_pool(3).run(on_rank, "multi-edges", grid):
+        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
+            assert_close(each, expected("multi-edges", reduce, weighted))
+
+
+def train_the_toy(grid: str) -> dict[str, float]:
+    comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, size_of(grid)), grid=grid)
+    v, k = np.meshgrid(np.arange(24), np.arange(8), indexing="ij")
+    h = comm.dispatch_features(torch.from_numpy(np.cos(0.1 * (v + 1) * (k + 1))))
+    weights = []
+    for layer, (rows, columns) in enumerate([(8, 6), (6, 4)]):
+        i, j = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+        weights.append(torch.from_numpy(np.sin(1 + i + 2 * j + 3 * layer) / np.sqrt(rows)).requires_grad_())
+    aggregate = comm.aggregator("mean")
+    h = torch.relu(aggregate(h) @ weights[0])
+    scores = torch.log_softmax(aggregate(h) @ weights[1], 1)
+    own = comm.owned_ids
+    loss = dgcl.nn.nll(scores, own % 4, mask=own % 3 == 0)
+    loss.backward()
+    dgcl.nn.sync_gradients(weights)
+    return {
+        "loss": loss.item(),
+        "log-probabilities": comm.collect(scores.detach(), None).norm().item(),
+        "first gradient": weights[0].grad.norm().item(),
+        "second gradient": weights[1].grad.norm().item(),
+    }
+
+
+@pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 1), "30,1,1"])
+def test_the_toy_graph(grid: str) -> None:
+    """On up to 30 ranks, of which some own no vertex, and with more slices than columns."""
+    for found in dgcl.launch(train_the_toy, size_of(grid), grid):
+        assert found == pytest.approx(TOY, rel=1e-12)
+
+
+def count_bytes(grid: str, needs: str, width: int) -> dict[str, Tensor]:
+    case, options = CASE_BY_NAME["multi-edges"], dgcl.GridOptions(grid, needs)
+    comm = dgcl.build_comm_info(
+        case.graph, "uniform", part=case.part(size_of(grid)), method="direct", grid=options
+    )
+    x = comm.dispatch_features(features(case.num_nodes, width)).requires_grad_()
+    comm.aggregator()(x).sum().backward()
+    return {
+        f"{name} {verb}": sent for name in comm.exchanges for verb, sent in comm.bytes_sent_by(name).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("grid", "needs"),
+    some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 2, NEEDS),
+)
+def test_bytes_are_those_of_the_relation(grid: str, needs: str) -> None:
+    """Sent directly, of 7 columns every rank receives what is counted, there and back."""
+    case, shape = CASE_BY_NAME["multi-edges"], Grid(*map(int, grid.split(",")))
+    owner = case.part(shape.size).astype(np.int32)
+    counts = count_needs(find_needs(case.graph, owner, shape, needs))
+    found = dgcl.launch(count_bytes, shape.size, grid, needs, 7)
+    received = {key: torch.stack([sent[key] for sent in found]).sum(0).numpy() for key in found[0]}
+    item_bytes = shape.slice_width(7) * 8
+    assert (received[f"{HALO} expand"] == counts.expanded * item_bytes).all()
+    assert received[f"{HALO} fold"].sum() == counts.expanded.sum() * item_bytes
+    if PARTIAL in {key.split()[0] for key in received}:
+        assert (received[f"{PARTIAL} fold"] == counts.folded * item_bytes).all()
+        assert received[f"{PARTIAL} expand"].sum() == counts.folded.sum() * item_bytes
+    else:
+        assert not counts.folded.any()
+
+
+def of_widths(grid: str) -> list[Tensor]:
+    case = CASE_BY_NAME["directed"]
+    comm = connect(case, grid)
+    aggregate = comm.aggregator()
+    return [comm.collect(aggregate(comm.dispatch_features(x)), None) for x in of_all_widths(case)]
+
+
+def of_all_widths(case: Case) -> list[Tensor]:
+    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (41,), (602,), (2, 3), (0, 3)]
+    inputs = [features(case.num_nodes, *shape) for shape in shapes]
+    inputs.append(torch.complex(features(case.num_nodes, 3), features(case.num_nodes, 3, seed=1)))
+    return inputs
+
+
+@pytest.mark.parametrize("grid", ["1,1,4", "2,2,2", "1,3,2"])
+def test_any_width(grid: str) -> None:
+    case = CASE_BY_NAME["directed"]
+    matrix = dense(case, "sum", None)
+    for rank in dgcl.launch(of_widths, size_of(grid), grid):
+        for x, found in zip(of_all_widths(case), rank, strict=True):
+            flat = x.flatten(1) if x.dim() > 1 else x[:, None]
+            wanted = (matrix.to(flat.dtype) @ flat).reshape(x.shape)
+            torch.testing.assert_close(found, wanted, rtol=EXACT, atol=EXACT)
+
+
+def in_16_bits(grid: str, dtype: torch.dtype) -> Tensor:
+    case = CASE_BY_NAME["hub"]
+    comm = connect(case, grid)
+    x = comm.dispatch_features(features(case.num_nodes, 5).to(dtype) + 8000)
+    return comm.collect(comm.aggregator("mean")(x), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("grid", ["1,1,4", "2,2,1", "1,4,1"])
+def test_means_in_16_bits_are_rounded_a_few_times_only(grid: str, dtype: torch.dtype) -> None:
+    case = CASE_BY_NAME["hub"]
+    x = (features(case.num_nodes, 5).to(dtype) + 8000).double()
+    wanted = dense(case, "mean", None) @ x
+    for found in dgcl.launch(in_16_bits, 4, grid, dtype):
+        torch.testing.assert_close(found.double(), wanted, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+def an_odd_number(grid: str) -> Tensor:
+    case = CASE_BY_NAME["directed"]
+    comm = connect(case, grid)
+    x = torch.full((case.num_nodes, 5), 42.1234, dtype=torch.float32)
+    return comm.collect(comm.aggregator("mean")(comm.dispatch_features(x)), None)
+
+
+def test_no_value_stands_for_padding() -> None:
+    case = CASE_BY_NAME["directed"]
+    wanted = dense(case, "mean", None).sum(1, keepdim=True).float() * torch.full((1, 5), 42.1234)
+    for found in dgcl.launch(an_odd_number, 4, "1,1,4"):
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+def twice(grid: str) -> list[bytes]:
+    comm = connect(CASE_BY_NAME["hub"], grid)
+    x = comm.dispatch_features(features(26, 33, dtype=torch.float32))
+    aggregate = comm.aggregator("mean")
+    return [aggregate(x).numpy().tobytes() for _ in range(3)]
+
+
+@pytest.mark.parametrize("grid", ["1,1,4", "2,2,1", "1,2,2"])
+def test_the_same_input_gives_the_same_bits(grid: str) -> None:
+    for first, *others in dgcl.launch(twice, 4, grid):
+        assert all(other == first for other in others)
+
+
+def extremes_on_rank(name: str, grid: str, reduce: str) -> dict[str, Tensor]:
+    case = CASE_BY_NAME[name]
+    comm = connect(case, grid)
+    x = comm.dispatch_features(with_ties(case)).requires_grad_()
+    y = comm.aggregator(reduce)(x)  # type: ignore[arg-type]
+    (y * comm.dispatch_features(features(case.num_nodes, 5, seed=3))).sum().backward()
+    return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
+
+
+@pytest.mark.parametrize(("grid", "name", "reduce"), some(SHALLOW, 4, CASE_BY_NAME, ["max", "min"]))
+def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str, reduce: str) -> None:
+    case = CASE_BY_NAME[name]
+    x, weight = with_ties(case), features(case.num_nodes, 5, seed=3)
+    y, gradient = torch.zeros_like(x), torch.zeros_like(x)
+    for v in range(case.num_nodes):
+        tails = np.unique(case.edges[0][case.edges[1] == v])
+        for c in range(5 if len(tails) else 0):
+            values = x[tails, c].tolist()
+            best = max(values) if reduce == "max" else min(values)
+            y[v, c] = best
+            gradient[int(tails[values.index(best)]), c] += weight[v, c]
+    for found in dgcl.launch(extremes_on_rank, size_of(grid), name, grid, reduce):
+        assert_close(found, {"y": y, "x": gradient})
+
+
+STEPS, DROPPED = 3, 0.4
+
+
+def train_with_dropout(grid: str) -> tuple[list[float], list[Tensor]]:
+    """Two layers with dropout, batch normalisation and Adam, on a prime number of vertices."""
+    edges = np.random.default_rng(2).integers(0, 23, (2, 90))
+    comm = dgcl.build_comm_info(as_graph(edges, 23), "uniform", part=np.arange(23) % size_of(grid), grid=grid)
+    weights = initial()
+    norm = dgcl.nn.BatchNorm(6).double()
+    optimizer = torch.optim.Adam([*weights, *norm.parameters()], 0.01)
+    x, own = comm.dispatch_features(features(23, 7)), comm.owned_ids
+    aggregate, losses = comm.aggregator("mean"), []
+    for _ in range(STEPS):
+        h = dgcl.nn.dropout(torch.relu(norm(aggregate(x) @ weights[0])), DROPPED, seed=5)
+        loss = dgcl.nn.cross_entropy(aggregate(h @ weights[1]), own % 3, own % 2 == 0)
+        optimizer.zero_grad()
+        loss.backward()
+        dgcl.nn.sync_gradients([*weights, *norm.parameters()])
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [each.detach() for each in (*weights, *norm.parameters())]
+
+
+def initial() -> list[Tensor]:
+    return [features(7, 6, seed=1).requires_grad_(), features(6, 3, seed=2).requires_grad_()]
+
+
+def with_dropout_on_one_device() -> tuple[list[float], list[Tensor]]:
+    edges = np.random.default_rng(2).integers(0, 23, (2, 90))
+    matrix = dense(Case("", edges, 23, np.ones(23, bool)), "mean", None)
+    weights = initial()
+    norm = nn.BatchNorm1d(6).double()
+    optimizer = torch.optim.Adam([*weights, *norm.parameters()], 0.01)
+    x, ids, losses = features(23, 7), torch.arange(23), []
+    for step in range(STEPS):
+        h = torch.relu(norm(matrix @ x @ weights[0]))
+        kept = dgcl.nn.vertex_dropout.keep_mask(ids, 6, DROPPED, seed=5, call=step)
+        logits = matrix @ ((h * kept / (1 - DROPPED)) @ weights[1])
+        loss = nn.functional.cross_entropy(logits[::2], (ids % 3)[::2])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [each.detach() for each in (*weights, *norm.parameters())]
+
+
+@pytest.mark.parametrize("grid", some(GRIDS, 1))
+def test_training_with_dropout_and_norms(grid: str) -> None:
+    losses, parameters = with_dropout_on_one_device()
+    for found, theirs in dgcl.launch(train_with_dropout, size_of(grid), grid):
+        assert found == pytest.approx(losses, rel=EXACT)
+        for one, other in zip(theirs, parameters, strict=True):
+            torch.testing.assert_close(one, other, rtol=EXACT, atol=EXACT)

@@ -1,0 +1,197 @@
+"""Relations of grids, judged by sets: brute force over edges and slices, golden counts, closed formulas.
+
+=====================  ==============================================================================================
+what                   judged by
+=====================  ==============================================================================================
+numbering, legal ones  (part, depth, slice) counted by nested loops
+demands and classes    for every edge and slice its worker; sets of (item, rank)
+counts of ranks        the same sets; golden numbers of the toy graph
+everything needed      w n [1/(KS) - 1/(PS) + (KS - 1)/(PS)], of equal shares
+=====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgcl.graph import Graph, as_graph
+from dgcl.grid.counts import count_needs
+from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
+from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
+from dgcl.grid.needs import NEEDS, Needs, find_needs
+from tests.dgcl.workers.test_exchanges import in_ranges, pairs, sets_of, toy_24
+
+Pairs = set[tuple[int, int]]
+
+#: (parts, depth, slices): of each rank of the toy graph what it receives in the expand, in the fold, both if all were
+#: needed, and its edges.
+TOY = {
+    (4, 1, 1): ([5] * 4, [0] * 4, (18, 0), 18),
+    (2, 2, 1): ([3, 4, 3, 4], [3] * 4, (6, 6), 18),
+    (1, 4, 1): ([0] * 4, [5] * 4, (0, 18), 18),
+    (2, 1, 2): ([13] * 4, [6] * 4, (18, 6), 36),
+    (1, 1, 4): ([18] * 4, [18] * 4, (18, 18), 72),
+    (4, 2, 1): ([2, 3] * 4, [1] * 8, (9, 3), 9),
+    (2, 2, 2): ([6, 6, 7, 7] * 2, [7, 5] * 4, (9, 9), 18),
+}
+
+
+def brute_force(graph: Graph, owner: np.ndarray, grid: Grid, needs: str) -> tuple[Pairs, Pairs, list[int]]:
+    """(item, rank) pairs of the expand and of the fold, and edges by rank."""
+    place = {
+        grid.rank_at(r, k, s): (r, k, s)
+        for r in range(grid.parts)
+        for k in range(grid.depth)
+        for s in range(grid.slices)
+    }
+    expand, fold, edges = set(), set(), [0] * grid.size
+    for u, v in pairs(graph):
+        for s in range(grid.slices):
+            worker = grid.rank_at(place[owner[v]][0], place[owner[u]][1], s)
+            expand.add((u * grid.slices + s, worker))
+            fold.add((v * grid.slices + s, worker))
+            edges[worker] += 1
+    if needs == "all":
+        for v in range(graph.num_nodes):
+            r, k, _ = place[owner[v]]
+            for s in range(grid.slices):
+                expand |= {(v * grid.slices + s, grid.rank_at(part, k, s)) for part in range(grid.parts)}
+                fold |= {(v * grid.slices + s, grid.rank_at(r, depth, s)) for depth in range(grid.depth)}
+    expand, fold = ({(i, r) for i, r in found if owner[i // grid.slices] != r} for found in (expand, fold))
+    return expand, fold, edges
+
+
+def per_rank(ranks: list[int], size: int) -> list[int]:
+    return np.bincount(ranks, minlength=size).tolist()
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, Grid, str]:
+    num_nodes = draw(st.integers(1, 12))
+    grid = draw(st.sampled_from(legal_grids(draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])))))
+    vertex = st.integers(0, num_nodes - 1)
+    edges = draw(st.lists(st.tuples(vertex, vertex), max_size=24))
+    owner = draw(st.lists(st.integers(0, grid.size - 1), min_size=num_nodes, max_size=num_nodes))
+    array = np.array(edges, np.int64).reshape(-1, 2).T
+    return as_graph(array, num_nodes), np.array(owner, np.int32), grid, draw(st.sampled_from(NEEDS))
+
+
+def check(graph: Graph, owner: np.ndarray, grid: Grid, needs: str) -> Needs:
+    expand, fold, edges = brute_force(graph, owner, grid, needs)
+    found = find_needs(graph, owner, grid, needs)
+    counts = count_needs(found)
+    check_demand(expand_demand(found), expand, grid)
+    check_demand(fold_demand(found), fold, grid)
+    assert counts.expanded.tolist() == per_rank([rank for _, rank in expand], grid.size)
+    assert counts.folded.tolist() == per_rank([owner[item // grid.slices] for item, _ in fold], grid.size)
+    assert counts.edges.tolist() == edges
+    return found
+
+
+def check_demand(demand: ItemDemand, wanted: Pairs, grid: Grid) -> None:
+    classes = demand.classes()
+    assert sets_of(classes) == wanted
+    assert (np.diff(classes.class_ptr) == classes.relation.count).all()
+    for rank in range(grid.size):
+        assert demand.wanted_by(rank).tolist() == sorted(item for item, r in wanted if r == rank)
+
+
+@given(problems())
+def test_equals_brute_force(problem: tuple[Graph, np.ndarray, Grid, str]) -> None:
+    check(*problem)
+
+
+@pytest.mark.parametrize("needs", NEEDS)
+@pytest.mark.parametrize("sizes", [(96, 1, 1), (1, 96, 1), (1, 1, 96), (65, 1, 2), (2, 70, 1), (4, 4, 8)])
+def test_masks_of_several_words(sizes: tuple[int, int, int], needs: str) -> None:
+    rng, grid = np.random.default_rng(5), Grid(*sizes)
+    graph = as_graph(rng.integers(0, 150, (2, 400)), 150)
+    check(graph, rng.integers(0, grid.size, 150).astype(np.int32), grid, needs)
+
+
+@pytest.mark.parametrize("sizes", TOY)
+def test_the_toy_graph(sizes: tuple[int, int, int]) -> None:
+    expanded, folded, dense, edges = TOY[sizes]
+    grid, graph = Grid(*sizes), toy_24()
+    counts = count_needs(find_needs(graph, in_ranges(24, grid.size), grid))
+    assert (counts.expanded.tolist(), counts.folded.tolist()) == (expanded, folded)
+    assert counts.edges.tolist() == [edges] * grid.size
+    counts = count_needs(find_needs(graph, in_ranges(24, grid.size), grid, "all"))
+    assert (counts.expanded.tolist(), counts.folded.tolist()) == tuple([each] * grid.size for each in dense)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 4, 1), (3, 2, 1), (2, 1, 3), (5, 1, 1), (2, 1, 4), (4, 1, 2), (1, 2, 2), (2, 3, 4)]
+)
+def test_other_grids_of_the_toy_graph(sizes: tuple[int, int, int]) -> None:
+    grid = Grid(*sizes)
+    for needs in NEEDS:
+        check(toy_24(), in_ranges(24, grid.size), grid, needs)
+
+
+@pytest.mark.parametrize("world_size", range(1, 17))
+def test_closed_formula_where_everything_is_needed(world_size: int) -> None:
+    num_nodes, width = 2 * world_size, 3 * world_size
+    graph = as_graph(np.zeros((2, 0), np.int64), num_nodes)
+    for grid in legal_grids(world_size):
+        counts = count_needs(find_needs(graph, in_ranges(num_nodes, world_size), grid, "all"))
+        words = counts.received_bytes(width, 1)
+        assert words == pytest.approx(np.full(world_size, width * num_nodes * dense_words(grid)))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 6, 7, 12, 16])
+def test_numbering_and_legal_grids(world_size: int) -> None:
+    grids = legal_grids(world_size)
+    triples = itertools.product(range(1, world_size + 1), repeat=3)
+    assert [(g.parts, g.depth, g.slices) for g in grids] == [t for t in triples if np.prod(t) == world_size]
+    for grid in grids:
+        places = itertools.product(range(grid.parts), range(grid.depth), range(grid.slices))
+        for rank, place in enumerate(places):
+            assert (grid.part_of(rank), grid.depth_of(rank), grid.slice_of(rank)) == place
+            assert grid.rank_at(*place) == rank
+
+
+@pytest.mark.parametrize(
+    ("asked", "world_size", "sizes"),
+    [
+        ("1d", 6, (6, 1, 1)),
+        ("1.5d", 8, (4, 2, 1)),
+        ("1.5d", 16, (4, 4, 1)),
+        ("2d", 4, (2, 1, 2)),
+        ("2d", 6, (2, 1, 3)),
+        ("2d", 5, (1, 1, 5)),
+        ("3d", 8, (2, 2, 2)),
+        ("2, 1,3", 6, (2, 1, 3)),
+        ((3, 2, 1), 6, (3, 2, 1)),
+        (Grid(1, 2, 3), 6, (1, 2, 3)),
+    ],
+)
+def test_what_users_write(asked: object, world_size: int, sizes: tuple[int, int, int]) -> None:
+    assert as_grid(asked, world_size) == Grid(*sizes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "world_size", "text"),
+    [
+        ((1, 4, 1), 6, r"1 x 4 x 1 = 4 ranks, and there are 6.*\(1,1,6\) .*\(3,2,1\) .*\(6,1,1\)"),
+        ("2,2,2", 4, r"2 x 2 x 2 = 8 ranks, and there are 4.*\(4,1,1\)"),
+        ("2.5d", 4, r"grid must be 'auto', '1d', '1.5d', '2d', '3d' or parts,depth,slices.*got '2.5d'"),
+        ((4, 0, 1), 4, "depth must be a positive integer"),
+        ((2, 1.0, 2), 4, "depth must be a positive integer"),
+    ],
+)
+def test_what_is_no_grid(asked: object, world_size: int, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        as_grid(asked, world_size)
+
+
+def test_what_is_nothing_of_a_grid() -> None:
+    with pytest.raises(TypeError, match="three integers"):
+        as_grid(4, 4)
+    with pytest.raises(ValueError, match="needs must be one of sparse, all"):
+        find_needs(toy_24(), in_ranges(24, 4), Grid(4), "some")
