@@ -45,8 +45,8 @@ def verify_programs(programs: list[Program], plan: Plan, demand: Wants) -> None:
     _check_matching(programs, "fold")
     _check_counts(programs, trees)
     holds = _run_expand(programs)
-    _check_demand(programs, plan, demand)
-    _check_places(programs, holds, plan, demand)
+    places = _check_places(programs, holds, len(demand.owner))
+    _check_demand(programs, plan, demand, places)
     _run_fold(programs)
 
 
@@ -195,9 +195,9 @@ def _run_expand(programs: list[Program]) -> list[np.ndarray]:
     return holds
 
 
-def _check_places(programs: list[Program], holds: list[np.ndarray], plan: Plan, demand: Demand) -> None:
-    """Every wanted item has one place, the same on all ranks, in its class; other items have none."""
-    places = np.full(demand.num_items, -1, np.int64)
+def _check_places(programs: list[Program], holds: list[np.ndarray], num_items: int) -> np.ndarray | None:
+    """Every item has one place, the same on all ranks; return them, ``(N,)``, or None where ranks know of none."""
+    places = np.full(num_items, -1, np.int64)
     for program, ids in zip(programs, holds, strict=True):
         if program.places is not None:
             places[ids[: program.num_owned]] = program.places[: program.num_owned]
@@ -205,25 +205,28 @@ def _check_places(programs: list[Program], holds: list[np.ndarray], plan: Plan, 
         if program.places is not None and not np.array_equal(places[ids], program.places):
             raise fail(program, "the place of a row is another one than on its owner")
     if any(program.places is None for program in programs):
-        return
-    relation, (items,) = plan.relation, np.nonzero(demand.wanted.any(axis=0))
-    if not np.array_equal(np.sort(places[places != -1]), np.arange(len(items))) or (places[items] < 0).any():
-        raise ProgramError("places do not number the items that some rank wants")
-    of_class = np.searchsorted(np.cumsum(relation.count), places[items], side="right")
-    same = relation.source[of_class] == demand.owner[items]
-    for word, wanted in enumerate(demand.wanted):
-        same &= relation.dests[of_class, word] == wanted[items].astype(np.uint64)
-    if not same.all():
-        raise ProgramError(f"the place of item {items[~same][0]} is in another class than its own")
+        return None
+    return places
 
 
-def _check_demand(programs: list[Program], plan: Plan, demand: Wants) -> None:
-    """Every rank receives what it wants, and the plan's relation counts the same rows from owner to rank."""
-    if plan.relation.world_size != demand.world_size:
+def _check_demand(programs: list[Program], plan: Plan, demand: Wants, places: np.ndarray | None) -> None:
+    """Every rank receives what it wants, and the plan's relation counts the same rows from owner to rank.
+
+    Where items have places, these number the ones that are wanted, and each lies in the class of its owner and of the
+    ranks that want it.
+    """
+    relation = plan.relation
+    if relation.world_size != demand.world_size:
         raise ProgramError(
-            f"the plan is for {plan.relation.world_size} ranks, the items are for {demand.world_size}"
+            f"the plan is for {relation.world_size} ranks, the items are for {demand.world_size}"
         )
-    planned = plan.relation.pair_rows()
+    planned, class_end = relation.pair_rows(), np.cumsum(relation.count)
+    if places is not None:
+        items = np.flatnonzero(places != -1)
+        if not np.array_equal(np.sort(places[items]), np.arange(relation.num_vertices)):
+            raise ProgramError("places do not number the items that some rank wants")
+        of_class = np.searchsorted(class_end, places[items], side="right")
+        _check_class(items, relation.source[of_class] == demand.owner[items])
     for program in programs:
         wanted = demand.wanted_by(program.rank)
         counted = np.bincount(demand.owner[wanted], minlength=demand.world_size)
@@ -231,6 +234,19 @@ def _check_demand(programs: list[Program], plan: Plan, demand: Wants) -> None:
             raise fail(program, "the plan's relation is another than that of the items")
         if not np.array_equal(np.sort(program.halo_ids), wanted):
             raise fail(program, "its halo rows are not the items that it wants")
+        if places is not None:
+            # As many pairs of item and rank as the relation has, each in a class that has the rank: no others.
+            if (places[wanted] < 0).any():
+                raise ProgramError("places do not number the items that some rank wants")
+            of_class = np.searchsorted(class_end, places[wanted], side="right")
+            word, bit = program.rank // 64, np.uint64(program.rank % 64)
+            _check_class(wanted, (relation.dests[of_class, word] >> bit & np.uint64(1)) > 0)
+
+
+def _check_class(items: np.ndarray, same: np.ndarray) -> None:
+    """Raise unless all items are in their own classes."""
+    if not same.all():
+        raise ProgramError(f"the place of item {items[~same][0]} is in another class than its own")
 
 
 def _run_fold(programs: list[Program]) -> None:
