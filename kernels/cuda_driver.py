@@ -150,20 +150,16 @@ class Driver:
 
     # Streams and events
 
-    def create_stream(self) -> int:
-        """A stream that is not ordered with the legacy default stream."""
-        stream = c_void_p()
-        self.call("cuStreamCreate", byref(stream), c_uint(_NON_BLOCKING_STREAM))
-        return stream.value or 0
+    def create_stream(self, level: int = 0) -> int:
+        """A stream that is not ordered with the legacy default stream.
 
-    def create_urgent_stream(self) -> int:
-        """A stream of the highest priority, which shares no hardware queue with streams of other priorities.
-
-        Streams of one priority share a few queues, and what comes behind a wait in a queue waits, too.
+        Args:
+            level: Of priority, 0 the lowest; beyond the device's highest, that.
         """
         stream, lowest, highest = c_void_p(), c_int(), c_int()
-        self.call("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
-        self.call("cuStreamCreateWithPriority", byref(stream), c_uint(_NON_BLOCKING_STREAM), highest)
+        self.call("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))  # highest <= lowest
+        priority = c_int(max(highest.value, lowest.value - level))
+        self.call("cuStreamCreateWithPriority", byref(stream), c_uint(_NON_BLOCKING_STREAM), priority)
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:

@@ -196,11 +196,6 @@ CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
                                                    : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
-  *stream = (CUstream)(long long)(600 + (flags == CU_STREAM_NON_BLOCKING));
-  return CUDA_SUCCESS;
-}
-
 CUresult cuCtxGetStreamPriorityRange(int *lowest, int *highest) {
   *lowest = 0;
   *highest = -5;

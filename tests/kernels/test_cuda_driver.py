@@ -301,8 +301,7 @@ def test_every_function_for_streams_is_called_as_declared(stub: ctypes.CDLL) -> 
     driver.enable_peer_access(503)
     with pytest.raises(CudaError):
         driver.enable_peer_access(504)
-    assert driver.create_stream() == 601
-    assert driver.create_urgent_stream() == 611 - 5
+    assert [driver.create_stream(level) for level in (0, 2, 5, 99)] == [611, 611 - 2, 611 - 5, 611 - 5]
     assert driver.create_event() == 701
     assert [driver.is_capturing(stream) for stream in (7, 8)] == [True, False]
     assert [driver.has_happened(event) for event in (1, 2)] == [True, False]

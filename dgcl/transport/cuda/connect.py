@@ -25,6 +25,7 @@ from dgcl.transport.cuda.lanes import Lanes
 from dgcl.transport.cuda.network import Network
 from dgcl.transport.cuda.probe import try_stream_waits, write_patterns, wrong_patterns
 from dgcl.transport.cuda.program import RankAddresses, num_slots
+from dgcl.transport.cuda.staged_rows import NETWORK
 from dgcl.transport.cuda.tables import Tables
 from dgcl.transport.shared_memory.segments import Segment
 
@@ -162,7 +163,7 @@ def _rank_addresses(
     if network is not None and network.messages is not None and network.partners:
         state = tables.upload(first_state(own.page))
         outbox, packed, agreed = (tables.allocate(LINE) for _ in range(3))
-        endpoint = Endpoint(network.messages, device.driver.create_stream(), state, agreed)
+        endpoint = Endpoint(network.messages, device.driver.create_stream(NETWORK), state, agreed)
     theirs = [ControlBlock(0 if each is None else each.address, world_size) for each in blocks]
     addresses = RankAddresses(
         state=block.address,

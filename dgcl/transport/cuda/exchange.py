@@ -43,7 +43,7 @@ from dgcl.transport.cuda.network import Network, peers_of
 from dgcl.transport.cuda.operations import Operations, enter_parameters
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
-from dgcl.transport.cuda.staged_rows import rows_to_peers, staged_row_counts
+from dgcl.transport.cuda.staged_rows import IN, OUT, rows_to_peers, staged_row_counts
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
@@ -114,7 +114,7 @@ class DeviceExchange(WholeCalls):
         self._other_streams: list[int] = []  # for copies out and in, and for the network
         if addresses.staged or endpoint is not None:
             with device.current():
-                copies = [device.driver.create_stream() if addresses.staged else 0 for _ in range(2)]
+                copies = [device.driver.create_stream(role) if addresses.staged else 0 for role in (OUT, IN)]
             self._other_streams = [*copies, 0 if endpoint is None else endpoint.stream]
         self.staged_rows = staged_row_counts(self._programs, addresses.staged | addresses.partners)
         self._kinds: dict[tuple[int, int, int, str, int], Operations] = {}

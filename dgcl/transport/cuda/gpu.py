@@ -24,6 +24,10 @@ from dgcl.kernels.cuda_launch import Kernels
 from dgcl.kernels.cuda_ptx import ptx_of
 from dgcl.kernels.cuda_shapes import THREADS
 
+#: Level of priority of :attr:`Device.side`, above those of the streams of calls
+#: (:mod:`dgcl.transport.cuda.staged_rows`).
+SIDE_LEVEL = 4
+
 #: Handles that mean "the default stream" of a context: legacy (two spellings), and one per thread.
 DEFAULT_STREAMS = (0, 1, 2)
 
@@ -109,7 +113,7 @@ class Device:
         self.driver, self.index, self.tensors = driver, index, tensors
         self.context = driver.current_context()
         self.kernels = Kernels(driver, index, ptx)
-        self.side = driver.create_urgent_stream()
+        self.side = driver.create_stream(SIDE_LEVEL)
         self.uuid = driver.uuid(index)
         self.waits_in_streams = driver.can_wait_in_streams(index)
         self.is_open = True

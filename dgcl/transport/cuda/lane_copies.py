@@ -31,14 +31,8 @@ class LaneCopies(StagedRows):
         """Add what belongs to one of the marks in a list of launches."""
         if mark.kernel == BEGUN:
             self._follow(MAIN, IN)
-            for i, slices in self._in.items():
-                for piece in slices:
-                    self._receive(i, piece)
         elif mark.kernel == PACKED:
-            self._follow(MAIN, OUT)
-            for i in mark.parameters:
-                for piece in self._out[i]:
-                    self._send(i, piece)
+            self._rounds(mark.stage, mark.parameters)
         elif mark.kernel == JOINED:
             # A call is over when its last slices are out of their slots: then this rank may leave.
             last = {piece.peer: piece.number for slices in self._out.values() for piece in slices}
@@ -56,6 +50,20 @@ class LaneCopies(StagedRows):
         for operation, which, offset, other, is_target in self._placed:
             here = bases[which] + offset
             self._prepared.place_copy(operation, *((here, other) if is_target else (other, here)))
+
+    def _rounds(self, stage: int, sends: tuple[int, ...]) -> None:
+        """Round k puts slice k of every send of a stage into its slot, then takes slice k of every receive."""
+        if sends:
+            self._follow(MAIN, OUT)
+        receives = [i for i in self._in if self._schedule.recv_stage[i] == stage]
+        longest = max(map(len, [*(self._out[i] for i in sends), *(self._in[i] for i in receives)]), default=0)
+        for k in range(longest):
+            for i in sends:
+                for piece in self._out[i][k : k + 1]:
+                    self._send(i, piece)
+            for i in receives:
+                for piece in self._in[i][k : k + 1]:
+                    self._receive(i, piece)
 
     def _receive(self, receive: int, piece: Slice) -> None:
         """Copy a slice from its slot to its place, and free the slot."""

@@ -13,8 +13,8 @@ slice by slice into the slots, on a stream of their own, while the receiver's co
 place in the result: writing one slot and reading the other overlap. Slices are counted per peer and call; the first two
 of a call find their slots free, because a peer that announces a call has finished the one before.
 
-Both sides process their slices in the order of (stage, sender, receiver), so they cannot wait for each other in a
-circle.
+Both sides process their slices in rounds, in the order of (stage, number within the transfer), so they cannot wait for
+each other in a circle (:mod:`dgcl.transport.cuda.staged_rows` has the argument).
 """
 
 from __future__ import annotations

@@ -112,9 +112,10 @@ class Launch:
     """A launch of a kernel of the catalogue, and the stage that it belongs to.
 
     Where peers are out of reach there are also marks, which launch nothing: :data:`BEGUN` (this rank's buffers may be
-    written), :data:`PACKED` (the rows of the sends in ``parameters`` are ready to be copied to the host),
-    :data:`GROUPED` (here a stage's messages to and from partners are enqueued), :data:`RECEIVED` (wait here for the
-    messages of the stage in ``parameters``), and :data:`JOINED` (wait here for all copies and messages).
+    written), :data:`PACKED` (the rows of the sends in ``parameters`` are ready to be copied to the host; here the
+    copies of the stage are enqueued), :data:`GROUPED` (here a stage's messages to and from partners are enqueued),
+    :data:`RECEIVED` (wait here for the messages of the stage in ``parameters``), and :data:`JOINED` (wait here for all
+    copies and messages).
     """
 
     stage: int
@@ -192,8 +193,10 @@ class _Layout:
         if has_unreachable:
             yield Launch(-1, BEGUN, 0, 0, ())
         partner_stages = schedule.recv_stage[self._is_partner[schedule.recv_peer]]
-        for stage in np.union1d(schedule.send_stage, partner_stages).tolist():
-            yield from self._stage(stage, has_messages=stage in partner_stages)
+        is_staged = np.isin(schedule.recv_peer, list(addresses.staged))
+        staged_stages = schedule.recv_stage[is_staged]
+        for stage in np.unique(np.concatenate([schedule.send_stage, partner_stages, staged_stages])).tolist():
+            yield from self._stage(stage, stage in partner_stages, stage in staged_stages)
         last = program.num_stages
         yield from self._arrived(last, np.arange(len(schedule.recv_peer)))
         if self._verb == FOLD:
@@ -204,8 +207,13 @@ class _Layout:
         if addresses.finished:
             yield from self._flags(last, "signal", [{"address": addresses.finished, "multiplier": 1}])
 
-    def _stage(self, stage: int, *, has_messages: bool) -> Iterator[Launch]:
-        """Wait for the receivers and for what is passed on, move the rows, and signal."""
+    def _stage(self, stage: int, has_messages: bool, has_slices: bool) -> Iterator[Launch]:
+        """Wait for the receivers and for what is passed on, move the rows, and signal.
+
+        Args:
+            stage: Which.
+            has_messages, has_slices: Whether messages, or slices through the host, arrive in it.
+        """
         program, addresses, schedule = self._program, self._addresses, self._schedule
         sends = np.flatnonzero(schedule.send_stage == stage).tolist()
         direct = [i for i in sends if i not in self._first_rows]
@@ -223,7 +231,8 @@ class _Layout:
         if grouped:
             raised.append(stage_flag(program, addresses.packed, stage))
         yield from self._flags(stage, "signal", raised)
-        if packed := tuple(i for i in sends if i in self._first_rows and i not in grouped):
+        packed = tuple(i for i in sends if i in self._first_rows and i not in grouped)
+        if packed or has_slices:
             yield Launch(stage, PACKED, 0, 0, packed)
         if grouped or has_messages:
             yield Launch(stage, GROUPED, 0, 0, ())

@@ -4,6 +4,23 @@ Rows for a peer whose memory cannot be written directly are gathered into stagin
 copies (:mod:`dgcl.transport.cuda.lane_copies`) or messages (:mod:`dgcl.transport.cuda.groups`) on other streams bring
 them on. Both add operations to the same prepared list, at the marks that :mod:`dgcl.transport.cuda.program` leaves
 there, and both are given the addresses of a call's buffers when it is enqueued.
+
+**Queues.** A device takes work from few hardware queues (one with ``CUDA_DEVICE_MAX_CONNECTIONS=1``). In a queue all
+streams that share it stand in the order in which the host enqueued, and what stands behind a wait waits, too, whatever
+its stream. Two things keep ranks from waiting for each other in a circle:
+
+1. *The order in which a call is enqueued.* Even if all streams of a rank shared one queue, every rank would do its
+   operations in the order of (call, stage, phase), and what an operation waits for stands earlier in that order, at
+   this rank and at all others. The phases of a stage are: wait for receivers and for arrivals of earlier stages,
+   gather, signal; then rounds of slices (:mod:`dgcl.transport.cuda.lane_copies`), where round k puts slice k of every
+   send into its slot, which wants round k - 2 at the receiver, and then takes slice k of every receive, which wants
+   round k at the sender; then the group of messages, which wants the same group of its partners. By induction over
+   that order all of it ends. Receivers announce themselves in the first phase of a call.
+2. *A level of priority for each role* (the numbers below; the watchdog's stream is above them), because streams of
+   different priorities are given different queues. So roles overlap, as far as the device has levels (six today), and
+   the watchdog's copies get past a wait. Nothing is wrong without it, only slower, and errors are less precise.
+
+Ranks that are threads and share a device are not covered: one rank's wait may stand before another rank's work.
 """
 
 from __future__ import annotations
@@ -20,7 +37,8 @@ from dgcl.program.model import Program, Schedule
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.program import EXPAND, RankAddresses, staging_rows
 
-#: Numbers of the streams in a prepared list: the caller's, copies to the host, copies from it, messages.
+#: Numbers of the streams in a prepared list, and their levels of priority: the caller's, copies to the host, copies
+#: from it, messages.
 MAIN: Final = 0
 OUT: Final = 1
 IN: Final = 2

@@ -24,7 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -76,8 +76,10 @@ class Event:
 
 
 class Stream:
-    def __init__(self) -> None:
+    def __init__(self, priority: int = 0) -> None:
+        self.priority = priority
         self.work: deque[Work] = deque()
+        self.numbers: deque[int] = deque()  # of the work, in the order in which all of it was enqueued
         self.captured: list[Work] | None = None
         self.kept: deque[Any] = deque()
 
@@ -85,6 +87,7 @@ class Stream:
         if self.captured is not None:
             self.captured.append((ready, run))
         else:
+            self.numbers.append(next(_numbers))
             self.work.append((ready, run))
 
 
@@ -111,6 +114,9 @@ class FakeCuda:
         self.limit = 1 << 40  # bytes of memory
         self.held = False  # copies to the host begin when all that runs has ended
         self.slow: set[int] = set()
+        #: What has a hardware queue of its own: every stream, every level of priority, or nothing: there is one queue.
+        self.queues: Literal["streams", "levels", "one"] = "streams"
+        self.highest = -5  # priority
         self.frozen = threading.Event()
         self._streams: dict[int, Stream] = {0: Stream()}
         self._events: dict[int, Event] = {}
@@ -131,6 +137,7 @@ class FakeCuda:
 
     def _step(self) -> bool:
         handles = [handle for handle, stream in list(self._streams.items()) if stream.work]
+        handles = self._heads(handles)
         self._random.shuffle(handles)
         handles.sort(key=lambda handle: handle in self.slow)
         for handle in handles:
@@ -143,9 +150,19 @@ class FakeCuda:
             except BaseException as error:  # the test looks at them
                 self.errors.append(error)
             stream.work.popleft()
+            stream.numbers.popleft()
             self._drop(stream)
             return True
         return False
+
+    def _heads(self, handles: list[int]) -> list[int]:
+        """Those streams whose first work is at the head of its hardware queue."""
+        if self.queues == "streams":
+            return handles
+        heads: dict[int, int] = {}
+        for handle in sorted(handles, key=lambda handle: self._streams[handle].numbers[0]):
+            heads.setdefault(self._streams[handle].priority if self.queues == "levels" else 0, handle)
+        return list(heads.values())
 
     def _drop(self, stream: Stream) -> None:
         # The newest stays: what reads it may not all have been put into the stream yet.
@@ -333,16 +350,10 @@ class FakeCuda:
         count._obj.value = 2
         return 0
 
-    def cuStreamCreate(self, stream: Any, flags: Any) -> int:
-        self._need_context()
-        assert flags.value == 1
-        stream._obj.value = self.new_stream()
-        return 0
-
-    def new_stream(self) -> int:
+    def new_stream(self, priority: int = 0) -> int:
         """As of a library that makes its own."""
         number = 0x100 + next(_numbers)
-        self._streams[number] = Stream()
+        self._streams[number] = Stream(priority)
         return number
 
     def cuStreamDestroy_v2(self, stream: Any) -> int:
@@ -352,12 +363,15 @@ class FakeCuda:
 
     def cuCtxGetStreamPriorityRange(self, lowest: Any, highest: Any) -> int:
         self._need_context()
-        lowest._obj.value, highest._obj.value = 0, -2
+        lowest._obj.value, highest._obj.value = 0, self.highest
         return 0
 
     def cuStreamCreateWithPriority(self, stream: Any, flags: Any, priority: Any) -> int:
-        assert priority.value == -2
-        return self.cuStreamCreate(stream, flags)
+        self._need_context()
+        assert flags.value == 1
+        assert self.highest <= priority.value <= 0
+        stream._obj.value = self.new_stream(priority.value)
+        return 0
 
     def cuStreamSynchronize(self, stream: Any) -> int:
         self._need_context()

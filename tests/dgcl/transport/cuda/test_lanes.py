@@ -58,6 +58,44 @@ def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
         assert sent == ((3 * 12 + 4) * world.planned_rows[rank]).tolist()
 
 
+@pytest.mark.parametrize("queues", ["one", "levels"])
+@pytest.mark.parametrize("trees", ["direct", "random-1"])
+def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(
+    trees: str, queues: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank is laid out like its peers: with one queue the wait of one must not stand before its own sends.
+
+    Every transfer has many more slices than there are slots.
+    """
+    monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", 64)
+
+    def prepare(fakes: list[FakeCuda]) -> None:
+        losing(0, 1)(fakes)
+        for fake in fakes:
+            fake.queues = queues
+
+    world = random_world(3, 3, trees, num_nodes=30, num_edges=90)
+    on_devices(world, lambda rank: both_verbs(rank, 24, torch.float32, 1), shared=False, prepare=prepare)
+
+
+@pytest.mark.parametrize(
+    ("highest", "levels"), [(-5, [0, 1, 2, 4]), (-2, [0, 1, 2, 2]), (0, [0, 0, 0, 0])], ids=str
+)
+def test_roles_have_levels_of_priority(highest: int, levels: list[int]) -> None:
+    def prepare(fakes: list[FakeCuda]) -> None:
+        losing(0)(fakes)
+        for fake in fakes:
+            fake.highest = highest
+
+    def body(rank: Rank) -> list[int]:
+        both_verbs(rank, 3, torch.float32, 1)
+        streams = [rank.stream, *rank.exchange._other_streams[:2], rank.device.side]
+        return [-rank.fake._streams[stream].priority for stream in streams]
+
+    results, _ = on_devices(PAIR, body, shared=False, prepare=prepare)
+    assert results == [levels] * 2
+
+
 def test_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="dgcl"):
         on_devices(PAIR, lambda rank: None, shared=False, prepare=losing(0, 1))

@@ -26,6 +26,20 @@ MACHINES = {"2x2": (0, 0, 1, 1), "4x1": (0, 1, 2, 3), "3+1": (0, 0, 0, 1), "mixe
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 
+@pytest.mark.parametrize("queues", ["one", "levels"])
+@pytest.mark.parametrize("layout", ["4x1", "2x2"])
+def test_one_hardware_queue_is_enough(layout: str, queues: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = FakeCuda.__init__
+
+    def with_queues(self: FakeCuda, *arguments: Any, **keywords: Any) -> None:
+        made(self, *arguments, **keywords)
+        self.queues = queues
+
+    monkeypatch.setattr(FakeCuda, "__init__", with_queues)
+    world = random_world(3, 4, "random-1")
+    on_machines(world, MACHINES[layout], lambda rank: both_verbs(rank, 3, torch.float32, 2))
+
+
 def transfers(world: World, numbers: tuple[int, ...], verb: str) -> np.ndarray:
     """``(P, P)``: how many transfers there are between each two ranks of different machines."""
     count = np.zeros((world.world_size, world.world_size), np.int64)
