@@ -24,6 +24,8 @@ module                                          what
                                                 (:mod:`~dgcl.transport.cuda.message_channel`) by NCCL
                                                 (:mod:`~dgcl.transport.cuda.nccl`), errors by the hosts
                                                 (:mod:`~dgcl.transport.cuda.network`)
+:mod:`dgcl.transport.cuda.concurrency`          do launches return at once, and streams run side by side?
+:mod:`dgcl.transport.cuda.run_ahead`            how far the host runs ahead
 :mod:`dgcl.transport.cuda.watchdog`             deadlines, lost peers, stopping the device
 :mod:`dgcl.transport.cuda.report`               a snapshot of the flags, as errors
 :mod:`dgcl.transport.cuda.through_host`         between machines without NCCL: down, along the plan on the CPU, and up

@@ -16,6 +16,7 @@ import numpy as np
 from dgcl.errors import CommError
 from dgcl.kernels.cuda_tables import MAP
 from dgcl.ranks.control import Control
+from dgcl.transport.cuda.concurrency import hindrance
 from dgcl.transport.cuda.connections import Connections
 from dgcl.transport.cuda.control_block import LINE, ControlBlock, HostPage, first_state
 from dgcl.transport.cuda.directory import MOST_ENTRIES, Descriptor, Directory, PeerMemory
@@ -48,11 +49,16 @@ def connect(device: Device, control: Control, network: Network | None = None) ->
         network: Joins this rank to ranks on other machines, whose memory is not opened; None: there are none.
 
     Raises:
-        CommError: Host lanes are needed, and the driver cannot lock host memory; on every rank.
+        CommError: Host lanes are needed, and the driver cannot lock host memory, or kernels cannot wait here for those
+            of other ranks (:mod:`dgcl.transport.cuda.concurrency`); on every rank.
     """
     rank, world_size = control.rank, control.world_size
     remote = frozenset[int]() if network is None else network.remote
     own = _allocate(device, world_size)
+    found = control.exchange(hindrance(device, own.page, own.tables, own.control_block.address, rank))
+    for other, why in enumerate(found):
+        if why:
+            raise CommError(f"rank {other}: {why}")
     descriptors = control.exchange(own.directory.descriptor(own.unreachable))
     peers, blocks, problems = _open_peers(device, rank, descriptors, remote, own.control_block)
     write_patterns(device, own.tables, rank, own.control_block, blocks)

@@ -13,6 +13,7 @@ locked shared memory::
     byte 0       abort       not 0: stop
        128       begun       line: the last call that the device has begun, its tag, its buffers
        256       finished    the last call that the device has finished
+       384       trial       two words for the test of streams at set-up (dgcl.transport.cuda.concurrency)
        512       stop        FLAG_MAX over and over: copied over all lines of the device to stop it
        ...       snapshot    a copy of the control block, when one was requested
 """
@@ -30,7 +31,7 @@ from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 LINE = 128
 PROOF = 256
 _READY = 1024
-_BEGUN, _FINISHED, _STOP = 128, 256, 512
+_BEGUN, _FINISHED, _TRIAL, _STOP = 128, 256, 384, 512
 
 
 class ControlBlock:
@@ -137,6 +138,19 @@ class HostPage:
     def finished_word(self) -> int:
         """Device address of the word that says which call is over."""
         return self._address + _FINISHED
+
+    @property
+    def trial(self) -> int:
+        """Device address of the first of the two words for the test of streams."""
+        return self._address + _TRIAL
+
+    def trial_word(self, which: int) -> int:
+        """One of the two words, as the host reads it."""
+        return int(read_word(self._segment.address + _TRIAL + 8 * which))
+
+    def set_trial(self, which: int, value: int) -> None:
+        """Write one of the two words."""
+        write_word(self._segment.address + _TRIAL + 8 * which, value)
 
     def begun(self) -> tuple[int, int]:
         """The last call that the device has begun, and its tag."""

@@ -1,9 +1,9 @@
 """Expand and fold of tensors on a device: everything is enqueued on the caller's stream, the host waits for nothing.
 
 A call takes blocks from the pool, enters their addresses, and enqueues its prepared operations
-(:mod:`dgcl.transport.cuda.operations`) at once; the host goes on before the device has begun. Errors between ranks
-occur later, on the device: the watchdog (:mod:`dgcl.transport.cuda.watchdog`) ends the call there, and the error is
-raised here, by the next call or by :meth:`DeviceExchange.synchronize`.
+(:mod:`dgcl.transport.cuda.operations`) at once; the host goes on, up to 32 calls ahead of the device
+(:mod:`dgcl.transport.cuda.run_ahead`). Errors between ranks occur later, on the device: the watchdog
+(:mod:`dgcl.transport.cuda.watchdog`) ends the call there, and the next call raises, or `synchronize`.
 
 **Streams.** The calls of a communicator are in one order, whatever streams they are made on: one on another stream
 than its predecessor waits, on the device, for that stream. Ranks that are threads and share a device must not share a
@@ -37,12 +37,14 @@ from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.transport.base import WholeCalls
+from dgcl.transport.cuda.concurrency import advise_threads
 from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, CudaError, Device
 from dgcl.transport.cuda.network import Network, peers_of
 from dgcl.transport.cuda.operations import Operations, enter_parameters
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
+from dgcl.transport.cuda.run_ahead import RunAhead
 from dgcl.transport.cuda.staged_rows import IN, OUT, rows_to_peers, staged_row_counts
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
@@ -122,6 +124,7 @@ class DeviceExchange(WholeCalls):
             self._switched = device.driver.create_event()
             self._ended = device.driver.create_event()
         self._call = 0
+        self._run_ahead = RunAhead(self._connections.page.finished, self.check_usable)
         self._closed = False
         others = self._connections.shares_device_with(self._process, same=False)
         with device.current():
@@ -132,12 +135,8 @@ class DeviceExchange(WholeCalls):
         control.barrier()
         self._stream_waits = device.waits_in_streams and bool(others)
         self._shared = self._connections.shares_device_with(self._process, same=True)
-        if self._shared and os.environ.get("CUDA_MODULE_LOADING", "").upper() != "EAGER":
-            _log.info(
-                "rank %d shares a GPU with other threads of its process: start it with CUDA_MODULE_LOADING=EAGER, or "
-                "a kernel that is loaded when it is first used may wait for a wait that it would end",
-                self._rank,
-            )
+        if self._shared:
+            advise_threads(self._rank)
         self.bytes_sent = np.zeros((len(programs), 2, control.world_size), np.int64)
         self._rows_to = rows_to_peers(self._programs)
 
@@ -325,6 +324,7 @@ class DeviceExchange(WholeCalls):
                 )
             self._stream_waits = False
             return stream
+        self._run_ahead.make_room()
         if pool.last_stream is not None and pool.last_stream != stream:
             driver.record_event(self._switched, pool.last_stream)
             driver.wait_event(stream, self._switched)
@@ -382,12 +382,12 @@ class DeviceExchange(WholeCalls):
             operations.enqueue(streams, self._call, parameters, copy, bases, stream_waits=self._stream_waits)
             if not self.pool.capturing:
                 driver.record_event(self._ended, stream)
-        except CudaError as error:
+                self._run_ahead.add(self._call, operations.num_operations)
+        except (CudaError, CommError) as error:
             self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {error}"))
+            if isinstance(error, CommError):
+                self.check_usable()
             raise
-        except CommError as error:
-            self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {error}"))
-            self.check_usable()
         if not self.pool.capturing:
             self.bytes_sent[exchange, verb] += self._rows_to[exchange, verb] * row_bytes
 

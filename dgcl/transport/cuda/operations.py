@@ -94,6 +94,11 @@ class Operations:
             for stream_waits in (False, True)
         )
 
+    @property
+    def num_operations(self) -> int:
+        """How many operations a call puts into streams, at most."""
+        return max(each.num_operations for each in self._lists)
+
     def enqueue(
         self,
         streams: list[int],
@@ -153,6 +158,10 @@ class _OperationList:
                     prepared.wait_value(int(flag["address"]), int(flag["multiplier"]), int(flag["offset"]))
             kernel = device.kernels[launch.kernel]
             prepared.launch(kernel, launch.blocks, launch.threads, *launch.parameters)
+
+    @property
+    def num_operations(self) -> int:
+        return len(self._prepared)
 
     def enqueue(
         self,

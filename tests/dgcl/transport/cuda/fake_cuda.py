@@ -117,6 +117,8 @@ class FakeCuda:
         #: What has a hardware queue of its own: every stream, every level of priority, or nothing: there is one queue.
         self.queues: Literal["streams", "levels", "one"] = "streams"
         self.highest = -5  # priority
+        self.blocking = False  # launches return when their kernels have ended
+        self.most_work = 0  # operations that were ever in a stream, of those that the host has launched
         self.frozen = threading.Event()
         self._streams: dict[int, Stream] = {0: Stream()}
         self._events: dict[int, Event] = {}
@@ -226,7 +228,11 @@ class FakeCuda:
         name = self._functions[function]
         count, ready, run = KERNELS[re.sub(r"_\d+$", "", name)]
         values = [ctypes.c_int64.from_address(parameters[i]).value for i in range(count)]
-        self._streams[stream or 0].put(lambda: run(self, name, blocks, *values), lambda: ready(self, *values))
+        here = self._streams[stream or 0]
+        here.put(lambda: run(self, name, blocks, *values), lambda: ready(self, *values))
+        self.most_work = max(self.most_work, len(here.work))
+        while self.blocking and here.work:
+            time.sleep(1e-4)
         return self.refused.get("cuLaunchKernel", 0)
 
     def _wait_value(self, stream: int, address: int, value: int, flags: int) -> int:

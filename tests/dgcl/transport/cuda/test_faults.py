@@ -234,6 +234,84 @@ def test_a_closed_communicator_says_so() -> None:
     on_devices(PAIR, body)
 
 
+@pytest.mark.parametrize("what", ["leaves", "fails", "makes-no-call"])
+def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str) -> None:
+    """2,000 calls in a row: no more than 32 are ever in the driver's queue, and the error comes all the same."""
+    told = threading.Event()
+
+    def body(rank: Rank) -> Any:
+        warm(rank)
+        if rank.rank == 1:
+            for step in range(3):
+                rank.exchange.expand(rank.owned(3, seed=step))
+            if what == "leaves":
+                rank.exchange.close()
+            elif what == "fails":
+                rank.exchange.fail(CommError("rank 1: the loss is not finite"))
+            else:
+                assert told.wait(60)
+            return None
+        made = 0
+        with pytest.raises(CommError) as caught:  # noqa: PT012
+            while made < 2000:
+                rank.exchange.expand(rank.owned(3, seed=made))
+                made += 1
+        told.set()
+        rank.fake.drain()
+        return made, caught.type, rank.fake.most_work
+
+    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0)
+    made, kind, most_work = results[0]
+    wanted = {"leaves": PeerLostError, "fails": CommError, "makes-no-call": CommTimeoutError}
+    assert kind is wanted[what]
+    assert made <= 3 + 32
+    assert most_work <= 512
+
+
+def test_the_queue_of_a_fast_host_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dgcl.transport.cuda.run_ahead.MOST_CALLS", 4)
+
+    def body(rank: Rank) -> int:
+        out = rank.owned(1)
+        for step in range(200):
+            out = rank.exchange.expand(rank.owned(1, seed=step))
+        rank.wait()
+        assert torch.equal(out, rank.expanded(1, seed=199))
+        return rank.fake.most_work
+
+    results, _ = on_devices(PAIR, body, shared=False)
+    assert max(results) <= 5 * 12
+
+
+@pytest.mark.parametrize("cause", ["launches-block", "one-queue", "named"])
+def test_what_keeps_kernels_from_running_side_by_side_is_named(
+    cause: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dgcl")
+    monkeypatch.setattr("dgcl.transport.cuda.concurrency._SECONDS", 0.3)
+    if cause != "one-queue":
+        monkeypatch.setenv(
+            "CUDA_LAUNCH_BLOCKING" if cause == "launches-block" else "CUDA_DEVICE_MAX_CONNECTIONS", "1"
+        )
+
+    def prepare(fakes: list[FakeCuda]) -> None:
+        fakes[1].blocking = cause == "launches-block"
+        fakes[1].queues = "one" if cause == "one-queue" else "streams"
+
+    if cause == "launches-block":
+        with pytest.raises(
+            CommError, match=r"rank 1: launches of kernels return only when .*LAUNCH_BLOCKING=1"
+        ):
+            on_devices(PAIR, warm, shared=False, prepare=prepare)
+        return
+    on_devices(PAIR, warm, shared=False, prepare=prepare)
+    told = {
+        "one-queue": "rank 1: kernels of different streams run one after the other (a profiler?)",
+        "named": "rank 1: streams share one queue (CUDA_DEVICE_MAX_CONNECTIONS=1)",
+    }
+    assert told[cause] in caplog.text
+
+
 # Processes: memory by handles, and ranks that die.
 
 
