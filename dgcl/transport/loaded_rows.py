@@ -37,9 +37,10 @@ def check_rows(
     for number, (name, program) in enumerate(programs.items()):
         owned, halo = _digits(program.owned_ids).to(device), _digits(program.halo_ids).to(device)
         held = transport.expand(owned, number)
+        sums = transport.fold(torch.cat([owned, halo]), number)
+        transport.synchronize()  # rows of devices arrive behind the call
         if not torch.equal(held[program.num_owned :], halo):
             wrong = wrong or f"exchange {name!r} brings rank {program.rank} other rows than its part says"
-        sums = transport.fold(torch.cat([owned, halo]), number)
         copies = sums[:, -1:]
         if not torch.equal(sums, owned * copies):
             wrong = wrong or f"exchange {name!r} adds rows of others on rank {program.rank}"
