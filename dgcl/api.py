@@ -11,9 +11,10 @@ from torch import Tensor
 
 from dgcl.autograd.pending import PendingRows
 from dgcl.communicator import Communicator
-from dgcl.ranks.context import context
+from dgcl.ranks.context import context, tell_at_exit
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
+from dgcl.ranks.groups import make_default_group
 from dgcl.ranks.threads import report_crowding
 
 if TYPE_CHECKING:
@@ -34,28 +35,39 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
 
     Args:
         group: The ranks that share the graph; None for the default group.
-        timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile).
+        timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile), and, of a
+            default group that is made here, in its operations.
+
+    Raises:
+        CommError: Ranks have not come in time; by their names.
     """
     import torch.distributed as dist
+
+    import dgcl.build  # now, and not in a later call, where peers would wait for a rank that is stopped meanwhile
+    import dgcl.transport.connect  # noqa: F401
 
     if context.control is not None and group is None:
         if isinstance(context.control, GroupControl) and context.control.is_closed:
             context.control = context.control.anew(timeout)
+            tell_at_exit(context.control)
         return
     if group is None and not dist.is_initialized():
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             context.control = SingleControl()
             return
-        dist.init_process_group("gloo")
-        atexit.register(_destroy_default_group)
+        make_default_group(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout)
+        atexit.register(_destroy_default_group, os.getpid())
         if os.environ["RANK"] == "0":
             report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     context.control = GroupControl(group, timeout)
+    tell_at_exit(context.control)
 
 
-def _destroy_default_group() -> None:
+def _destroy_default_group(process: int) -> None:
     import torch.distributed as dist
 
+    if os.getpid() != process:  # a fork has none of the group's threads, and would wait for them
+        return
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -6,11 +6,12 @@ and all connect to each other.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from dgcl.grid.grid import Grid, as_grid
@@ -49,9 +50,32 @@ __all__ = ["Share", "build_comm_info", "connect", "connect_shares", "load_comm_i
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 _log = logging.getLogger("dgcl")
 
 
+def _interrupts_told(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have the other ranks told where Ctrl-C ends a call of set-up: they would wait for this rank."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **keywords: _P.kwargs) -> _R:
+        try:
+            return function(*args, **keywords)
+        except Exception:
+            raise
+        except BaseException as error:
+            from dgcl.ranks.context import context
+
+            if context.control is not None:
+                context.control.leave(f"was stopped by {type(error).__name__} in {function.__name__}")
+            raise
+
+    return run
+
+
+@_interrupts_told
 def build_comm_info(
     graph: Any = None,
     topology: str | Topology = "auto",
@@ -211,6 +235,7 @@ def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | No
                 )
 
 
+@_interrupts_told
 def load_comm_info(
     parts: str | os.PathLike[str],
     *,
@@ -309,6 +334,7 @@ def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) 
     return available_memory() // sharing
 
 
+@_interrupts_told
 def connect(
     shares: Callable[[], Sequence[Share]],
     kind: type[AnyCommunicator],
@@ -337,9 +363,6 @@ def connect(
         except Exception as error:  # every rank must hear of it, whatever it is
             _tell_all(control, error)
             raise
-        except BaseException as error:  # Ctrl-C: the others wait for their shares
-            control.leave(f"was stopped by {type(error).__name__}")
-            raise
     else:
         kernels.prepare()  # while rank 0 thinks
     share = control.scatter(answers)
@@ -349,6 +372,7 @@ def connect(
     return connect_shares(share, kind, timeout, channel, device)
 
 
+@_interrupts_told
 def connect_shares(
     share: Share,
     kind: type[AnyCommunicator],
@@ -357,7 +381,7 @@ def connect_shares(
     device: Device | None = None,
 ) -> AnyCommunicator:
     """Connect ranks that have their shares already. Collective; as :func:`connect`."""
-    from dgcl.ranks.context import context
+    from dgcl.ranks.context import add_communicator, context
     from dgcl.transport.connect import connect_transport
 
     control = context.require_control()
@@ -379,8 +403,7 @@ def connect_shares(
         edges=share.edges,
         grid=share.grid,
     )
-    context.communicator = comm
-    context.opened.add(comm)
+    add_communicator(comm)
     return comm
 
 

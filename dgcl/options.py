@@ -104,7 +104,7 @@ MOVED: Final[Mapping[str, str]] = {
 """Old keywords of ``build_comm_info``, and what to write instead."""
 
 
-def warn_of_moved(function: str, moved: Mapping[str, Any], stacklevel: int = 3) -> None:
+def warn_of_moved(function: str, moved: Mapping[str, Any], stacklevel: int = 4) -> None:
     """Warn of keywords that moved into options; they still work for one release.
 
     Raises:

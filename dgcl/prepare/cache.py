@@ -21,6 +21,7 @@ many jobs share the folder and whenever one is killed.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -87,6 +88,7 @@ class PlanCache:
             raise ValueError(
                 f"cache must be a folder, or not exist yet (got {self._folder}, which is a file)"
             )
+        _say_who_else_writes(self._folder)
         self._key = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
         self.path = self._folder / f"{hashlib.sha256(self._key.encode()).hexdigest()}.npz"
 
@@ -141,9 +143,10 @@ class PlanCache:
     def _read(self) -> dict[str, NDArray[Any]]:
         # A link could lead anywhere and a pipe would be waited for.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ValueError("it is not a plain file")
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("it is not a plain file")
             return read_open_npz(file, self.path.name, _ENTRY, what="cache", exact=True)
 
     def _write(self, arrays: dict[str, NDArray[Any]]) -> None:
@@ -167,6 +170,24 @@ class PlanCache:
                     path.unlink()
             except OSError:  # another job was quicker, or it is another user's
                 continue
+
+
+@functools.cache
+def _say_who_else_writes(folder: Path) -> None:
+    """Warn, once, of a folder that other users may write, or that is somewhere else than it seems."""
+    try:
+        about = folder.stat()
+    except OSError:  # it is made later, as this user's
+        return
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or about.st_uid not in (os.getuid(), 0):
+        _log.warning(
+            "cache: other users may write %s (mode %s); entries are believed only as far as they are checked:"
+            " chmod go-w it, or take a folder of your own",
+            folder,
+            oct(stat.S_IMODE(about.st_mode)),
+        )
+    if folder.is_symlink():
+        _log.warning("cache: %s is a link to %s", folder, folder.resolve())
 
 
 def cache_key(

@@ -6,6 +6,9 @@ backward in another thread, and carries the communicator's number with it.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import os
 import threading
 import weakref
 from typing import Any, Protocol
@@ -55,3 +58,46 @@ class _Context(threading.local):
 
 
 context = _Context()
+
+#: What peers may wait for: control planes, with the process whose end is the rank's, and open communicators.
+_controls: weakref.WeakKeyDictionary[Control, int] = weakref.WeakKeyDictionary()
+_communicators: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def tell_at_exit(control: Control) -> None:
+    """Have the ranks of a control plane told when this process ends, before torch notices it."""
+    _controls[control] = os.getpid()
+
+
+def _keep_groups() -> None:
+    """In a fork, let no process group be destroyed: that would wait at exit for threads that a fork does not have."""
+    if not any(control.has_group for control in _controls):
+        return
+    import torch.distributed as dist
+
+    groups = list(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else []
+    for held in (*_controls, *groups):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+
+
+def add_communicator(comm: Any) -> None:
+    """Make a communicator this thread's current one; its peers are told when the process ends."""
+    context.communicator = comm
+    context.opened.add(comm)
+    _communicators.add(comm)
+
+
+os.register_at_fork(after_in_child=_keep_groups)
+
+
+@atexit.register
+def _tell_peers() -> None:
+    """Close what this process leaves open: peers that wait for it hear of it now, not when its connections break.
+
+    Not in its forks, whose end is not the rank's.
+    """
+    for comm in list(_communicators):
+        comm.close()
+    for control, process in list(_controls.items()):
+        if process == os.getpid():
+            control.leave("has ended")

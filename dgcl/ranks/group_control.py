@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReasons
 from dgcl.ranks.control import Call, Control
-from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.groups import make_group, next_store
+from dgcl.ranks.groups import connected, make_group, next_store
 from dgcl.ranks.messages import GroupMessages
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 T = TypeVar("T")
-
-_GRACE: Final = 2.0  # seconds beyond a deadline, in which torch may say itself what is wrong
 
 
 class GroupControl(Control):
@@ -95,23 +92,10 @@ class GroupControl(Control):
 
     def _meet(self, purpose: str, make: Callable[[Store], T]) -> T:
         """What is made of a part of the store that this rendezvous of the ranks has for itself."""
-        given_up = threading.Event()
-        they = f"rank {self.rank}: the {self.world_size} ranks cannot connect to each other"
 
-        def connect() -> T:
+        def connect(given_up: threading.Event) -> T:
             return make(
                 next_store(self._global_ranks, self.rank, purpose, self.timeout, given_up, self._store)
             )
 
-        try:
-            return in_time(connect, self.timeout + _GRACE)
-        except CommError as error:
-            raise type(error)(f"{they}: {error}") from None
-        except (RuntimeError, TimeoutError) as error:
-            text = str(error).split(". This is typically", 1)[0]
-            raise CommError(
-                f"{they}: one has died, or has not come to {purpose} within {self.timeout:g} s, or cannot be"
-                f" reached ({text})"
-            ) from None
-        finally:
-            given_up.set()
+        return connected(connect, self.rank, self.world_size, purpose, self.timeout)

@@ -12,15 +12,25 @@ by its methods ``send`` and ``recv`` alone, and ends when nothing refers to it a
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from dgcl.errors import CommError
+from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.rendezvous import meet
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
+
+T = TypeVar("T")
+
+_GRACE: Final = 0.9  # seconds beyond a deadline, in which torch may say itself what is wrong
+_PAUSE: Final = 0.1  # seconds between two attempts to reach a store
 
 
 def next_store(
@@ -67,3 +77,96 @@ def make_group(store: Store, rank: int, world_size: int, timeout: float) -> Proc
     connecting = dist.PrefixStore("connecting", store)
     group: Any = dist.ProcessGroupGloo(connecting, rank, world_size, timedelta(seconds=timeout))
     return group  # type: ignore[no-any-return]
+
+
+def connected(
+    connect: Callable[[threading.Event], T], rank: int, world_size: int, purpose: str, timeout: float
+) -> T:
+    """What ``connect`` returns, at most a second after the timeout.
+
+    Args:
+        connect: Meets the other ranks; given what is set once nobody waits for it any more.
+        rank, world_size, purpose, timeout: For messages; seconds.
+
+    Raises:
+        CommError: Ranks have not come in time, or cannot be reached.
+    """
+    given_up = threading.Event()
+    they = f"rank {rank}: the {world_size} ranks cannot connect to each other"
+    try:
+        return in_time(lambda: connect(given_up), timeout + _GRACE)
+    except CommError as error:
+        raise type(error)(f"{they}: {error}") from None
+    except (RuntimeError, TimeoutError) as error:
+        text = str(error).split(". This is typically", 1)[0]
+        raise CommError(
+            f"{they}: one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached ({text})"
+        ) from None
+    finally:
+        given_up.set()
+
+
+#: torch's store of this process, kept for a second attempt: rank 0 may serve it, on a port that is taken until it ends.
+_torch_store: list[Store] = []
+
+
+def make_default_group(rank: int, world_size: int, timeout: float) -> None:
+    """Make torch's default group, of Gloo, as torchrun's variables describe it. Collective.
+
+    As ``torch.distributed.init_process_group("gloo")``, but within the timeout, and naming who has not come. The
+    group's own operations have the same timeout.
+
+    Raises:
+        CommError: Ranks have not come in time, or cannot be reached.
+        ValueError: A variable is missing or wrong.
+    """
+    import torch.distributed as dist
+
+    deadline = time.monotonic() + timeout
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not host or not port.isdecimal():
+        raise ValueError(
+            f"MASTER_ADDR and MASTER_PORT must say where rank 0 can be reached, as torchrun does (got {host!r} and"
+            f" {port!r})"
+        )
+
+    def left() -> float:
+        return max(deadline - time.monotonic(), 0.01)
+
+    def connect(given_up: threading.Event) -> None:
+        if not _torch_store:
+            _torch_store.append(_connect_store(host, int(port), rank, deadline, given_up))
+        store = _torch_store[0]
+        number = meet(dist.PrefixStore("dgcl", store), rank, world_size, "dgcl.init", left(), given_up)
+        # A part of the store for each attempt: addresses of one that failed would be taken for this one's.
+        fresh = dist.PrefixStore(f"default group {number}", store)
+        limit = timedelta(seconds=timeout)
+        dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world_size, timeout=limit)
+
+    connected(connect, rank, world_size, "dgcl.init", timeout)
+
+
+def _connect_store(host: str, port: int, rank: int, deadline: float, given_up: threading.Event) -> Store:
+    """The store that torchrun serves, or else rank 0: as torch's own, but rank 0 does not wait for the others here."""
+    import torch.distributed as dist
+
+    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = rank == 0 and not of_agent
+    while not serves:  # torch itself would try for longer than it is told to
+        try:
+            socket.create_connection((host, port), max(deadline - time.monotonic(), 0.01)).close()
+            break
+        except OSError as error:
+            if time.monotonic() + _PAUSE > deadline or given_up.wait(_PAUSE):
+                raise CommError(
+                    f"{'torchrun' if of_agent else 'rank 0'}, which keeps the ranks' store at {host}:{port}, cannot be"
+                    f" reached: {error}"
+                ) from None
+    limit = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
+    store: Store = dist.TCPStore(
+        host, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True
+    )
+    if of_agent:
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"/worker/attempt_{attempt}", store)
+    return store

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LONGEST_PAUSE: Final = 0.05  # seconds between two looks at the store
-_JOINING: Final = 1.0  # seconds beyond the deadline, for a round that was formed just before it
+_JOINING: Final = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
 class _Round(NamedTuple):

@@ -277,7 +277,7 @@ def test_ctrl_c_while_rank_0_plans_is_not_waited_for() -> None:
             building.connect(interrupted, dgcl.Communicator, 1.0)
     finally:
         context.control = None
-    assert left == ["was stopped by KeyboardInterrupt"]
+    assert left == ["was stopped by KeyboardInterrupt in connect"]
 
 
 def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(

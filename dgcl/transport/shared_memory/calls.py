@@ -205,7 +205,8 @@ class CallRunner:
     def fail(self, error: CommError) -> None:
         """Make the communicator unusable and tell the peers why."""
         if self._failure is None:
-            self._failure = error
+            # A copy: the error's traceback holds the caller's frames, and tensors there this communicator, for ever.
+            self._failure = type(error)(str(error))
         # Post each time: Ctrl-C may have interrupted an earlier attempt. Only the first posted reason counts.
         if not self._closed and os.getpid() == self._process:
             self._post_failure(self._failure)
@@ -380,7 +381,8 @@ class CallRunner:
         if report is not None:
             peer, error = report
             mine = f" ({self.failure_detector.place(under_way)} was at {progress(under_way)})"
-            self._failure = type(error)(f"rank {self.rank} stops because rank {peer} reports: {error}{mine}")
+            text = f"rank {self.rank} stops because rank {peer} reports: {error}{mine}"
+            self._failure = type(error)(text)
             self._post_failure(error)  # pass on the first reason, not a chain of reasons
-            raise self._failure
+            raise type(error)(text)
         self.failure_detector.check(under_way, late)

@@ -424,3 +424,28 @@ def test_an_edited_folder_changes_the_key(
     before = cache._hash_sources()
     (tmp_path / folder / "module.py").write_text("second = 2\n")
     assert cache._hash_sources() != before
+
+
+def test_a_folder_that_others_may_write_or_that_is_a_link_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, open_to_all, elsewhere = tmp_path / "own", tmp_path / "open", tmp_path / "link"
+    own.mkdir(mode=0o755)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    elsewhere.symlink_to(own)
+    for folder, words in ((own, ""), (open_to_all, "mode 0o777"), (elsewhere, f"is a link to {own}")):
+        caplog.clear()
+        shares(folder)
+        said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert len(said) == (words != "")
+        assert words in "".join(said)
+
+
+def test_a_folder_in_place_of_an_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shares(tmp_path)
+    (entry,) = entries(tmp_path)
+    entry.unlink()
+    entry.mkdir()
+    shares(tmp_path)
+    assert "is not used and is made anew: it is not a plain file" in caplog.text

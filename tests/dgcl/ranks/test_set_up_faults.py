@@ -1,0 +1,223 @@
+"""Faults before and after a job: ranks that never come, Ctrl-C in set-up, programs and forks that end, failures."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.ranks.context import context
+from tests.dgcl.rank_pool import RankPool
+
+pytestmark = pytest.mark.xdist_group("alone")
+
+ROOT = Path(__file__).resolve().parents[3]
+GRAPH = "torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), part=[0, 0, 1, 1]"
+TIMEOUT = 60
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def run_ranks(world_size: int, programs: dict[int, str], *arguments: str) -> dict[int, tuple[int, str]]:
+    """Start the ranks that have a program, as torchrun would; of each the exit status and what it printed."""
+    environment = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size),
+        "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    started = {
+        rank: subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-c",
+                f"import torch, dgcl, os, sys, time\n{program}",
+                *arguments,
+            ],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, program in programs.items()
+    }
+    try:
+        printed = {rank: process.communicate(timeout=TIMEOUT)[0] for rank, process in started.items()}
+    finally:
+        for process in started.values():
+            process.kill()
+    return {rank: (process.returncode, printed[rank]) for rank, process in started.items()}
+
+
+INIT = """
+try:
+    dgcl.init(timeout=4)
+except dgcl.CommError as error:
+    print("told:", error)
+"""
+DIES_ON_THE_WAY = """
+import torch.distributed as dist
+dist.init_process_group = lambda *args, **keywords: os._exit(0)
+dgcl.init(timeout=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("programs", "words"),
+    [
+        pytest.param({0: INIT, 1: INIT}, "rank 2 has not come", id="a rank never comes"),
+        pytest.param(
+            {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1", id="the rank that keeps the store",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect", id="one dies on the way"),
+    ],
+)  # fmt: skip
+def test_init_ends_within_its_timeout(programs: dict[int, str], words: str) -> None:
+    """Half an hour, torch's own limit, is far beyond that of this test."""
+    for rank, (status, printed) in run_ranks(3, programs).items():
+        if programs[rank] is INIT:
+            assert status == 0, printed
+            told = printed.split("told:")[1]
+            # The store ends with rank 0, and who comes to its own deadline after that only sees it gone.
+            assert words in told or (rank > 0 and 0 in programs and "ranks cannot connect" in told)
+
+
+def stopped_in_set_up() -> str:
+    """Rank 1 is stopped by Ctrl-C before it has done anything; afterwards both go on."""
+    control = context.require_control()
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    with pytest.MonkeyPatch.context() as patch:
+        if control.rank == 1:
+
+            def stop(*_: Any) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr("dgcl.build.open_devices", stop)
+        try:
+            dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1])
+        except KeyboardInterrupt:
+            told = "stopped"
+        except dgcl.CommError as error:
+            told = str(error)
+    dgcl.init()
+    comm = dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1])
+    assert comm.expand(comm.owned_ids).tolist() == [*comm.owned_ids.tolist(), *comm.halo_ids.tolist()]
+    comm.close()
+    return told
+
+
+def test_an_interrupt_in_set_up_is_told(rank_pool: Callable[[int], RankPool]) -> None:
+    told = rank_pool(2).run(stopped_in_set_up)
+    assert "rank 1 was stopped by KeyboardInterrupt in build_comm_info" in told[0]
+    assert told[1] == "stopped"
+
+
+ENDS = f"""
+import atexit
+def wait():  # runs last: the process itself ends only after its peer has heard, or half a minute later
+    for _ in range(300):
+        if os.path.exists(sys.argv[1]):
+            return
+        time.sleep(0.1)
+    print("the peer has not heard")
+atexit.register(wait)
+dgcl.init()
+comm = dgcl.build_comm_info({GRAPH})
+comm.expand(torch.ones(2, 1))
+raise ValueError("a mistake of the user's")
+"""
+WAITS = f"""
+dgcl.init()
+comm = dgcl.build_comm_info({GRAPH}, timeout=300)
+comm.expand(torch.ones(2, 1))
+try:
+    comm.expand(torch.ones(2, 1))
+except dgcl.CommError as error:
+    print("told:", type(error).__name__, error)
+open(sys.argv[1], "w").close()
+"""
+
+
+def test_a_program_that_ends_tells_its_peers_first(tmp_path: Path) -> None:
+    found = run_ranks(2, {0: WAITS, 1: ENDS}, str(tmp_path / "heard"))
+    assert found[0][0] == 0, found[0][1]
+    assert "told: PeerLostError" in found[0][1]
+    assert "a mistake of the user's" in found[1][1]
+    assert "the peer has not heard" not in found[1][1]
+
+
+FORKS = f"""
+dgcl.init()
+comm = dgcl.build_comm_info({GRAPH})
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+print("child:", os.waitstatus_to_exitcode(status))
+for _ in range(3):
+    out = comm.expand(comm.owned_ids)
+comm.control.barrier()
+print("rows:", out.tolist())
+"""
+
+
+def test_a_fork_that_ends_is_not_the_rank() -> None:
+    found = run_ranks(2, dict.fromkeys(range(2), FORKS))
+    for rank, (status, printed) in found.items():
+        assert status == 0, printed
+        assert "child: 0" in printed
+        assert f"rows: {[[0, 1, 3], [2, 3, 1]][rank]}" in printed
+
+
+def resources() -> tuple[int, int, int]:
+    """Open files of ours, mappings of ours, and threads."""
+    files = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        if entry.is_symlink():
+            files += "memfd:dgcl" in os.readlink(entry)
+    with open("/proc/self/maps") as maps:
+        return files, sum("memfd:dgcl" in line for line in maps), threading.active_count()
+
+
+def fail_once(kept: list[BaseException]) -> None:
+    """A failure as users keep it: the error, and in its frames a tensor that autograd made from an exchange."""
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    comm = dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1], timeout=40)
+    rows = torch.ones(2, 3, requires_grad=True)
+    held = dgcl.graph_allgather(rows)
+    try:
+        if comm.rank == 1:
+            comm.fail("a test")
+        loss = dgcl.graph_allgather(held[:2])
+        loss.sum()
+    except dgcl.CommError as error:
+        kept.append(error)
+    assert kept
+    comm.close()
+
+
+@pytest.mark.parametrize("times", [5, pytest.param(100, marks=pytest.mark.slow)])
+def test_failed_communicators_are_freed(times: int) -> None:
+    dgcl.launch(fail_once, 2, [])
+    gc.collect()
+    before = resources()
+    for _ in range(times):
+        dgcl.launch(fail_once, 2, [])
+    gc.collect()
+    assert resources() == before
