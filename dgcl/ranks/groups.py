@@ -140,8 +140,9 @@ def make_default_group(rank: int, world_size: int, timeout: float) -> None:
         number = meet(dist.PrefixStore("dgcl", store), rank, world_size, "dgcl.init", left(), given_up)
         # A part of the store for each attempt: addresses of one that failed would be taken for this one's.
         fresh = dist.PrefixStore(f"default group {number}", store)
-        limit = timedelta(seconds=timeout)
+        limit = timedelta(seconds=left())
         dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world_size, timeout=limit)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
 
     connected(connect, rank, world_size, "dgcl.init", timeout)
 
