@@ -31,6 +31,7 @@ _NAMES = {
     "PartitionOptions": "dgcl.options",
     "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",
+    "Offload": "dgcl.offload.offload",
     "launch": "dgcl.ranks.launcher",
     "CommError": "dgcl.errors",
     "PeerLostError": "dgcl.errors",

@@ -17,6 +17,7 @@ from dgcl.errors import CommError as CommError
 from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError
 from dgcl.errors import PeerLostError as PeerLostError
+from dgcl.offload.offload import Offload as Offload
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.options import ReplicaOptions as ReplicaOptions
 from dgcl.planner import PlanOptions as PlanOptions

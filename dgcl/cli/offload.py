@@ -152,7 +152,7 @@ def _facts(args: argparse.Namespace, ranks: OfflineRanks, made: Arranged, chunks
 def _bytes(rows: LayerRows, width: int, out: int) -> dict[str, int]:
     """Bytes in a step by direction."""
     return {
-        "host_in": (rows.loaded + rows.loaded_again + rows.kept) * width + rows.stored * out,
+        "host_in": (rows.loaded + rows.loaded_again + rows.kept_again) * width + rows.gradients_in * out,
         "host_out": (rows.gradients_out + rows.kept) * width + rows.stored * out,
         "exchanged": (rows.exchanged + rows.exchanged_again) * width,
     }

@@ -11,7 +11,10 @@ their 32 bits each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +24,7 @@ import dgcl
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["Dropout", "dropout"]
+__all__ = ["Dropout", "RowsOfCall", "dropout", "rows_of_call"]
 
 # SplitMix64's odd constants as signed 64-bit integers: torch's int64 products wrap, as the generator wants.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -31,6 +34,53 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 BLOCK = 1 << 15
 """64-bit words hashed at a time on a CPU: the dozen passes of the hash then run in its cache, each too small
 for torch to share out among threads, which would then meet after every pass."""
+
+
+class RowsOfCall(Protocol):
+    """What dropout must know of the rows that it is given; a communicator is one."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def num_owned(self) -> int:
+        """How many rows are owned."""
+
+    @property
+    def num_halo(self) -> int:
+        """How many others there are."""
+
+    @property
+    def owned_ids(self) -> Tensor:
+        """Global ids of the owned rows."""
+
+    @property
+    def halo_ids(self) -> Tensor:
+        """Global ids of the others."""
+
+    def next_dropout_call(self) -> int:
+        """The number of the next call of dropout."""
+
+
+class _Scope(threading.local):
+    rows: RowsOfCall | None = None
+
+
+_scope = _Scope()
+
+
+@contextmanager
+def rows_of_call(rows: RowsOfCall) -> Iterator[None]:
+    """Let dropout of this thread work on other rows than a communicator's: those of one chunk, for example.
+
+    They number their calls themselves, so they may be computed again in a backward.
+    """
+    before, _scope.rows = _scope.rows, rows
+    try:
+        yield
+    finally:
+        _scope.rows = before
 
 
 class Dropout(torch.nn.Module):
@@ -91,15 +141,17 @@ def dropout(
     _check_probability(p)
     if not training or p == 0.0:
         return x
-    comm = comm if comm is not None else dgcl.current_communicator()
-    ids = _row_ids(x, comm)
+    compiling = torch.compiler.is_compiling()
+    scope = None if compiling else _scope.rows
+    rows: RowsOfCall = scope or (comm if comm is not None else dgcl.current_communicator())
+    ids = _row_ids(x, rows)
     if call is None:
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:  # in a backward
+        if scope is None and not compiling and torch._C._current_graph_task_id() != -1:  # in a backward
             raise RuntimeError(
                 "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
                 " other elements than the forward did; pass call=, the number of the step for example"
             )
-        call = comm.next_dropout_call()
+        call = rows.next_dropout_call()
     if p == 1.0:
         return x * 0.0
     kept = keep_mask(ids, x[:1].numel() if len(x) else 0, p, seed=seed, call=call).view(x.shape)
@@ -161,7 +213,7 @@ def _check_probability(p: float) -> float:
     return p
 
 
-def _row_ids(x: Tensor, comm: Communicator) -> Tensor:
+def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
     """The global id of each row of ``x``."""
     if len(x) == comm.num_owned:
         ids = comm.owned_ids

@@ -11,13 +11,23 @@ A *residency* is a run of batches in which a row stays in one slot of a rank. It
 reads the row. When it begins, an owner loads the row from its host memory, and any other rank gets it from the owner,
 who holds it in that batch. The backward takes the batches in descending order: a row's residency is loaded at its end,
 and its gradient returned at its beginning. That is the adjoint of the forward, for any residencies. The method is
-HongTu's (Wang et al., SIGMOD 2023); the backward, the counts and the choice of what stays (Belady's) are not.
+HongTu's (Wang et al., SIGMOD 2023); its backward ascends and loses gradients, so ours descends, and what stays is
+chosen by Belady's rule.
 
-Files in the order of the data's way; all are numpy alone::
+Files in the order of the data's way; those that plan are numpy alone::
 
     chunks.py       which vertices, and which of the rank's edges, make a chunk
     residency.py    which rows stay in which slot, for one rank
     schedule.py     all ranks together: loads, rows between devices; the order of batches
     prediction.py   bytes and rows by formula
     offline.py      all of it for a graph without ranks
+    tables.py       a schedule compiled for each rank, with plans and programs of every exchange
+    proof.py        the tables of all ranks, proved on symbols
+
+    arranging.py    ranks do all this together
+    host_store.py   tensors of rows in memory or in files
+    slots.py        moves rows between host memory, slots and ranks, as the tables say
+    layer.py        a layer as one function of autograd
+    losses.py, norms.py   over all rows, a chunk of them at a time
+    offload.py      what the user holds
 """

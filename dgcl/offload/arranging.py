@@ -1,0 +1,192 @@
+"""Ranks arrange their chunks together: rank 0 hears what chunks read, and compiles and proves all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dgcl.offload.chunks import chunk_rows, cut_chunk
+from dgcl.offload.prediction import DeviceBytes, device_bytes, smallest_fitting
+from dgcl.offload.proof import verify_tables
+from dgcl.offload.residency import Ids
+from dgcl.offload.schedule import Schedule, reorganise, volumes
+from dgcl.offload.tables import RankTables, compile_tables
+from dgcl.planner.options import PlanOptions
+from dgcl.ranks.control import Control
+from dgcl.relation.local_graph import LocalGraph
+from dgcl.topology import Topology
+
+__all__ = ["Arrangement", "Wanted", "arrange"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for; the same on every rank.
+
+    Attributes:
+        chunks: How many; None: as few as fit into ``memory_limit``.
+        memory_limit: Bytes of device memory of a rank.
+        widths: Elements of a row of the input and of each layer's result, for ``memory_limit``.
+        itemsize: Bytes of an element.
+        chunk_by, residency, slots, seed: How chunks are made; what stays.
+        method: Of planning.
+        kind: Of graphs that layers get.
+    """
+
+    chunks: int | None
+    memory_limit: int | None
+    widths: tuple[int, ...] | None
+    itemsize: int
+    chunk_by: str
+    residency: str
+    slots: int | None
+    seed: int
+    method: str
+    kind: str
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """What one rank is told.
+
+    Attributes:
+        tables: What it does in each batch.
+        rows: Of each batch the rows of ``local.owned_ids`` in its chunk.
+        volumes: (V_ori, V_p2p, V_ru) of all ranks.
+        delivered: Rows (loaded from the host, between ranks) in one forward, over all ranks.
+        exchange_seconds: Predicted, of the exchanges of one forward.
+        device: Predicted bytes of this rank's device memory; None without widths.
+    """
+
+    tables: RankTables
+    rows: Sequence[Ids]
+    volumes: tuple[int, int, int]
+    delivered: tuple[int, int]
+    exchange_seconds: float
+    device: DeviceBytes | None
+
+
+def arrange(
+    control: Control, local: LocalGraph, topology: Topology, wanted: Wanted, options: PlanOptions
+) -> Arrangement:
+    """Arrange the chunks of all ranks. Collective.
+
+    Raises:
+        ValueError: Bad arguments, the ranks ask for different things, or nothing fits; on every rank.
+    """
+    with control.collective("Offload"):
+        asked = control.exchange(wanted)
+        for rank, theirs in enumerate(asked):
+            if theirs != asked[0]:
+                raise ValueError(
+                    f"Offload must be asked for the same on every rank: rank 0 asks for {asked[0]}, rank"
+                    f" {rank} for {theirs}"
+                )
+        if wanted.chunks is not None:
+            chunks = wanted.chunks
+        else:
+            assert wanted.memory_limit is not None
+            most = max(1, *control.exchange(local.num_owned))
+            chunks, peak = smallest_fitting(
+                lambda n: _peak(control, local, wanted, n), wanted.memory_limit, most
+            )
+            if not chunks:
+                raise _nothing_fits(control, local, wanted, peak)
+        return _arranged(control, local, topology, wanted, options, chunks)
+
+
+def _reads(
+    local: LocalGraph, wanted: Wanted, chunks: int
+) -> tuple[list[Ids], list[tuple[Ids, tuple[int, int]]]]:
+    """This rank's chunks: rows, and what the other ranks must know of each."""
+    rows = chunk_rows(local, chunks, wanted.chunk_by, wanted.seed)
+    cut = (cut_chunk(local, each) for each in rows)
+    return rows, [(chunk.reads, chunk.size) for chunk in cut]
+
+
+def _owner(owned: Sequence[Ids]) -> np.ndarray:
+    owner = np.empty(sum(map(len, owned)), np.int32)
+    for rank, ids in enumerate(owned):
+        owner[ids] = rank
+    return owner
+
+
+def _peak(control: Control, local: LocalGraph, wanted: Wanted, chunks: int) -> int:
+    """Predicted bytes of the fullest rank. Collective."""
+    told = control.gather((local.owned_ids, _reads(local, wanted, chunks)[1]))
+    peak = 0
+    if told is not None:
+        assert wanted.widths is not None
+        reads = [[reads for reads, _ in theirs] for _, theirs in told]
+        order, schedule = reorganise(reads, _owner([ids for ids, _ in told]), wanted.residency, wanted.slots)
+        sizes = [[theirs[k][1] for k in perm.tolist()] for perm, (_, theirs) in zip(order, told, strict=True)]
+        peak = max(each.total for each in device_bytes(schedule, sizes, wanted.widths, wanted.itemsize))
+    return int(control.broadcast(peak))
+
+
+def _nothing_fits(control: Control, local: LocalGraph, wanted: Wanted, peak: int) -> ValueError:
+    """The error where not even chunks of one vertex fit. Collective."""
+    assert wanted.widths is not None
+    assert wanted.memory_limit is not None
+    degrees = np.diff(local.indptr)
+    mine = (int(degrees.max()), int(local.owned_ids[degrees.argmax()])) if len(degrees) else (-1, -1)
+    degree, vertex = max(control.exchange(mine))
+    least = (degree + 1) * max(wanted.widths[:-1]) * wanted.itemsize * 4
+    return ValueError(
+        f"memory_limit of {wanted.memory_limit} bytes is too little for any number of chunks: the least that was found"
+        f" takes {peak} bytes on a rank, and vertex {vertex} with its {degree} in-edges alone up to {least}, rows and"
+        " gradients, in slots and as a layer reads them. Ways out: (1) a larger memory_limit, (2) more ranks, (3)"
+        " narrower layers, (4) aggregate= so that rows are summed, not kept, (5) fewer in-edges of that vertex"
+    )
+
+
+def _arranged(
+    control: Control, local: LocalGraph, topology: Topology, wanted: Wanted, options: PlanOptions, chunks: int
+) -> Arrangement:
+    rows, of_chunks = _reads(local, wanted, chunks)
+    told = control.gather((local.owned_ids, rows, of_chunks))
+    answers: list[Any] | None = None
+    if told is not None:
+        try:
+            answers = _compiled(told, topology, wanted, options)
+        except Exception as error:  # every rank must hear of it
+            answers = [error if rank == 0 else ValueError(str(error)) for rank in range(control.world_size)]
+    answer = control.scatter(answers)
+    if isinstance(answer, Exception):
+        raise answer
+    assert isinstance(answer, Arrangement)
+    return answer
+
+
+def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: PlanOptions) -> list[Arrangement]:
+    """What every rank is told."""
+    reads = [[reads for reads, _ in of_chunks] for _, _, of_chunks in told]
+    order, schedule = reorganise(reads, _owner([ids for ids, _, _ in told]), wanted.residency, wanted.slots)
+    ordered = [perm.tolist() for perm in order]
+    sizes = [[of[k][1] for k in perm] for perm, (_, _, of) in zip(ordered, told, strict=True)]
+    rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, told, strict=True)]
+    stored = [ids[np.concatenate(theirs)] for theirs, (ids, _, _) in zip(rows, told, strict=True)]
+    tables, plans = compile_tables(schedule, stored, sizes, topology, wanted.method, options)
+    verify_tables(tables, stored, schedule.reads)
+    begin = [plan for name, plan in zip(tables[0].programs, plans, strict=True) if name.endswith("begin")]
+    device = None
+    if wanted.widths is not None:
+        device = device_bytes(schedule, sizes, wanted.widths, wanted.itemsize)
+    return [
+        Arrangement(
+            tables[rank],
+            rows[rank],
+            volumes(schedule.reads),
+            _delivered(schedule),
+            sum(plan.predicted_seconds for plan in begin),
+            None if device is None else device[rank],
+        )
+        for rank in range(len(told))
+    ]
+
+
+def _delivered(schedule: Schedule) -> tuple[int, int]:
+    return int(schedule.host_rows.sum()), int(schedule.device_rows.sum())

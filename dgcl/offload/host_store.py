@@ -1,0 +1,202 @@
+"""Host memory: where rows live that are on no device, as ordinary CPU tensors.
+
+Without a folder, rows are in the process's memory. With one, each tensor is a file of its own, made exclusively with
+mode 0600, allocated in full and unlinked at once: a full disk is an error when it is made, and a process that is killed
+leaves nothing. The tensor is a shared mapping of the file: user code may read it like any other, and the kernel takes
+its pages back when memory is short. The library itself names the rows that it reads and writes, and counts them by the
+byte.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import tempfile
+from math import prod
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.planner.reading.render import size as size_in_words
+
+__all__ = ["HostStore"]
+
+Rows = slice | Tensor
+
+
+class HostStore:
+    """Makes, reads and writes tensors of rows.
+
+    Args:
+        folder: Where files are made; None: no files, rows are in the process's memory.
+        cached: Whether the kernel may keep the pages of files that were read or written. False: they are given up after
+            each read, and written to the disk before that after each write.
+
+    Attributes:
+        bytes_read, bytes_written: So far, of rows that were named.
+
+    Raises:
+        ValueError: There is no such folder, or files in it can be read by other users.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, cached: bool = True) -> None:
+        self.folder, self.cached = None if folder is None else Path(folder), cached
+        self.bytes_read = self.bytes_written = 0
+        self._files: WeakValueDictionary[int, _MappedFile] = WeakValueDictionary()
+        if self.folder is not None:
+            if not self.folder.is_dir():
+                raise ValueError(f"store must be a folder (got {os.fspath(self.folder)!r}, which is none)")
+            _MappedFile.make(self.folder, mmap.PAGESIZE).close()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor for rows that are yet to be written.
+
+        Raises:
+            OSError: The file system has no room, with sizes.
+        """
+        num_bytes = prod(shape) * dtype.itemsize
+        if self.folder is None or num_bytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        file = _MappedFile.make(self.folder, num_bytes)
+        rows = torch.frombuffer(file, dtype=dtype, count=prod(shape)).view(shape)
+        self._files[rows.untyped_storage().data_ptr()] = file
+        return rows
+
+    def read(self, rows: Tensor, which: Rows) -> Tensor:
+        """A copy of some rows in the process's memory.
+
+        Args:
+            rows: ``(n, *F)``; of this store, or any other CPU tensor.
+            which: A stretch, or ``(k,)`` int64 rows, ascending.
+        """
+        found = None if self.cached else self._read_file(rows, which)
+        if found is None:
+            found = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
+        self.bytes_read += found.nbytes
+        return found
+
+    def write(self, rows: Tensor, which: Rows, values: Tensor) -> None:
+        """Write some rows; arguments as for :meth:`read`, ``values`` in their order."""
+        self.bytes_written += values.numel() * rows.element_size()
+        file = self._file_of(rows)
+        if file is None:
+            rows[which] = values
+            return
+        at, row_bytes = self._offset(rows), rows[:1].nbytes
+        data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
+        for first, count, done in _stretches(which):
+            piece = data[done * row_bytes : (done + count) * row_bytes]
+            _whole(os.pwrite, file.descriptor, piece, at + first * row_bytes)
+        if not self.cached:
+            file.forget(written=True)
+
+    def add(self, rows: Tensor, which: Tensor, values: Tensor) -> None:
+        """Add to some rows: they are read, and written again."""
+        if len(which):
+            self.write(rows, which, self.read(rows, which).add_(values))
+
+    def _read_file(self, rows: Tensor, which: Rows) -> Tensor | None:
+        file = self._file_of(rows)
+        if file is None:
+            return None
+        count = which.stop - which.start if isinstance(which, slice) else len(which)
+        found = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
+        at, row_bytes = self._offset(rows), rows[:1].nbytes
+        data = found.view(-1).view(torch.uint8).numpy()
+        for first, number, done in _stretches(which):
+            piece = data[done * row_bytes : (done + number) * row_bytes]
+            _whole(_pread_into, file.descriptor, piece, at + first * row_bytes)
+        file.forget()
+        return found
+
+    def _file_of(self, rows: Tensor) -> _MappedFile | None:
+        file = self._files.get(rows.untyped_storage().data_ptr())
+        return file if file is not None and rows.is_contiguous() else None
+
+    @staticmethod
+    def _offset(rows: Tensor) -> int:
+        return int(rows.storage_offset()) * rows.element_size()
+
+
+class _MappedFile(mmap.mmap):
+    """A shared mapping of an unlinked file, with its descriptor; the tensors made of it keep it alive."""
+
+    descriptor: int
+
+    @classmethod
+    def make(cls, folder: Path, num_bytes: int) -> _MappedFile:
+        """Make the file.
+
+        Raises:
+            OSError: There is no room.
+            ValueError: Other users could read it.
+        """
+        descriptor, path = tempfile.mkstemp(prefix="dgcl-rows-", dir=folder)  # exclusively, mode 0600
+        try:
+            os.unlink(path)
+            mode = os.fstat(descriptor).st_mode
+            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ValueError(
+                    f"store: files in {os.fspath(folder)} can be read by other users (mode {mode & 0o777:o} in spite of"
+                    " 600); take a file system that keeps permissions"
+                )
+            _allocate(descriptor, num_bytes, folder)
+            made = cls(descriptor, num_bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        made.descriptor = descriptor
+        return made
+
+    def forget(self, written: bool = False) -> None:
+        """Give up cached pages."""
+        if written:
+            os.fdatasync(self.descriptor)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def __del__(self) -> None:
+        descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _allocate(descriptor: int, num_bytes: int, folder: Path) -> None:
+    try:
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    except OSError as error:
+        free = os.statvfs(folder)
+        raise OSError(
+            error.errno,
+            f"store: {size_in_words(num_bytes)} of rows do not fit into {os.fspath(folder)}, where"
+            f" {size_in_words(free.f_bavail * free.f_frsize)} are free ({error.strerror}); give another folder",
+        ) from None
+
+
+def _stretches(which: Rows) -> list[tuple[int, int, int]]:
+    """Runs of consecutive rows: (first row, how many, how many rows before it)."""
+    if isinstance(which, slice):
+        return [(which.start, which.stop - which.start, 0)]
+    rows = which.numpy()
+    if not len(rows):
+        return []
+    starts = np.flatnonzero(np.append(True, np.diff(rows) != 1))
+    counts = np.diff(np.append(starts, len(rows)))
+    return list(zip(rows[starts].tolist(), counts.tolist(), starts.tolist(), strict=True))
+
+
+def _pread_into(descriptor: int, piece: np.ndarray, offset: int) -> int:
+    return os.preadv(descriptor, [piece.data], offset)
+
+
+def _whole(move, descriptor: int, piece: np.ndarray, offset: int) -> None:  # type: ignore[no-untyped-def]
+    """Read or write all of it; the kernel may do less in one call."""
+    done = 0
+    while done < len(piece):
+        moved = move(descriptor, piece[done:], offset + done)
+        if moved <= 0:
+            raise OSError(f"store: a file of rows ends after {offset + done} bytes")
+        done += moved

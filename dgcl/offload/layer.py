@@ -1,0 +1,376 @@
+"""A layer chunk by chunk, as one function of autograd over rows in host memory.
+
+The forward computes every chunk without a graph. The backward takes the batches in descending order, computes each
+chunk again with gradients, or from its kept aggregate, and returns the gradients of the parameters like those of any
+function, so that hooks, ``torch.autograd.grad`` and accumulation work as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgcl.nn.vertex_dropout import rows_of_call
+from dgcl.offload.account import Account
+from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
+from dgcl.offload.host_store import HostStore
+from dgcl.offload.recompute import RandomNumbers, in_place_of
+from dgcl.offload.slots import Mover
+from dgcl.offload.tables import Batch, RankTables
+
+__all__ = ["LayerCall", "Machinery", "run_layer"]
+
+
+@dataclass(frozen=True, eq=False)
+class Machinery:
+    """What all layers of an :class:`~dgcl.offload.offload.Offload` share.
+
+    Attributes:
+        rank: This rank.
+        tables: What it does in each batch.
+        graphs: Its chunks.
+        store, mover, account: Host memory; what moves rows; what counts them.
+        ranks_are_threads: Of one process, whose generator they share.
+        next_dropout_call: Numbers the calls of dropout by vertex, as the communicator does.
+        fail: Tells the other ranks why this one will not go on.
+    """
+
+    rank: int
+    tables: RankTables
+    graphs: ChunkGraphs
+    store: HostStore
+    mover: Mover
+    account: Account
+    ranks_are_threads: bool
+    next_dropout_call: Callable[[], int]
+    fail: Callable[[str], None]
+
+
+@dataclass(eq=False)
+class LayerCall:
+    """One call of a layer, with what its forward keeps for its backward.
+
+    Attributes:
+        machinery: The rank's.
+        number: Of the layer's call, for messages.
+        module: Called with (graph, rows of sources, own rows), or with (aggregate) or (aggregate, own rows).
+        is_single: Its rows are one tensor, not a tuple.
+        sums: The aggregation that is kept; None: the module aggregates.
+        own_rows: With an aggregation, whether the module gets own rows, too.
+        aggregate: ``(num_owned, *F)`` the kept aggregate, once there is one.
+        keeps: Keep the aggregate whether there will be a backward or not.
+        dropout_calls: The numbers of its calls of vertex dropout.
+        autocast: (enabled, type) of mixed precision.
+        gives_tuple: Whether the module gave a tuple.
+        drawn: The random numbers that chunks drew.
+    """
+
+    machinery: Machinery
+    number: int
+    module: Callable[..., Any]
+    is_single: bool
+    sums: Sums | None
+    own_rows: bool
+    aggregate: Tensor | None
+    autocast: tuple[bool, torch.dtype]
+    keeps: bool = False
+    dropout_calls: list[int] = field(default_factory=list)
+    gives_tuple: bool = False
+    drawn: RandomNumbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drawn = RandomNumbers(self.machinery.ranks_are_threads)
+
+    @property
+    def is_module(self) -> bool:
+        """Whether others can be put in the place of its parameters; those of a function are read where they are."""
+        return isinstance(self.module, torch.nn.Module)
+
+    # Forward
+
+    def forward(self, inputs: Sequence[Tensor], keep: bool) -> list[Tensor]:
+        """Compute all chunks; the results' rows. Collective.
+
+        Args:
+            inputs: ``(num_owned, *F)`` each.
+            keep: There will be a backward, which wants the aggregate.
+        """
+        work, made = self.machinery, self.aggregate is not None
+        slots = [] if made else self._new_slots(inputs)
+        outs: list[Tensor] = []
+        kept: Tensor | None = None
+        for number, batch in enumerate(work.tables.batches):
+            if not made:
+                work.mover.bring(inputs, slots, batch.load, batch.begin, again=False)
+            if not self._is_computed(number):
+                continue
+            with self._told(number), torch.no_grad():
+                if self.sums is None:
+                    rows = [held[_ids(batch)] for held in slots]
+                else:
+                    rows = self._aggregated(number, batch, inputs, slots)
+                    if keep and not made:
+                        kept = self._stored(kept, batch, rows[0], "kept")
+                with self.drawn.first(number):
+                    results = self._compute(number, rows, ())
+            outs = outs or [None] * len(results)  # type: ignore[list-item]
+            outs = [self._stored(out, batch, got, "stored") for out, got in zip(outs, results, strict=True)]
+        self.aggregate = self.aggregate if made else kept
+        return outs
+
+    def _aggregated(
+        self, number: int, batch: Batch, inputs: Sequence[Tensor], slots: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The aggregate of a chunk, and its own rows where the module wants them."""
+        work = self.machinery
+        if self.aggregate is not None:
+            return self._kept_rows(batch, inputs)
+        assert self.sums is not None
+        sources = slots[0][_ids(batch)]
+        edges = work.graphs.chunk(number).edges
+        found = [self.sums.forward(work.graphs.graph(number, "csr"), edges, sources)]
+        return [*found, sources[: _count(batch)]] if self.own_rows else found
+
+    def _kept_rows(self, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The same from host memory."""
+        work, aggregate = self.machinery, self.aggregate
+        assert aggregate is not None
+        wanted = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
+        for rows, kind in wanted:
+            work.account.add(kind, _count(batch), _row_bytes(rows))
+        return [work.store.read(rows, batch.rows) for rows, _ in wanted]
+
+    def _stored(self, out: Tensor | None, batch: Batch, rows: Tensor, kind: str) -> Tensor:
+        """Write a chunk's rows to host memory, which is made when the first ones come."""
+        work = self.machinery
+        if out is None:
+            total = work.tables.batches[-1].rows.stop
+            out = work.store.empty((total, *rows.shape[1:]), rows.dtype)
+        elif rows.shape[1:] != out.shape[1:] or rows.dtype != out.dtype:
+            raise ValueError(
+                f"{self} gives rows of shape {tuple(rows.shape[1:])} and {rows.dtype}, and gave {tuple(out.shape[1:])}"
+                f" and {out.dtype} in another chunk; rows must be the same whatever the chunk"
+            )
+        work.store.write(out, batch.rows, rows)
+        work.account.add(kind, len(rows), _row_bytes(out))
+        return out
+
+    # Backward
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+        needed: Sequence[bool],
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Gradients of inputs and of parameters. Collective.
+
+        Args:
+            inputs, parameters: As in the forward.
+            grads: Of its results.
+            needed: Which inputs need one.
+        """
+        work, again = self.machinery, self.aggregate is None
+        slots = self._new_slots(inputs) if again else []
+        opened = [
+            held if wanted else None for held, wanted in zip(self._new_slots(inputs), needed, strict=True)
+        ]
+        given = [
+            work.store.empty(tuple(x.shape), x.dtype) if wanted else None
+            for x, wanted in zip(inputs, needed, strict=True)
+        ]
+        totals: list[Tensor | None] = [None] * len(parameters)
+        for number in self._order():
+            batch = work.tables.batches[number]
+            if again:
+                work.mover.bring(inputs, slots, batch.reload, batch.end, again=True)
+            for held in opened:
+                if held is not None:
+                    held[torch.from_numpy(batch.opened)] = 0
+            if self._is_computed(number):
+                with self._told(number):
+                    found = self._differentiate(number, batch, inputs, slots, parameters, grads, opened)
+                totals = [_sum(total, new) for total, new in zip(totals, found, strict=True)]
+            if any(needed):
+                work.mover.give_back(given, opened, batch.load, batch.begin)
+        return given, totals
+
+    def _order(self) -> Sequence[int]:
+        """The batches of a backward: descending, so that a residency is returned where it began."""
+        return range(len(self.machinery.tables.batches) - 1, -1, -1)
+
+    def _differentiate(
+        self,
+        number: int,
+        batch: Batch,
+        inputs: Sequence[Tensor],
+        slots: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+        opened: Sequence[Tensor | None],
+    ) -> list[Tensor | None]:
+        """Add the gradients of a chunk's sources to those in slots; return those of the parameters."""
+        work = self.machinery
+        kept = self.sums is not None
+        rows = self._kept_rows(batch, inputs) if kept else [held[_ids(batch)] for held in slots]
+        wanted = [held is not None for held in opened] if not kept else [opened[0] is not None] * len(rows)
+        for each, needs_grad in zip(rows, wanted, strict=True):
+            each.requires_grad_(needs_grad)
+        stand_ins = [p.detach().requires_grad_() for p in parameters] if self.is_module else list(parameters)
+        with torch.enable_grad(), self.drawn.again(number):
+            results = self._compute(number, rows, list(zip(parameters, stand_ins, strict=True)))
+        pairs = [
+            (got, work.store.read(grad, batch.rows))
+            for got, grad in zip(results, grads, strict=True)
+            if grad is not None and got.requires_grad
+        ]
+        for _, grad in pairs:
+            work.account.add("gradients_in", len(grad), _row_bytes(grad))
+        leaves = [each for each, needs_grad in zip(rows, wanted, strict=True) if needs_grad]
+        if not pairs or not (leaves or stand_ins):
+            return [None] * len(parameters)
+        found = torch.autograd.grad(
+            [got for got, _ in pairs], [*leaves, *stand_ins], [grad for _, grad in pairs], allow_unused=True
+        )
+        self._add(number, batch, list(found[: len(leaves)]), opened)
+        return list(found[len(leaves) :])
+
+    def _add(
+        self, number: int, batch: Batch, found: list[Tensor | None], opened: Sequence[Tensor | None]
+    ) -> None:
+        """Add gradients of what the module was given to those of slots; a slot is a source once."""
+        work, places = self.machinery, _ids(batch)
+        if self.sums is None:
+            for held in opened:
+                if held is not None and (new := found.pop(0)) is not None:
+                    held.index_add_(0, places, new)
+        elif opened[0] is not None:
+            if found[0] is not None:
+                edges = work.graphs.chunk(number).edges
+                graph = work.graphs.graph(number, "csr")
+                opened[0].index_add_(0, places, self.sums.adjoint(graph, edges, found[0]))
+            if self.own_rows and found[1] is not None:
+                opened[0].index_add_(0, places[: _count(batch)], found[1])
+
+    # One chunk
+
+    def _compute(
+        self, number: int, rows: Sequence[Tensor], parameters: Sequence[tuple[Tensor, Tensor]]
+    ) -> list[Tensor]:
+        """Call the module on a chunk, and check what it gives."""
+        work = self.machinery
+        count = _count(work.tables.batches[number])
+        arguments: tuple[Any, ...] = tuple(rows)
+        if self.sums is None:
+            own = [each[:count] for each in rows]
+            arguments = (
+                work.graphs.graph(number),
+                *((rows[0], own[0]) if self.is_single else (tuple(rows), tuple(own))),
+            )
+        chunk = ChunkRows(
+            work.rank, work.graphs.chunk(number).local, self.dropout_calls, work.next_dropout_call
+        )
+        enabled, dtype = self.autocast
+        precision = torch.autocast("cpu", dtype, enabled, cache_enabled=False)
+        with rows_of_call(chunk), precision, in_place_of(self.module, parameters):
+            results = self.module(*arguments)
+        self.gives_tuple = isinstance(results, tuple)
+        found = list(results) if isinstance(results, tuple) else [results]
+        for each in found:
+            if not isinstance(each, Tensor) or each.dim() == 0 or len(each) != count:
+                got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+                raise ValueError(
+                    f"{self} must give one row for each of the {count} vertices of a chunk (got {got}): a chunk has all"
+                    f" in-edges of these vertices and of no others, so give the rows of its last argument's vertices"
+                )
+        return found
+
+    def _is_computed(self, number: int) -> bool:
+        """Whether the chunk is: it has vertices, or it is the first one of a rank that has none."""
+        batches = self.machinery.tables.batches
+        return _count(batches[number]) > 0 or (number == 0 and batches[-1].rows.stop == 0)
+
+    def _new_slots(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Zeros, so that nothing that is read before it is written is NaN."""
+        return [torch.zeros((self.machinery.tables.num_slots, *x.shape[1:]), dtype=x.dtype) for x in inputs]
+
+    @contextmanager
+    def _told(self, number: int) -> Iterator[None]:
+        """Say in errors where they happened."""
+        try:
+            yield
+        except Exception as error:
+            total = len(self.machinery.tables.batches)
+            error.add_note(f"in chunk {number} of {total} of {self} on rank {self.machinery.rank}")
+            raise
+
+    def __str__(self) -> str:
+        return f"layer {self.number} ({type(self.module).__name__})"
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: LayerCall, num_inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.call, ctx.num_inputs = call, num_inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        with _telling(call):
+            return tuple(call.forward(tensors[:num_inputs], keep=call.keeps or any(ctx.needs_input_grad)))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        call, n = ctx.call, ctx.num_inputs
+        with _telling(call):
+            try:
+                tensors = ctx.saved_tensors
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"{call}: its rows, or its parameters, were changed in place between forward and backward, which"
+                    f" computes the layer again from them; write h = h + 1 instead of h += 1 ({error})"
+                ) from None
+            needed = ctx.needs_input_grad[2 : 2 + n]
+            of_inputs, of_parameters = call.backward(tensors[:n], tensors[n:], grads, needed)
+        return None, None, *of_inputs, *of_parameters
+
+
+@contextmanager
+def _telling(call: LayerCall) -> Iterator[None]:
+    """Tell the other ranks at once where this one fails."""
+    try:
+        yield
+    except BaseException as error:
+        call.machinery.fail(f"{call} failed with {type(error).__name__}: {error}")
+        raise
+
+
+def run_layer(
+    call: LayerCall, inputs: Sequence[Tensor], parameters: Sequence[Tensor]
+) -> Tensor | tuple[Tensor, ...]:
+    """Apply a layer. Collective."""
+    outs: tuple[Tensor, ...] = _Layer.apply(call, len(inputs), *inputs, *parameters)
+    return outs if call.gives_tuple else outs[0]
+
+
+def _ids(batch: Batch) -> Tensor:
+    return torch.from_numpy(batch.sources)
+
+
+def _count(batch: Batch) -> int:
+    return batch.rows.stop - batch.rows.start
+
+
+def _row_bytes(rows: Tensor) -> int:
+    return rows.shape[1:].numel() * rows.element_size()
+
+
+def _sum(total: Tensor | None, new: Tensor | None) -> Tensor | None:
+    if total is None or new is None:
+        return new if total is None else total
+    return total + new

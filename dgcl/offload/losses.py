@@ -1,0 +1,120 @@
+"""Losses and metrics over rows in host memory, a chunk of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dgcl.offload.host_store import HostStore
+
+__all__ = ["chunked_accuracy", "chunked_cross_entropy"]
+
+
+class Summing(Protocol):
+    """What is needed of a communicator."""
+
+    def all_reduce_sum(self, tensor: Tensor, name: str = ...) -> Tensor:
+        """The sum of a tensor over the ranks."""
+
+
+def chunked_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    stretches: Sequence[slice],
+    store: HostStore,
+    comm: Summing,
+) -> Tensor:
+    """The mean over the whole graph's vertices that count, the same on every rank. Collective.
+
+    Args:
+        logits: ``(num_owned, num_classes)`` in host memory.
+        labels: ``(num_owned,)`` int64.
+        mask: ``(num_owned,)`` bool; None: all rows count.
+        stretches: Rows that are in memory at a time.
+        store: Where they are.
+        comm: The communicator.
+
+    Raises:
+        ValueError: Shapes or types do not fit.
+    """
+    mask = _checked(logits, labels, mask)
+    out: Tensor = _CrossEntropy.apply(logits, labels, mask, stretches, store, comm)
+    return out
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        mask: Tensor,
+        stretches: Sequence[slice],
+        store: HostStore,
+        comm: Summing,
+    ) -> Tensor:
+        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        total = torch.zeros(2, dtype=torch.float64)
+        for rows in stretches:
+            counts = mask[rows]
+            some = store.read(logits, rows)[counts].to(wide)
+            total[0] += F.cross_entropy(some, labels[rows][counts], reduction="sum").double()
+            total[1] += counts.sum()
+        value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
+        ctx.save_for_backward(logits, labels, mask)
+        ctx.stretches, ctx.store, ctx.count = stretches, store, float(count)
+        return (value / count).to(logits.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        logits, labels, mask = ctx.saved_tensors
+        store: HostStore = ctx.store
+        out = store.empty(tuple(logits.shape), logits.dtype)
+        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        for rows in ctx.stretches:
+            counts = mask[rows]
+            found = torch.zeros(counts.shape[0], logits.shape[1], dtype=wide)
+            which = counts.nonzero().squeeze(1)
+            some = store.read(logits, rows)[which].to(wide).softmax(1)
+            some[torch.arange(len(which)), labels[rows][which]] -= 1
+            found[which] = some * (grad.to(wide) / ctx.count)
+            store.write(out, rows, found.to(out.dtype))
+        return out, None, None, None, None, None
+
+
+def chunked_accuracy(
+    logits: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    stretches: Sequence[slice],
+    store: HostStore,
+    comm: Summing,
+) -> Tensor:
+    """The fraction of vertices whose largest logit is that of their label; NaN if none counts. Collective."""
+    mask = _checked(logits, labels, mask)
+    total = torch.zeros(2, dtype=torch.int64)
+    for rows in stretches:
+        right = store.read(logits.detach(), rows).argmax(1) == labels[rows]
+        total += torch.stack([(right & mask[rows]).sum(), mask[rows].sum()])
+    right, count = comm.all_reduce_sum(total, "accuracy").unbind()
+    return right.double() / count.double()
+
+
+def _checked(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+    if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
+        raise ValueError(
+            "logits must be (num_owned, num_classes) and labels (num_owned,) int64, as off.dispatch_features gives them"
+            f" (got {tuple(logits.shape)} and {tuple(labels.shape)} {labels.dtype})"
+        )
+    mask = torch.ones(len(labels), dtype=torch.bool) if mask is None else mask
+    if mask.dtype != torch.bool or mask.shape != labels.shape:
+        raise ValueError(
+            f"mask must be bool with shape {tuple(labels.shape)} (got {mask.dtype}, shape {tuple(mask.shape)})"
+        )
+    return mask

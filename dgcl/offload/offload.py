@@ -1,0 +1,364 @@
+"""``dgcl.Offload``: training and inference with rows in host memory, or in files, and layers chunk by chunk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dgcl.errors import CommError
+from dgcl.offload.account import Account
+from dgcl.offload.arranging import Wanted, arrange
+from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
+from dgcl.offload.host_store import HostStore
+from dgcl.offload.layer import LayerCall, Machinery, run_layer
+from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
+from dgcl.offload.norms import chunked_batch_norm
+from dgcl.offload.refusals import (
+    check_aggregate,
+    check_module,
+    check_offload,
+    check_rows_of_layer,
+    learned_by,
+)
+from dgcl.offload.sizes import as_bytes
+from dgcl.offload.slots import Mover
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.reading.render import size
+from dgcl.ranks.handle import Handle
+from dgcl.ranks.whole_rows import agree, dispatch_rows
+from dgcl.transport.connect import connect_transport
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from dgcl.communicator import Communicator
+
+__all__ = ["Offload"]
+
+_log = logging.getLogger("dgcl")
+
+Rows = Tensor | tuple[Tensor, ...]
+
+
+class Offload(Handle):
+    """Layers over rows in host memory, chunk by chunk, with the results of the whole graph at once.
+
+        >>> off = dgcl.Offload(comm, chunks=16, store="/scratch")
+        >>> x = off.dispatch_features(features)
+        >>> h = off.layer(first, x)                          # first(g, src, dst) -> rows of dst
+        >>> h = off.layer(second, h, aggregate="mean")       # second(aggregate) -> rows; no neighbour is loaded again
+        >>> loss = off.cross_entropy(h, labels, mask); loss.backward()
+
+    Rows are ordinary CPU tensors ``(num_owned, *F)`` in the order of :attr:`owned_ids`, which is chunk by chunk;
+    :meth:`dispatch_features` and :meth:`collect` know it. All methods but the attributes are collective.
+
+    Over time: a layer's forward loads each row once for all chunks of a batch that read it, and computes each chunk
+    without a graph. Its backward computes the chunks again, in descending order.
+
+    Args:
+        comm: The communicator, on the CPU, with ``edges="head"`` and without replicas.
+        chunks: Chunks of each rank. Else ``memory_limit``: as few as are predicted to fit.
+        memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``.
+        widths: Elements of a row of the input and of each layer's result.
+        dtype: Of the rows, for ``memory_limit``.
+        store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
+        store_cached: False: pages of files are given up once they were read or written.
+        residency: What stays in slots from batch to batch: "optimal", or "adjacent" (the paper's).
+        slots: Rows a rank can hold, for "optimal"; default: what its fullest batch needs.
+        chunk_by: "metis", "rcm", "range" (of ascending ids) or "random".
+        kind: Of the graph that modules get: "csr", "pyg" or "dgl", as in ``comm.local_graph``.
+        method, plan: For the plans of the exchanges between ranks.
+        seed: For chunks.
+
+    Attributes:
+        comm: The communicator.
+        num_chunks: Chunks of each rank.
+        store: Host memory (:class:`~dgcl.offload.host_store.HostStore`).
+        account: Rows and bytes that moved so far, by kind (:class:`~dgcl.offload.account.Account`).
+
+    Raises:
+        ValueError: Bad arguments, ranks that ask for different things, or a limit that nothing fits; on every rank.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        *,
+        chunks: int | None = None,
+        memory_limit: int | str | None = None,
+        widths: Sequence[int] | None = None,
+        dtype: torch.dtype = torch.float32,
+        store: str | os.PathLike[str] | None = None,
+        store_cached: bool = True,
+        residency: str = "optimal",
+        slots: int | None = None,
+        chunk_by: str = "metis",
+        kind: Literal["csr", "pyg", "dgl"] = "csr",
+        method: str = "auto",
+        plan: PlanOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        problem: Exception | None = None
+        try:
+            check_offload(comm, chunks, memory_limit, widths, kind)
+            wanted = Wanted(
+                chunks,
+                None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),
+                None if widths is None else tuple(widths),
+                dtype.itemsize,
+                chunk_by,
+                residency,
+                slots,
+                seed,
+                method,
+                kind,
+            )
+            self.store = HostStore(store, store_cached)
+        except (TypeError, ValueError, OSError) as error:
+            problem = error
+        agree(comm.control, problem)
+        self.comm = comm
+        options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
+        made = arrange(comm.control, comm.local, comm.plan.topology, wanted, options)
+        self.num_chunks = len(made.rows)
+        self.account = Account()
+        self._stretches = [batch.rows for batch in made.tables.batches]
+        self._order = torch.from_numpy(np.concatenate(made.rows))  # of host rows, those of the communicator
+        self._owned = torch.from_numpy(comm.local.owned_ids)[self._order]
+        self._transport = None
+        if made.tables.programs:
+            self._transport = connect_transport(made.tables.programs, comm.control, comm.timeout)
+        self._machinery = Machinery(
+            comm.rank,
+            made.tables,
+            ChunkGraphs(comm.local, made.rows, kind, keep=store is None),
+            self.store,
+            Mover(self.store, self._transport, self.account),
+            self.account,
+            comm.world_size > 1 and not comm.control.has_group,
+            comm.next_dropout_call,
+            self._fail,
+        )
+        self._layers = 0
+        self._constants: Any = WeakTensorKeyDictionary()
+        self._arrangement = made
+        _log.info("%s", self.describe())
+
+    # Rows
+
+    @property
+    def owned_ids(self) -> Tensor:
+        """``(num_owned,)`` int64 global ids of this rank's rows, chunk by chunk; a copy."""
+        return self._owned.clone()
+
+    @property
+    def num_owned(self) -> int:
+        """Rows of this rank."""
+        return len(self._order)
+
+    def dispatch_features(self, features: Tensor | ArrayLike | None) -> Tensor:
+        """This rank's rows of a matrix of the whole graph, in host memory; a chunk's rows are in memory at a time.
+
+        Args:
+            features: ``(num_nodes, *F)``, torch, numpy or a mapped file, on rank 0 alone (others pass None) or on every
+                rank. Vectors, as labels and masks are, stay in the process's memory.
+
+        Raises:
+            ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
+            OSError: The store has no room.
+        """
+        out: Tensor | None = None
+        for rows in self._stretches:
+            ids = self._owned[rows].numpy()
+            piece = dispatch_rows(
+                self.comm.control, features, self.comm.num_nodes, ids, "features", "vertices"
+            )
+            if out is None:
+                shape = (self.num_owned, *piece.shape[1:])
+                out = (
+                    torch.empty(shape, dtype=piece.dtype)
+                    if piece.dim() == 1
+                    else self.store.empty(shape, piece.dtype)
+                )
+            self.store.write(out, rows, piece)
+        assert out is not None
+        return out
+
+    def collect(self, rows: Tensor, dst: int | None = 0, **options: Any) -> Tensor | None:
+        """Rows of all ranks back in global order; as :meth:`dgcl.Communicator.collect`."""
+        restored = torch.empty_like(rows.detach())
+        restored[self._order] = rows.detach()
+        return self.comm.collect(restored, dst, **options)
+
+    # Layers
+
+    def layer(
+        self,
+        module: Callable[..., Any],
+        x: Rows,
+        *,
+        aggregate: Literal["sum", "mean"] | None = None,
+        own_rows: bool = False,
+        edge_weight: Tensor | None = None,
+        constant: bool = False,
+        parameters: Iterable[Tensor] | None = None,
+    ) -> Any:
+        """Compute a layer chunk by chunk, differentiably in its rows and its parameters.
+
+        Args:
+            module: Called as ``module(g, src, dst)`` for every chunk: its graph, the rows of its sources, and the first
+                of them, its own; it gives a row for each row of ``dst``, or a tuple of such tensors. What follows the
+                layer (activation, dropout, residual connection) belongs into it. With ``aggregate`` it is called as
+                ``module(aggregated)``.
+            x: ``(num_owned, *F)`` floating point; or a tuple, then ``src`` and ``dst`` are tuples.
+            aggregate: "sum" or "mean" of in-neighbours' rows, made here and kept for the backward: n rows are loaded
+                there, and no neighbours.
+            own_rows: With ``aggregate``: call ``module(aggregated, dst)``.
+            edge_weight: With ``aggregate``: constant weights ``(num_local_edges,)`` as ``comm.dispatch_edges`` gives.
+            constant: With ``aggregate``: x never changes and needs no gradient; its aggregate is made in the first call
+                alone. No neighbour is loaded ever after.
+            parameters: Of a ``module`` that is no ``torch.nn.Module``.
+
+        Returns:
+            ``(num_owned, *F')`` in host memory, or a tuple.
+
+        Raises:
+            ValueError, TypeError: Bad arguments, a module that cannot be chunked, or ranks that call different layers;
+                raised on every rank.
+            CommError: A peer is lost, late, or failed in a chunk.
+        """
+        self._layers += 1
+        inputs = tuple(x) if isinstance(x, tuple) else (x,)
+        name = f"layer {self._layers} ({type(module).__name__})"
+        problem: Exception | None = None
+        given: list[Tensor] = []
+        try:
+            check_module(module, name)
+            given = learned_by(module, parameters)
+            check_rows_of_layer(name, inputs, self.num_owned)
+            check_aggregate(
+                name, inputs, aggregate, own_rows, edge_weight, constant, self.comm.local.num_edges
+            )
+        except (TypeError, ValueError) as error:
+            problem = error
+        kept = None if problem or not constant else self._kept(inputs[0], str(aggregate), edge_weight)
+        self._agree(name, problem, inputs, (aggregate, own_rows, constant, kept is None, len(given)))
+        call = LayerCall(
+            self._machinery,
+            self._layers,
+            module,
+            not isinstance(x, tuple),
+            None if aggregate is None else Sums(aggregate == "mean", edge_weight),
+            own_rows,
+            kept,
+            (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+            keeps=constant,
+        )
+        out = run_layer(call, inputs, given)
+        if constant and kept is None:
+            self._constants.setdefault(inputs[0], {})[aggregate, id(edge_weight)] = (
+                inputs[0]._version,
+                call.aggregate,
+                edge_weight,
+            )
+        return out
+
+    def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
+        """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
+        training = isinstance(model, torch.nn.Module) and model.training
+        if isinstance(model, torch.nn.Module):
+            model.eval()
+        try:
+            with torch.no_grad():
+                return model(self, *arguments)
+        finally:
+            if isinstance(model, torch.nn.Module):
+                model.train(training)
+
+    def batch_norm(self, norm: torch.nn.BatchNorm1d, x: Tensor) -> Tensor:
+        """Normalise rows with the statistics of the whole graph, between layers; x is read three times in training.
+
+        Args:
+            norm: ``torch.nn.BatchNorm1d`` or :class:`dgcl.nn.BatchNorm`.
+            x: ``(num_owned, C)``.
+        """
+        return chunked_batch_norm(norm, x, self._stretches, self.store, self.comm)
+
+    # Losses and metrics
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over all vertices that count, as :func:`dgcl.nn.cross_entropy`, a chunk at a time.
+
+        Args:
+            logits: ``(num_owned, num_classes)``.
+            labels: ``(num_owned,)`` int64.
+            mask: ``(num_owned,)`` bool, the rows that count; default all.
+        """
+        return chunked_cross_entropy(logits, labels, mask, self._stretches, self.store, self.comm)
+
+    def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The fraction of vertices whose largest logit is that of their label; arguments as above."""
+        return chunked_accuracy(logits, labels, mask, self._stretches, self.store, self.comm)
+
+    # Looking after it
+
+    def describe(self) -> str:
+        """Chunks, rows, slots and seconds that were predicted, and rows that were counted so far."""
+        made = self._arrangement
+        v_ori, v_p2p, v_ru = made.volumes
+        loaded, exchanged = made.delivered
+        where = "memory" if self.store.folder is None else f"files in {self.store.folder}"
+        text = (
+            f"offload in {self.num_chunks} chunks of each of {self.comm.world_size} ranks, rows in {where}: a layer's"
+            f" forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before {v_ru}) and"
+            f" moves {exchanged} between ranks, predicted {made.exchange_seconds:.3g} s of exchange;"
+            f" {made.tables.num_slots} slots on rank {self.comm.rank}"
+        )
+        if made.device is not None:
+            text += f"; device memory {size(made.device.total)} predicted"
+        return text + (f"; so far: {self.account}" if self.account.rows else "")
+
+    def close(self) -> None:
+        """Give it up; rows stay valid. Idempotent, not collective; the communicator stays open."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_transport", None) is not None:
+            self.close()
+
+    # Inside
+
+    def _fail(self, reason: str) -> None:
+        if self._transport is not None:
+            self._transport.fail(CommError(f"rank {self.comm.rank}: {reason}"))
+
+    def _kept(self, x: Tensor, aggregate: str, edge_weight: Tensor | None) -> Tensor | None:
+        """The aggregate of a constant input, if it was made."""
+        found: Mapping[Any, Any] = self._constants.get(x, {})
+        version, made, _ = found.get((aggregate, id(edge_weight)), (x._version, None, None))
+        if version != x._version:
+            raise RuntimeError("x was changed in place after a layer with constant=True had aggregated it")
+        return made
+
+    def _agree(self, name: str, problem: Exception | None, inputs: Sequence[Any], how: Any) -> None:
+        """Raise on every rank where one has a problem, or calls another layer than the others."""
+        kinds: Any = None
+        if problem is None:
+            kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
+        with self.comm.control.collective("Offload.layer"):
+            agree(self.comm.control, problem)
+            told = self.comm.control.exchange((name, kinds, how, torch.is_grad_enabled()))
+        for rank, theirs in enumerate(told):
+            if theirs != told[0]:
+                raise ValueError(
+                    f"ranks must call the same layers on the same kinds of rows: rank 0 calls {told[0]}, rank {rank}"
+                    f" {theirs}"
+                )

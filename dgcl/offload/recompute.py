@@ -1,0 +1,71 @@
+"""Computing a chunk again as it was computed: with the same random numbers, and stand-ins for the parameters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["RandomNumbers", "in_place_of"]
+
+#: Held while a chunk is computed where ranks are threads: they share torch's generator, whose state is kept by chunk.
+_generator = threading.Lock()
+
+
+class RandomNumbers:
+    """The states of torch's generator from which chunks drew, if they did.
+
+    Args:
+        shared: Other ranks draw from the same generator, as threads.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        self._lock: AbstractContextManager[Any] = _generator if shared else nullcontext()
+        self._states: dict[int, Tensor] = {}
+
+    @contextmanager
+    def first(self, chunk: int) -> Iterator[None]:
+        """Note what a chunk draws inside."""
+        with self._lock:
+            before = torch.get_rng_state()
+            yield
+            if not torch.get_rng_state().equal(before):
+                self._states[chunk] = before
+
+    @contextmanager
+    def again(self, chunk: int) -> Iterator[None]:
+        """Let it draw the same inside; afterwards the generator is where it was."""
+        with self._lock:
+            before = torch.get_rng_state()
+            try:
+                if chunk in self._states:
+                    torch.set_rng_state(self._states[chunk])
+                yield
+            finally:
+                torch.set_rng_state(before)
+
+
+@contextmanager
+def in_place_of(module: Any, parameters: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Let a module compute with other tensors in the place of its parameters, wherever it has them.
+
+    ``torch.func.functional_call`` does not put those of a module back that stands in two places (torch 2.13).
+    """
+    others = {id(parameter): other for parameter, other in parameters if other is not parameter}
+    places = [
+        (part, name, parameter)
+        for part in (module.modules() if others else ())
+        for name, parameter in part._parameters.items()
+        if id(parameter) in others
+    ]
+    try:
+        for part, name, parameter in places:
+            part._parameters[name] = others[id(parameter)]
+        yield
+    finally:
+        for part, name, parameter in places:
+            part._parameters[name] = parameter

@@ -1,0 +1,131 @@
+"""Arguments that cannot be, modules among them whose result for a vertex depends on rows beyond its neighbourhood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_aggregate", "check_module", "check_offload", "check_rows_of_layer", "learned_by"]
+
+#: Layers of PyG that take statistics over all rows that they get.
+_OVER_ALL_ROWS = frozenset(
+    {"GraphNorm", "GraphSizeNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "InstanceNorm"}
+)
+
+
+def check_module(module: Any, layer: str) -> None:
+    """Refuse modules that need all chunks before any.
+
+    Args:
+        module: A module, or any callable.
+        layer: What it is called in the message.
+
+    Raises:
+        ValueError: Naming the module in it, with a way out.
+    """
+    if not isinstance(module, torch.nn.Module):
+        return
+    for name, part in module.named_modules():
+        if _takes_statistics(part):
+            where = f"its part {name!r}" if name else "it"
+            raise ValueError(
+                f"{layer}: {where} is a {type(part).__name__}, which takes statistics over all rows, and a chunk has"
+                " only some of them. End the layer before it and put h = off.batch_norm(norm, h) between layers, or"
+                " normalise each row (torch.nn.LayerNorm)"
+            )
+
+
+def _takes_statistics(part: torch.nn.Module) -> bool:
+    if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+        return part.training or not part.track_running_stats
+    if not type(part).__module__.startswith("torch_geometric."):
+        return False
+    name = type(part).__name__
+    return name in _OVER_ALL_ROWS or (name == "LayerNorm" and getattr(part, "mode", "graph") == "graph")
+
+
+def check_rows_of_layer(name: str, inputs: Sequence[Any], num_owned: int) -> None:
+    """Refuse other rows than an :class:`~dgcl.offload.offload.Offload` gives.
+
+    Raises:
+        TypeError, ValueError: Naming the layer.
+    """
+    for rows in inputs:
+        if not isinstance(rows, Tensor) or rows.device.type != "cpu":
+            raise TypeError(f"{name}: x must be a CPU tensor of rows, or a tuple of them (got {_kind(rows)})")
+        if rows.dim() == 0 or len(rows) != num_owned or not rows.is_floating_point():
+            raise ValueError(
+                f"{name}: x must have {num_owned} floating point rows, as off.dispatch_features and off.layer"
+                f" give them (got {rows.dtype}, shape {tuple(rows.shape)})"
+            )
+
+
+def check_aggregate(
+    name: str,
+    inputs: Sequence[Tensor],
+    aggregate: str | None,
+    own_rows: bool,
+    edge_weight: Tensor | None,
+    constant: bool,
+    num_edges: int,
+) -> None:
+    """Refuse options of aggregation that do not go together.
+
+    Raises:
+        ValueError: Naming the layer.
+    """
+    if aggregate not in (None, "sum", "mean"):
+        raise ValueError(f"{name}: aggregate must be 'sum', 'mean' or None (got {aggregate!r})")
+    if aggregate is None and (own_rows or edge_weight is not None or constant):
+        raise ValueError(f"{name}: own_rows, edge_weight and constant go with aggregate='sum' or 'mean'")
+    if aggregate is not None and len(inputs) > 1:
+        raise ValueError(f"{name}: aggregate takes one tensor of rows (got a tuple of {len(inputs)})")
+    if constant and inputs[0].requires_grad:
+        raise ValueError(f"{name}: x must not require a gradient with constant=True: its aggregate is kept")
+    if edge_weight is not None and (edge_weight.requires_grad or edge_weight.shape != (num_edges,)):
+        raise ValueError(
+            f"{name}: edge_weight must be {num_edges} constant weights, as comm.dispatch_edges"
+            f" gives them (got shape {tuple(edge_weight.shape)}, requires_grad={edge_weight.requires_grad})"
+        )
+
+
+def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: str) -> None:
+    """Refuse what cannot be, before anything is exchanged."""
+    comm.require_neighbourhoods("Offload")
+    if comm.local.num_replicas:
+        raise ValueError(
+            "comm must have no replicas: chunks read rows of their owners; build it with another method than"
+            " 'replicate-across-machines'"
+        )
+    if comm.device.type != "cpu":
+        raise ValueError(f"comm must be on the CPU: chunks are computed there (got {comm.device})")
+    if (chunks is None) == (memory_limit is None):
+        raise ValueError("either chunks or memory_limit must be given")
+    if chunks is not None and (isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1):
+        raise ValueError(f"chunks must be a whole number of at least 1 (got {chunks!r})")
+    if memory_limit is not None and (widths is None or len(widths) < 2):
+        raise ValueError(
+            "widths must be given with memory_limit: those of the input and of each layer's result"
+        )
+    if kind not in ("csr", "pyg", "dgl"):
+        raise ValueError(f"kind must be 'csr', 'pyg' or 'dgl' (got {kind!r})")
+
+
+def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:
+    """What a module learns."""
+    if isinstance(module, torch.nn.Module):
+        if parameters is not None:
+            raise TypeError("parameters goes with a function; those of a torch.nn.Module are known")
+        return [p for p in module.parameters() if p.requires_grad]
+    if parameters is None:
+        raise TypeError(
+            f"module must be a torch.nn.Module, or come with parameters=, those that it learns (got {_kind(module)})"
+        )
+    return [p for p in parameters if p.requires_grad]
+
+
+def _kind(value: Any) -> str:
+    return f"a tensor on {value.device}" if isinstance(value, Tensor) else type(value).__name__

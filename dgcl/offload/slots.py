@@ -1,0 +1,86 @@
+"""Rows on their way between host memory, slots, and the slots of other ranks: the moves of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dgcl.offload.account import Account
+from dgcl.offload.host_store import HostStore
+from dgcl.offload.residency import Ids
+from dgcl.offload.tables import HostRows, Swap
+from dgcl.transport.base import Transport
+
+__all__ = ["Mover"]
+
+
+class Mover:
+    """Carries out the tables of a rank.
+
+    Args:
+        store: Host memory.
+        transport: Between ranks; None where no rank ever sends a row.
+        account: Where moves are counted.
+    """
+
+    def __init__(self, store: HostStore, transport: Transport | None, account: Account) -> None:
+        self.store, self.transport, self.account = store, transport, account
+
+    def bring(
+        self,
+        inputs: Sequence[Tensor],
+        slots: Sequence[Tensor],
+        load: HostRows,
+        swap: Swap | None,
+        again: bool,
+    ) -> None:
+        """Load rows of this rank into slots, then get those of others. Collective where ``swap`` is."""
+        suffix = "_again" if again else ""
+        for x, held in zip(inputs, slots, strict=True):
+            held[_index(load.slots)] = self.store.read(x, _index(load.rows))
+            self.account.add(f"loaded{suffix}", len(load.rows), _row_bytes(x))
+        if swap is None:
+            return
+        assert self.transport is not None
+        for held in slots:
+            came = self.transport.begin_expand(held[_index(swap.send)], swap.number).wait()
+            held[_index(swap.receive)] = came
+            self.account.add(f"exchanged{suffix}", len(swap.receive), _row_bytes(held))
+
+    def give_back(
+        self,
+        gradients: Sequence[Tensor | None],
+        slots: Sequence[Tensor | None],
+        load: HostRows,
+        swap: Swap | None,
+    ) -> None:
+        """Return gradients to the owners of rows, then this rank's to host memory. Collective where ``swap`` is."""
+        for held in slots:
+            if swap is None or held is None:
+                continue
+            assert self.transport is not None
+            mine = held[_index(swap.receive)]
+            sums = held.new_zeros((len(swap.send), *held.shape[1:]))
+            self.transport.begin_fold(mine, swap.number).wait(sums)
+            held.index_add_(0, _index(swap.send), sums)
+            self.account.add("exchanged_again", len(swap.receive), _row_bytes(held))
+        again = torch.from_numpy(load.again)
+        rows, places = _index(load.rows), _index(load.slots)
+        for grad, held in zip(gradients, slots, strict=True):
+            if grad is None or held is None:
+                continue
+            self.store.write(grad, rows[~again], held[places[~again]])
+            self.store.add(grad, rows[again], held[places[again]])
+            self.account.add("gradients_out", len(rows), _row_bytes(held))
+
+
+def _index(ids: Ids) -> Tensor:
+    return torch.from_numpy(ids)
+
+
+def _row_bytes(rows: Tensor) -> int:
+    return (
+        int(rows[:1].numel() if len(rows) else rows.new_empty(rows.shape[1:]).numel()) * rows.element_size()
+    )

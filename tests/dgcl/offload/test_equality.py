@@ -1,0 +1,140 @@
+"""Training in chunks gives the losses, logits, gradients and parameters of training on one device.
+
+(DGL, PyG, plain torch) x (GCN, SAGE, GIN, GAT) x ranks x chunks x residencies x awkward graphs, computed again or with
+kept aggregates, in memory or in files; five Adam steps in float64 at 1e-10. Every day a sample, the rest is slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.offload.layer import LayerCall
+from tests.dgcl.awkward import CASES
+from tests.dgcl.equivalence import ARCHITECTURES, assert_equal_runs, reference
+from tests.dgcl.offload.models import KEPT, on_rank
+from tests.samples import sampled
+
+NAMES = [case.name for case in CASES]
+#: (ranks, chunks of each, residency, chunks by): from one chunk to more than a rank has vertices.
+LAYOUTS = [
+    (1, 1, "optimal", "metis"),
+    (1, 5, "adjacent", "metis"),
+    (2, 3, "optimal", "range"),
+    (2, 16, "adjacent", "random"),
+    (3, 4, "optimal", "rcm"),
+    (4, 9, "optimal", "metis"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _framework_is_installed(request: pytest.FixtureRequest) -> None:
+    parameters = getattr(request.node, "callspec", None)
+    framework = (parameters.params if parameters else {}).get("architecture", "torch-").split("-")[0]
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[framework])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "case", "layout"),
+    sampled(
+        ARCHITECTURES,
+        NAMES,
+        LAYOUTS,
+        keep=lambda row, column, layout: (row * 5 + column + 9 * layout) % 108 == 0,
+    ),
+)
+def test_layers_computed_again(architecture, case, layout) -> None:
+    world_size, chunks, residency, chunk_by = layout
+    runs = dgcl.launch(
+        lambda: on_rank(
+            architecture, case, world_size, chunks=chunks, residency=residency, chunk_by=chunk_by
+        ),
+        world_size,
+    )
+    for run in runs:
+        assert_equal_runs(run, reference(architecture, case))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "case", "layout"),
+    sampled(KEPT, NAMES, LAYOUTS, keep=lambda row, column, layout: (row * 5 + column + 9 * layout) % 36 == 0),
+)
+def test_kept_aggregates(architecture, case, layout) -> None:
+    world_size, chunks, residency, chunk_by = layout
+    runs = dgcl.launch(
+        lambda: on_rank(
+            architecture, case, world_size, True, chunks=chunks, residency=residency, chunk_by=chunk_by
+        ),
+        world_size,
+    )
+    for run in runs:
+        assert_equal_runs(run, reference(architecture, case))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_rows_in_files(tmp_path: Path, cached: bool, kept: bool) -> None:
+    options = {"chunks": 4, "store": tmp_path, "store_cached": cached}
+    for run in dgcl.launch(lambda: on_rank("torch-sage", "multi-edges", 2, kept, **options), 2):
+        assert_equal_runs(run, reference("torch-sage", "multi-edges"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_slots_than_batches_need() -> None:
+    for run in dgcl.launch(lambda: on_rank("torch-gin", "hub", 2, chunks=6, slots=20), 2):
+        assert_equal_runs(run, reference("torch-gin", "hub"))
+
+
+@pytest.mark.slow
+def test_processes(rank_pool) -> None:
+    for run in rank_pool(2).run(on_processes, "torch-gat", "directed"):
+        assert_equal_runs(run, reference("torch-gat", "directed"))
+
+
+def on_processes(architecture: str, case: str):
+    return on_rank(architecture, case, 2, chunks=5)
+
+
+def test_the_same_run_twice_is_bitwise_the_same() -> None:
+    first, second = (
+        dgcl.launch(lambda: on_rank("torch-gat", "multi-edges", 3, chunks=4), 3) for _ in range(2)
+    )
+    for one, other in zip(first, second, strict=True):
+        assert all(a.logits.equal(b.logits) for a, b in zip(one.steps, other.steps, strict=True))
+        assert one.x_gradient.equal(other.x_gradient)
+        assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
+
+
+def test_ascending_backward_loses_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's: batches ascending, rows loaded and returned by the forward's sets. Gradients are lost."""
+    expected = reference("torch-gcn", "hub")
+    backward = LayerCall.backward
+
+    def ascending(call: LayerCall, *arguments):
+        tables = call.machinery.tables
+        batches = [
+            replace(
+                batch,
+                reload=batch.load,
+                end=batch.begin,
+                opened=np.concatenate(
+                    [batch.load.slots, *([] if batch.begin is None else [batch.begin.receive])]
+                ),
+            )
+            for batch in tables.batches
+        ]
+        machinery = replace(call.machinery, tables=replace(tables, batches=tuple(batches)))
+        monkeypatch.setattr(LayerCall, "_order", lambda self: range(len(batches)))
+        call.machinery = machinery
+        return backward(call, *arguments)
+
+    monkeypatch.setattr(LayerCall, "backward", ascending)
+    (run,) = dgcl.launch(lambda: on_rank("torch-gcn", "hub", 1, chunks=4, residency="adjacent"), 1)
+    torch.testing.assert_close(run.steps[0].loss, expected.steps[0].loss, rtol=1e-10, atol=1e-10)
+    with pytest.raises(AssertionError, match=r"gradient \d of step 0"):
+        assert_equal_runs(run, expected)

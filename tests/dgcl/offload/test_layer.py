@@ -1,0 +1,470 @@
+"""What a chunked layer is to autograd, what it counts, and what it refuses.
+
+| case                                     | judged by                                                  |
+| ---------------------------------------- | ---------------------------------------------------------- |
+| parameters' gradients                    | ``torch.autograd.grad``, hooks that run once, accumulation |
+| dropout by vertex                        | the communicator in memory, which has the same masks       |
+| torch's dropout                          | differences of losses with the same seed                   |
+| tuples, residuals, shared parameters     | the dense model                                            |
+| constant inputs                          | the layer that aggregates each time; nothing loaded later  |
+| rows counted                             | the formulas                                               |
+| refusals                                 | their text, on every rank                                  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dgcl
+import dgcl.nn
+from dgcl.offload.prediction import layer_rows
+from dgcl.offload.schedule import reorganise
+from tests.dgcl.offload.sets import chunks_of, random_graph
+
+GRAPH = random_graph(30, 110, 3)
+PART = (np.arange(30) * 7 % 3 % 2).astype(np.int32)
+
+
+def dense() -> Tensor:
+    """Row v holds v's in-edges."""
+    counts = np.zeros((30, 30))
+    sources, heads = GRAPH.edges()
+    np.add.at(counts, (heads, sources), 1.0)
+    return torch.from_numpy(counts)
+
+
+def features(width: int = 4, seed: int = 0) -> Tensor:
+    return torch.randn(30, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class Layer(nn.Module):
+    """Sums, then a product."""
+
+    def __init__(self, width_in: int = 4, width_out: int = 3) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(
+            torch.randn(width_in, width_out, generator=torch.Generator().manual_seed(1))
+        )
+        self.double()
+
+    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.tanh(g.sum(src) @ self.weight) + dst[:, :1]
+
+
+def on_ranks(function: Callable[..., Any], world_size: int = 2, **options: Any) -> list[Any]:
+    """``function(comm, off)`` on every rank."""
+
+    def run() -> Any:
+        comm = dgcl.build_comm_info(GRAPH, "uniform", part=PART if world_size == 2 else None, method="direct")
+        off = dgcl.Offload(comm, **{"chunks": 4, "method": "direct", **options})
+        result = function(comm, off)
+        off.close()
+        comm.close()
+        return result
+
+    return dgcl.launch(run, world_size)
+
+
+def test_parameters_get_gradients_as_of_any_function() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor, Tensor, int]:
+        layer, calls = Layer(), []
+        layer.weight.register_hook(lambda grad: calls.append(1))
+        x = off.dispatch_features(features()).requires_grad_()
+        loss = off.layer(layer, x).square().sum()
+        of_weight, of_x = torch.autograd.grad(loss, [layer.weight, x], retain_graph=True)
+        assert layer.weight.grad is None
+        loss.backward()
+        loss = 2 * off.layer(layer, x).square().sum()
+        loss.backward()
+        dgcl.nn.sync_gradients(layer)
+        return comm.all_reduce_sum(of_weight), off.collect(of_x, None), layer.weight.grad, len(calls)
+
+    layer, x = Layer(), features().requires_grad_()
+    out = torch.tanh(dense() @ x @ layer.weight) + x[:, :1]
+    expected = torch.autograd.grad(out.square().sum(), [layer.weight, x])
+    for of_weight, of_x, accumulated, calls in on_ranks(run):
+        torch.testing.assert_close(of_weight, expected[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(of_x, expected[1], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(accumulated, 3 * expected[0], rtol=1e-10, atol=1e-10)
+        assert calls == 3
+
+
+def test_functions_come_with_their_parameters() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> Tensor:
+        weight = features(4, 5)[:4].clone().requires_grad_()
+        x = off.dispatch_features(features())
+        off.layer(lambda g, src, dst: g.mean(src) @ weight, x, parameters=[weight]).square().sum().backward()
+        return comm.all_reduce_sum(weight.grad)
+
+    weight = features(4, 5)[:4].clone().requires_grad_()
+    adjacency = dense() / dense().sum(1, keepdim=True).clamp(min=1)
+    (adjacency @ features() @ weight).square().sum().backward()
+    for found in on_ranks(run):
+        torch.testing.assert_close(found, weight.grad, rtol=1e-10, atol=1e-10)
+
+
+class WithDropout(Layer):
+    def __init__(self, drop: nn.Module) -> None:
+        super().__init__()
+        self.drop = drop
+
+    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+        return self.drop(super().forward(g, self.drop(src), self.drop(dst)))
+
+
+def test_dropout_by_vertex_drops_what_one_device_drops() -> None:
+    """Three calls in a layer, two layers: on sources, own rows and results."""
+
+    def chunked(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+        layers = [WithDropout(dgcl.nn.Dropout(0.5)), WithDropout(dgcl.nn.Dropout(0.5, seed=3))]
+        x = off.dispatch_features(features()).requires_grad_()
+        h = off.layer(layers[0], x)
+        h = off.layer(layers[1], torch.cat([h, h[:, :1]], 1))
+        h.square().sum().backward()
+        return off.collect(h, None), off.collect(x.grad, None)
+
+    def in_memory() -> tuple[Tensor, Tensor]:
+        comm = dgcl.build_comm_info(GRAPH)
+        g = comm.local_graph("csr")
+        x = features().requires_grad_()
+        h = WithDropout(dgcl.nn.Dropout(0.5))(g, x, x)
+        h = torch.cat([h, h[:, :1]], 1)
+        h = WithDropout(dgcl.nn.Dropout(0.5, seed=3))(g, h, h)
+        h.square().sum().backward()
+        return h.detach(), x.grad
+
+    (expected,) = dgcl.launch(in_memory, 1)
+    assert 0.3 < (expected[0] == 0).double().mean() < 0.7
+    for world_size in (1, 2):
+        for found in on_ranks(chunked, world_size):
+            for mine, wanted in zip(found, expected, strict=True):
+                torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_torch_dropout_is_the_same_in_the_backward(kept: bool) -> None:
+    class Product(WithDropout):
+        def forward(self, a: Tensor) -> Tensor:  # type: ignore[override]
+            return self.drop(torch.tanh(a @ self.weight))
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+        x = off.dispatch_features(features())
+        layer = (Product if kept else WithDropout)(nn.Dropout(0.5))
+
+        def loss() -> Tensor:
+            torch.manual_seed(5)
+            return off.layer(layer, x, aggregate="sum" if kept else None).square().sum()
+
+        loss().backward()
+        before = torch.get_rng_state()
+        for place in [(0, 0), (2, 1), (3, 2)]:
+            values = []
+            for step in (1e-5, -1e-5):
+                with torch.no_grad():
+                    layer.weight[place] += step
+                    values.append(loss())
+                    layer.weight[place] -= step
+            slope = (values[0] - values[1]) / 2e-5
+            torch.testing.assert_close(slope, layer.weight.grad[place], rtol=1e-6, atol=1e-6)
+        assert torch.get_rng_state().equal(before)
+
+    on_ranks(run, 1)
+
+
+def test_tuples_of_rows_and_shared_parameters() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = Layer()
+            self.second = self.first  # tied
+
+        def forward(self, g: Any, src: tuple[Tensor, ...], dst: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            one = g.sum(src[0]) @ self.first.weight + g.sum(src[1]) * dst[2]
+            return one, torch.tanh(g.sum(src[0] * src[2]) @ self.second.weight)
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
+        x = off.dispatch_features(features()).requires_grad_()
+        y = off.dispatch_features(features(3, 2)).requires_grad_()
+        scale = off.dispatch_features(features(1, 4))
+        model = Two()
+        one, two = off.layer(model, (x, y, scale))
+        (one.square().sum() + (two * 3).sum()).backward()
+        alone = off.layer(model, (x, y, scale))[1]  # the other result gets no gradient
+        (alone.square().sum()).backward()
+        grad = comm.all_reduce_sum(model.first.weight.grad)
+        return [off.collect(each, None) for each in (one, two, x.grad, y.grad)] + [grad]
+
+    x, y, scale = features().requires_grad_(), features(3, 2).requires_grad_(), features(1, 4)
+    weight = Layer().weight
+    one = dense() @ x @ weight + (dense() @ y) * scale
+    two = torch.tanh((dense() @ (x * scale)) @ weight)
+    (one.square().sum() + (two * 3).sum() + two.square().sum()).backward()
+    for found in on_ranks(run):
+        for mine, wanted in zip(found, (one, two, x.grad, y.grad, weight.grad), strict=True):
+            torch.testing.assert_close(mine, wanted.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_residual_connections_inside_and_outside() -> None:
+    class Residual(Layer):
+        def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+            return dst + torch.tanh(g.mean(src) @ self.weight)
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+        x = off.dispatch_features(features()).requires_grad_()
+        h = off.layer(Residual(4, 4), x)
+        h = h + off.layer(Residual(4, 4), h)
+        h.square().sum().backward()
+        return off.collect(h, None), off.collect(x.grad, None)
+
+    x, weight = features().requires_grad_(), Residual(4, 4).weight
+    mean = dense() / dense().sum(1, keepdim=True).clamp(min=1)
+    h = x + torch.tanh(mean @ x @ weight)
+    h = h + h + torch.tanh(mean @ h @ weight)
+    h.square().sum().backward()
+    for found in on_ranks(run):
+        for mine, wanted in zip(found, (h.detach(), x.grad), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_constant_inputs_are_aggregated_once() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
+        x = off.dispatch_features(features())
+        layer = nn.Linear(4, 3).double()
+        with torch.no_grad():
+            layer.weight.copy_(features()[:3])
+        expected = off.layer(layer, x, aggregate="mean")
+        found = [off.layer(layer, x, aggregate="mean", constant=True) for _ in range(2)]
+        before = dict(off.account.rows)
+        found.append(off.layer(layer, x, aggregate="mean", constant=True))
+        found[-1].sum().backward()
+        moved = {kind: count - before.get(kind, 0) for kind, count in off.account.rows.items()}
+        n = off.num_owned
+        assert {kind: count for kind, count in moved.items() if count} == {
+            "kept_again": 2 * n,
+            "stored": n,
+            "gradients_in": n,
+        }
+        assert all(each.equal(expected) for each in found)
+        x += 1
+        with pytest.raises(RuntimeError, match="changed in place after a layer with constant=True"):
+            off.layer(layer, x, aggregate="mean", constant=True)
+        return found
+
+    on_ranks(run)
+
+
+def test_inference_has_no_gradients_and_keeps_nothing() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = WithDropout(nn.Dropout(0.5)), Layer(3, 3)
+
+        def forward(self, off: dgcl.Offload, x: Tensor) -> Tensor:
+            return off.layer(self.two, off.layer(self.one, x))
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, float]:
+        model = Model()
+        labels = off.dispatch_features(torch.arange(30) % 3)
+        mask = off.dispatch_features(torch.arange(30) % 2 == 0)
+        out = off.infer(model, off.dispatch_features(features()))
+        assert not out.requires_grad
+        assert model.training
+        return off.collect(out, None), float(off.accuracy(out, labels, mask))
+
+    x = features()
+    x = torch.tanh(dense() @ x @ Layer().weight) + x[:, :1]
+    x = torch.tanh(dense() @ x @ Layer(3, 3).weight) + x[:, :1]
+    right = (x.argmax(1) == torch.arange(30) % 3)[::2].double().mean()
+    for out, accuracy in on_ranks(run):
+        torch.testing.assert_close(out, x.detach(), rtol=1e-10, atol=1e-10)
+        assert accuracy == right
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool) -> None:
+    def norm() -> nn.BatchNorm1d:
+        made = nn.BatchNorm1d(4, affine=affine).double().train(training)
+        with torch.no_grad():
+            made.running_mean.copy_(features()[0])
+            for parameter in made.parameters():
+                parameter.copy_(features()[1])
+        return made
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
+        x, mine = off.dispatch_features(features()).requires_grad_(), norm()
+        out = off.batch_norm(mine, x)
+        (out * off.dispatch_features(features(4, 3))).sum().backward()
+        dgcl.nn.sync_gradients(mine)
+        learned = [p.grad for p in mine.parameters()]
+        return [
+            off.collect(out, None),
+            off.collect(x.grad, None),
+            mine.running_mean,
+            mine.running_var,
+            *learned,
+        ]
+
+    x, whole = features().requires_grad_(), norm()
+    out = whole(x)
+    (out * features(4, 3)).sum().backward()
+    expected = [
+        out.detach(),
+        x.grad,
+        whole.running_mean,
+        whole.running_var,
+        *(p.grad for p in whole.parameters()),
+    ]
+    for found in on_ranks(run):
+        for mine, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_mixed_precision_is_that_of_the_forward() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, torch.dtype]:
+        layer = nn.Linear(4, 3)
+        with torch.no_grad():
+            layer.weight.copy_(features()[:3])
+        x = off.dispatch_features(features().float())
+        with torch.autocast("cpu", torch.bfloat16):
+            out = off.layer(layer, x, aggregate="sum")
+        out.float().sum().backward()
+        return layer.weight.grad, out.dtype
+
+    (found, dtype), *_ = on_ranks(run, 1)
+    assert dtype == torch.bfloat16
+    expected = (dense() @ features()).sum(0).expand(3, 4)
+    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-1)
+
+
+@pytest.mark.parametrize("residency", ["adjacent", "optimal"])
+@pytest.mark.parametrize("aggregate", [None, "mean"])
+@pytest.mark.parametrize("needs_grad", [True, False])
+def test_rows_counted_are_those_of_the_formulas(residency: str, aggregate: Any, needs_grad: bool) -> None:
+    chunks = chunks_of(GRAPH, PART, 2, 4, "range")
+    reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks]
+    _, schedule = reorganise(reads, PART, residency)
+    expected = vars(layer_rows(schedule, needs_grad=needs_grad, kept=aggregate is not None))
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[dict[str, int], dict[str, int], Tensor]:
+        layer = Layer() if aggregate is None else nn.Linear(4, 3).double()
+        x = off.dispatch_features(features()).requires_grad_(needs_grad)
+        off.account.rows.clear()
+        off.account.bytes.clear()
+        off.layer(layer, x, aggregate=aggregate).sum().backward()
+        return dict(off.account.rows), dict(off.account.bytes), off._transport.bytes_sent.sum(0)
+
+    told = on_ranks(run, residency=residency, chunk_by="range")
+    total = {kind: sum(rows.get(kind, 0) for rows, _, _ in told) for kind in expected}
+    assert total == expected
+    of_bytes = {kind: sum(found.get(kind, 0) for _, found, _ in told) for kind in expected}
+    narrow = ("stored", "gradients_in")
+    assert of_bytes == {kind: count * 8 * (3 if kind in narrow else 4) for kind, count in expected.items()}
+    sent = sum(bytes_sent for _, _, bytes_sent in told).sum()  # direct plans: no relays
+    assert sent == of_bytes["exchanged"] + of_bytes["exchanged_again"]
+
+
+class Spoilt(Layer):
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+        if self.what == "rows":
+            return src
+        raise ArithmeticError("no")
+
+
+def _norm() -> nn.Module:
+    layer = Layer()
+    layer.norm = nn.Sequential(nn.BatchNorm1d(3))
+    return layer
+
+
+REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
+    (
+        "batch-norm",
+        lambda off, x: off.layer(_norm(), x),
+        r"its part 'norm.0' is a BatchNorm1d.*off.batch_norm",
+    ),
+    ("rows", lambda off, x: off.layer(Spoilt("rows"), x), "must give one row for each of the"),
+    ("function", lambda off, x: off.layer(lambda g, s, d: d, x), "come with parameters="),
+    ("shape", lambda off, x: off.layer(Layer(), x[:3]), "x must have .* floating point rows"),
+    ("integers", lambda off, x: off.layer(Layer(), x.long()), "floating point rows"),
+    (
+        "aggregate",
+        lambda off, x: off.layer(Layer(), x, aggregate="max"),
+        "aggregate must be 'sum', 'mean' or None",
+    ),
+    ("own-rows", lambda off, x: off.layer(Layer(), x, own_rows=True), "go with aggregate="),
+    ("tuple", lambda off, x: off.layer(Layer(), (x, x), aggregate="sum"), "takes one tensor of rows"),
+    (
+        "constant",
+        lambda off, x: off.layer(Layer(), x.requires_grad_(), aggregate="sum", constant=True),
+        "must not require a gradient with constant=True",
+    ),
+    (
+        "weights",
+        lambda off, x: off.layer(Layer(), x, aggregate="sum", edge_weight=torch.ones(3)),
+        "edge_weight must be .* constant weights",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str) -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+        with pytest.raises((ValueError, TypeError, dgcl.CommError), match=f"(?s){message}"):
+            call(off, off.dispatch_features(features()))
+
+    on_ranks(run)
+
+
+def test_rows_changed_before_the_backward() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+        x = off.dispatch_features(features())
+        h = off.layer(Layer(), x)
+        out = off.layer(Layer(3, 3), h)
+        h.detach().mul_(2)
+        with pytest.raises(
+            RuntimeError, match=r"layer 2 \(Layer\): its rows, or its parameters, were changed in place"
+        ):
+            out.sum().backward()
+
+    on_ranks(run, 1)
+
+
+def test_ranks_that_call_different_layers() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+        x = off.dispatch_features(features())
+        with pytest.raises(ValueError, match=r"rank 0 calls .*layer 1 \(Layer\).*rank 1 .*\(Linear\)"):
+            off.layer(nn.Linear(4, 3).double(), x, aggregate="sum") if comm.rank else off.layer(Layer(), x)
+
+    on_ranks(run)
+
+
+def test_a_rank_that_fails_in_a_chunk_is_named_on_all() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+        x = off.dispatch_features(features())
+        if comm.rank == 1:
+            with pytest.raises(ArithmeticError) as caught:
+                off.layer(Spoilt("raise"), x)
+            assert "in chunk 0 of 4 of layer 1 (Spoilt) on rank 1" in caught.value.__notes__
+        else:
+
+            class Spoilt_(Layer):
+                pass
+
+            Spoilt_.__name__ = "Spoilt"
+            with pytest.raises(dgcl.CommError, match=r"layer 1 \(Spoilt\) failed with ArithmeticError"):
+                off.layer(Spoilt_(), x)
+
+    on_ranks(run)

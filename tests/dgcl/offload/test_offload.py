@@ -1,0 +1,114 @@
+"""``dgcl.Offload``: rows in and out, the number of chunks that fits, and arguments that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from tests.dgcl.offload.sets import random_graph, t24
+
+GRAPH = random_graph(30, 110, 3)
+
+
+def connected(function: Callable[[dgcl.Communicator], Any], world_size: int = 2, **options: Any) -> list[Any]:
+    def run() -> Any:
+        comm = dgcl.build_comm_info(GRAPH, "uniform", **{"method": "direct", **options})
+        result = function(comm)
+        comm.close()
+        return result
+
+    return dgcl.launch(run, world_size)
+
+
+def test_rows_come_back_in_global_order(tmp_path: Any) -> None:
+    features = np.arange(60.0).reshape(30, 2)
+
+    def run(comm: dgcl.Communicator) -> None:
+        off = dgcl.Offload(comm, chunks=5, store=tmp_path)
+        x = off.dispatch_features(features if comm.rank == 0 else None)
+        ids = off.owned_ids
+        assert x.equal(torch.from_numpy(features)[ids])
+        assert sorted(ids.tolist()) == comm.owned_ids.tolist()
+        labels = off.dispatch_features(torch.arange(30))
+        assert labels.equal(ids)
+        assert off.collect(x, None).equal(torch.from_numpy(features))
+        off.close()
+        off.close()
+
+    connected(run)
+
+
+def test_toy_graph_moves_the_published_rows() -> None:
+    def run() -> str:
+        comm = dgcl.build_comm_info(t24(), "uniform", part=np.arange(24) * 2 // 24)
+        off = dgcl.Offload(comm, chunks=3, chunk_by="range", residency="adjacent")
+        x = off.dispatch_features(torch.ones(24, 8))
+        off.layer(torch.nn.Linear(8, 6), x, aggregate="sum")
+        return f"{off.describe()} {off.account.rows['loaded']} {off.account.rows['exchanged']}"
+
+    for text in dgcl.launch(run, 2):
+        assert "loads 26 rows (chunks read 50, batches 44, beyond the batch before 26) and moves 14" in text
+        assert text.endswith("13 7")
+        assert "10 slots" in text
+
+
+def test_as_few_chunks_as_fit() -> None:
+    def run(comm: dgcl.Communicator) -> None:
+        widths = (64, 32)
+        one = dgcl.Offload(comm, chunks=1, memory_limit=None, widths=widths)
+        peak = one._arrangement.device.total
+        assert dgcl.Offload(comm, memory_limit="1GB", widths=widths).num_chunks == 1
+        peaks = comm.control.exchange(peak)
+        less = dgcl.Offload(comm, memory_limit=max(peaks) - 1, widths=widths)
+        assert less.num_chunks > 1
+        assert less._arrangement.device.total < max(peaks)
+        with pytest.raises(
+            ValueError, match=r"memory_limit of 1000 bytes is too little .* vertex \d+ with its \d+ in-edges"
+        ):
+            dgcl.Offload(comm, memory_limit=1000, widths=widths)
+
+    connected(run)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "either chunks or memory_limit must be given"),
+        ({"chunks": 2, "memory_limit": 5}, "either chunks or memory_limit must be given"),
+        ({"chunks": 0}, "chunks must be a whole number of at least 1"),
+        ({"memory_limit": "1GB"}, "widths must be given with memory_limit"),
+        ({"memory_limit": "much", "widths": (2, 2)}, "memory_limit must be a positive number of bytes"),
+        ({"chunks": 2, "kind": "networkx"}, "kind must be 'csr', 'pyg' or 'dgl'"),
+        ({"chunks": 2, "store": "/nowhere/at/all"}, "store must be a folder"),
+        ({"chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of"),
+        ({"chunks": 2, "residency": "lru"}, "residency must be one of"),
+        ({"chunks": 2, "method": "magic"}, "method must be one of"),
+    ],
+)
+def test_arguments_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    def run(comm: dgcl.Communicator) -> None:
+        with pytest.raises(ValueError, match=message):
+            dgcl.Offload(comm, **options)
+
+    connected(run)
+
+
+def test_other_placements_and_ranks_that_disagree() -> None:
+    def placed(comm: dgcl.Communicator) -> None:
+        with pytest.raises(ValueError, match="Offload needs all in-edges of a rank's vertices"):
+            dgcl.Offload(comm, chunks=2)
+
+    connected(placed, edges="tail")
+
+    def differ(comm: dgcl.Communicator) -> None:
+        with pytest.raises(
+            ValueError, match=r"same on every rank: rank 0 asks for .*chunks=2.*rank 1 for .*chunks=3"
+        ):
+            dgcl.Offload(comm, chunks=2 + comm.rank)
+
+    connected(differ)

@@ -1,0 +1,132 @@
+"""Rows in files: what is read and written by name, counted, private, and refused when there is no room.
+
+| case                        | judged by                                               |
+| --------------------------- | ------------------------------------------------------- |
+| reads, writes, additions    | the same on a plain tensor                              |
+| bytes                       | rows times bytes of a row                               |
+| files                       | the folder is empty at once; mode 0600; blocks allocated |
+| no room                     | a file system of 1 MB; RLIMIT_FSIZE where there is none  |
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from dgcl.offload.host_store import HostStore
+from dgcl.offload.sizes import as_bytes
+
+SHAPE = (50, 3, 2)
+
+
+@pytest.fixture(params=["memory", "cached", "not-cached"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> HostStore:
+    return HostStore(None if request.param == "memory" else tmp_path, request.param != "not-cached")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_rows_are_those_of_a_plain_tensor(store: HostStore, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.randint(0, 2, SHAPE, generator=generator).to(dtype)
+    rows = store.empty(SHAPE, dtype)
+    store.write(rows, slice(0, 20), expected[:20])
+    which = torch.arange(20, 50)[torch.randperm(30, generator=generator) < 25]
+    left = torch.tensor(sorted(set(range(20, 50)) - set(which.tolist())))
+    store.write(rows, which, expected[which])
+    store.write(rows, left, expected[left].transpose(1, 2).contiguous().transpose(1, 2))
+    assert rows.equal(expected)
+    for part in (
+        slice(3, 17),
+        slice(4, 4),
+        torch.tensor([0, 1, 2, 9, 30, 31, 49]),
+        torch.zeros(0, dtype=torch.int64),
+    ):
+        assert store.read(rows, part).equal(expected[part])
+    view = rows[10:].detach()
+    assert store.read(view, torch.tensor([0, 5])).equal(expected[[10, 15]])
+    row_bytes = 6 * dtype.itemsize
+    assert store.bytes_written == 50 * row_bytes
+    assert store.bytes_read == (14 + 7 + 2) * row_bytes
+
+
+def test_additions(store: HostStore) -> None:
+    rows = store.empty(SHAPE, torch.float64)
+    store.write(rows, slice(0, 50), torch.ones(SHAPE, dtype=torch.float64))
+    store.add(rows, torch.tensor([1, 2, 40]), torch.full((3, 3, 2), 2.0, dtype=torch.float64))
+    assert rows.sum() == 50 * 6 + 3 * 6 * 2
+
+
+def test_other_tensors_are_read_and_written_too(store: HostStore) -> None:
+    plain = torch.arange(12.0).view(6, 2).t()
+    assert store.read(plain, torch.tensor([1])).tolist() == [[1, 3, 5, 7, 9, 11]]
+    store.write(plain, slice(0, 1), torch.zeros(1, 6))
+    assert plain[0].tolist() == [0] * 6
+
+
+def test_files_are_private_and_leave_nothing(tmp_path: Path) -> None:
+    store = HostStore(tmp_path)
+    rows = store.empty((1000, 128), torch.float32)
+    assert not list(tmp_path.iterdir())
+    found = [os.fstat(int(fd)) for fd in os.listdir("/proc/self/fd") if _is_ours(fd, tmp_path)]
+    assert {stat.st_size for stat in found} == {rows.nbytes}
+    assert all(stat.st_mode & 0o777 == 0o600 for stat in found)
+    assert all(stat.st_blocks * 512 >= rows.nbytes for stat in found)  # no page waits for the first write
+    half = rows[500:]
+    del rows
+    gc.collect()
+    half.fill_(1.0)  # a view keeps the file
+    assert half.sum() == 500 * 128
+    del half
+    gc.collect()
+    assert not [fd for fd in os.listdir("/proc/self/fd") if _is_ours(fd, tmp_path)]
+
+
+def _is_ours(fd: str, folder: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(os.fspath(folder))
+    except OSError:
+        return False
+
+
+def test_no_room_is_an_error_with_sizes(tmp_path: Path) -> None:
+    store = HostStore(tmp_path)
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    with pytest.raises(OSError, match=r"store: .* of rows do not fit into .*, where .* are free") as caught:
+        store.empty((2 * free // 8, 1), torch.float64)
+    assert os.fspath(tmp_path) in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_of_file_sizes_is_an_error(tmp_path: Path) -> None:
+    store = HostStore(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(OSError, match="do not fit"):
+            store.empty((1 << 21, 1), torch.float64)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="store must be a folder"):
+        HostStore(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(7, 7), ("8GB", 8 << 30), ("1.5 MiB", 3 << 19), ("64k", 65536), ("100", 100), ("2T", 2 << 40)],
+)
+def test_numbers_of_bytes(text: int | str, expected: int) -> None:
+    assert as_bytes(text, "memory_limit") == expected
+
+
+@pytest.mark.parametrize("text", [0, -1, "", "GB", "8 pounds", "0GB", True, 1.5, None])
+def test_no_numbers_of_bytes(text: object) -> None:
+    with pytest.raises(ValueError, match="memory_limit must be a positive number of bytes"):
+        as_bytes(text, "memory_limit")  # type: ignore[arg-type]
