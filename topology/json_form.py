@@ -83,8 +83,8 @@ class _DuplicateKeys(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        keys = [key for key, _ in pairs]
-        self.twice = next(key for key in keys if keys.count(key) > 1)
+        seen: set[str] = set()
+        self.twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
 
 
 def parse_json(text: str) -> Any:

@@ -39,6 +39,7 @@ _VIRTUAL = re.compile(
     r"(cali|cni|flannel|cilium|lxc|kube-|tailscale)\S{0,32}"
 )
 _MOST_NAMES, _LONGEST_NAME = 20, 60  # of unknown attributes, in a note
+_MOST_NODES = 4096  # NUMA nodes of a file, of all its machines
 
 
 def parse_nccl_xml(data: bytes) -> Machine:
@@ -54,6 +55,8 @@ def parse_nccl_xml(data: bytes) -> Machine:
         raise ValueError(
             f"line {root.line}: version must be one of {', '.join(_VERSIONS)} (got {shown(version)})"
         )
+    if len(root.children) > _MOST_NODES:
+        raise ValueError(f"line {root.children[_MOST_NODES].line}: more than {_MOST_NODES} <cpu>")
     reader = _Reader(root)
     cpus = tuple(reader.cpu(element) for element in root.children)
     reader.check()

@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 import pytest
 
+from dgcl.topology import Topology
 from dgcl.topology.importers import parse_nccl_xml, parse_p2p_tables, parse_topo_matrix
 from dgcl.topology.importers.foreign import refuse_foreign
 from dgcl.topology.importers.xml_tree import parse_xml
+from dgcl.topology.json_form import parse_json
 from tests.topology.importers.cases import MATRIX, TABLES, XML
 
 LONG = 200_000
@@ -41,6 +43,15 @@ XML_CASES = {
     "attributes that nobody knows": "<system version='1'>"
     + "".join(f"<cpu numaid='{i}' u{i}a='' u{i}b='' u{i}c=''/>" for i in range(20_000))
     + "</system>",
+}
+XML_CASES["machines"] = XML.replace(
+    "</system>", "".join(f'<cpu numaid="0" host_hash="{i}"/>' for i in range(30_000)) + "</system>"
+)
+JSON_CASES = {
+    "keys, the last one twice": "{" + ",".join(f'"k{i}":1' for i in range(100_000)) + ',"k99999":2}',
+    "open lists": many("["),
+    "digits": many("1"),
+    "a long key": f'{{"{many("x")}": 1}}',
 }
 TEXT_CASES = {
     "a prompt": many("a") + "@" + many("a"),
@@ -106,3 +117,13 @@ def test_notes_are_short() -> None:
     machine = parse_nccl_xml(XML.replace("</system>", unknown + "</system>").encode())
     assert any(note.endswith("and 28 more") for note in machine.notes)
     assert all(len(note) < 2000 for note in machine.notes)
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in JSON_CASES.items()])
+def test_json(text: str) -> None:
+    takes_linear_time(lambda: Topology.from_json(parse_json(text)))
+
+
+def test_a_file_of_too_many_machines_is_refused_by_its_line() -> None:
+    with pytest.raises(ValueError, match=r"line \d+: more than 4096 <cpu>"):
+        parse_nccl_xml(XML_CASES["machines"].encode())
