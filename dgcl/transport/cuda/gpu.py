@@ -139,8 +139,8 @@ class Device:
                 # A driver that loads lazily has loaded what it was asked about.
                 self.driver.registers(self.kernels[name].handle)
 
-    def upload(self, address: int, source: np.ndarray) -> None:
-        """Copy a contiguous array to the device on the side stream; the array lives until the copy is done.
+    def upload(self, address: int, source: np.ndarray, stream: int | None = None) -> None:
+        """Copy a contiguous array to the device, on the side stream or another; it lives until the copy is done.
 
         That a copy from pageable memory has read its source when the driver returns is not relied on: where the
         device reads pageable memory itself (Grace, HMM) it need not have.
@@ -150,8 +150,8 @@ class Device:
             while self._uploads and driver.has_happened(self._uploads[0][0]):
                 self._events.append(self._uploads.popleft()[0])
             event = self._events.pop() if self._events else driver.create_event()
-            driver.copy_to_device(address, source.ctypes.data, source.nbytes, self.side)
-            driver.record_event(event, self.side)
+            driver.copy_to_device(address, source.ctypes.data, source.nbytes, stream or self.side)
+            driver.record_event(event, stream or self.side)
             self._uploads.append((event, source))
 
     @contextmanager

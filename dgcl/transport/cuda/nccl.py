@@ -213,7 +213,7 @@ def prove(
     table = np.zeros((size // _PROOF, _PROOF), np.uint8)
     for place, peer in enumerate(sent_to):
         table[place] = pattern(rank, peer)
-    driver.copy_to_device(memory, table.ctypes.data, size, stream)
+    device.upload(memory, table, stream)
     places = [memory + _PROOF * place for place in range(len(table))]
     sends = [Message(peer, place, _PROOF) for peer, place in zip(sent_to, places, strict=False)]
     receives = [

@@ -21,7 +21,7 @@ from typing import Final
 
 #: At most so many are enqueued and not finished.
 MOST_CALLS: Final = 32
-MOST_OPERATIONS: Final = 512  # unless a single call has more
+MOST_OPERATIONS: Final = 768  # unless a single call has more
 
 _POLL: Final = 50e-6
 

@@ -24,7 +24,7 @@ class Tables:
         self.event = device.driver.create_event()
 
     def upload(self, table: np.ndarray) -> int:
-        """Copy a table to the device; returns its address there."""
+        """Copy a table to the device, which nobody may change any more; returns its address there."""
         raw = np.ascontiguousarray(table)
         address = self.allocate(raw.nbytes)
         if raw.nbytes:

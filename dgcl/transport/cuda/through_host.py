@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +36,8 @@ from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.segments import Segment
 
 _log = logging.getLogger("dgcl")
+
+_POLL = 1e-3
 
 
 class HostExchange(WholeCalls):
@@ -149,8 +152,9 @@ class HostExchange(WholeCalls):
     def _give_back(self) -> None:
         with self.device.current():
             try:
-                if self._copying_up:
-                    self.device.driver.synchronize_stream(self.device.tensors.current_stream())
+                # They may be on several streams.
+                while not all(self.device.driver.has_happened(event) for event, _ in self._copying_up):
+                    time.sleep(_POLL)
                 for event in [*self._events, *(event for event, _ in self._copying_up)]:
                     self.device.driver.destroy_event(event)
                 for segment in self._locked.values():

@@ -114,6 +114,9 @@ class FakeCuda:
         self.limit = 1 << 40  # bytes of memory
         self.held = False  # copies to the host begin when all that runs has ended
         self.slow: set[int] = set()
+        self.kept: list[
+            Callable[[], list[np.ndarray]]
+        ] = []  # of each user: arrays that live until they are copied
         #: What has a hardware queue of its own: every stream, every level of priority, or nothing: there is one queue.
         self.queues: Literal["streams", "levels", "one"] = "streams"
         self.highest = -5  # priority
@@ -437,12 +440,26 @@ class FakeCuda:
 
     def cuMemcpyHtoDAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         self._need_context()
-        data = ctypes.string_at(source.value, size.value)  # as from memory that is not locked
-        where = target.value
-        self._streams[stream.value or 0].put(
-            lambda: (self.check(where, len(data)), ctypes.memmove(where, data, len(data)))[0]
-        )
+        where, what, count = target.value, source.value, size.value
+
+        def run() -> None:  # as where the device reads any memory of the host itself: only now
+            self.check(where, count)
+            self._check_source(what, count)
+            ctypes.memmove(where, what, count)
+
+        self._streams[stream.value or 0].put(run)
         return 0
+
+    def _check_source(self, address: int, size: int) -> None:
+        """What a copy reads is locked memory, or an array that its :class:`Device` keeps."""
+        if any(
+            array.ctypes.data <= address and address + size <= array.ctypes.data + array.nbytes
+            for kept in self.kept
+            for array in kept()
+        ):
+            return
+        if "cuMemHostRegister_v2" not in self.refused:  # else memory that is not locked is the runtime's
+            self.memory.check(address, size)
 
     def cuMemcpyDtoHAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         self._need_context()

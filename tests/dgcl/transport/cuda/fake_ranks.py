@@ -55,6 +55,12 @@ def open_fake(fake: FakeCuda) -> Device:
     _contexts.current = fake.context
     device = Device(Driver(fake), 0, FakeTensors(fake), lambda kernel, capability: kernel.name)
     _contexts.stream = device.driver.create_stream()
+
+    def kept() -> list[np.ndarray]:
+        with device._upload_lock:
+            return [source for _, source in device._uploads]
+
+    fake.kept.append(kept)
     return device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from dgcl.transport.cuda.through_host import HostExchange
 from dgcl.transport.shared_memory import Runtime
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
-from tests.dgcl.transport.cuda.fake_ranks import Rank, open_fake
+from tests.dgcl.transport.cuda.fake_ranks import Rank, on_stream, open_fake
 from tests.dgcl.transport.cuda.host_ranks import exchange_by_network
 
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
@@ -45,6 +46,25 @@ def fakes() -> Iterator[list[FakeCuda]]:
     for fake in found:
         fake.stop()
     assert not [fake.errors for fake in found if fake.errors]
+
+
+def test_copies_up_on_any_stream_are_waited_for_before_their_memory_goes(fakes: list[FakeCuda]) -> None:
+    gate = threading.Event()
+
+    def body(rank: HostRank) -> torch.Tensor:
+        side = rank.device.driver.create_stream()
+        rank.fake._streams[side].put(lambda: None, gate.is_set)
+        opening = threading.Timer(0.2, gate.set)
+        opening.start()
+        with on_stream(side):
+            # The copy down would wait for the gate: only what goes up is on this stream.
+            block = rank.runtime.allocate(64)
+            out = rank.exchange._copy_up(block, (16,), torch.float32, side)
+        rank.exchange.close()
+        assert gate.is_set(), "closed while a copy still reads the host's memory"
+        return out
+
+    on_hosts(PAIR, fakes, body)
 
 
 def on_hosts(world: World, fakes: list[FakeCuda], function: Callable[[HostRank], Any]) -> list[Any]:
