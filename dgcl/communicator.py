@@ -273,6 +273,16 @@ class Communicator(GridRows, WholeGraphRows):
         self.require_neighbourhoods("local_graph")
         return local_graph(kind, self.local, **options)
 
+    def slice_graph(self, kind: str = "csr", **options: Any) -> Any:
+        """This rank's graph of slices of rows, on a grid of depth 1, as :meth:`local_graph` gives graphs. Collective.
+
+        Raises:
+            ValueError: The grid's depth is above 1.
+        """
+        from dgcl.frameworks import local_graph
+
+        return local_graph(kind, self.slice_neighbourhoods(), **options)
+
     def split_graph(self, edge_weight: Tensor | None = None) -> SplitGraph:
         """This rank's edges from owned and from halo rows apart (:class:`~dgcl.frameworks.split.SplitGraph`)."""
         from dgcl.frameworks.split import SplitGraph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class WholeGraphRows(Handle):
     layout: Layout
     device: torch.device
     feature_dtype: torch.dtype | None
+    edges: str
+    require_neighbourhoods: Callable[[str], None]
     _halo: int
 
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
@@ -52,6 +55,8 @@ class WholeGraphRows(Handle):
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
+        if halo and self.edges == "grid":
+            self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
         rows = rows.to(self.device)

@@ -47,6 +47,9 @@ class Expanding(Protocol):
 
     feature_dtype: torch.dtype | None
 
+    def require_neighbourhoods(self, what: str) -> None:
+        """Raise where rows are not whole rows of a rank with complete neighbourhoods."""
+
     def expand(self, rows: Tensor) -> Tensor:
         """Owned rows to owned and halo rows, differentiably."""
 
@@ -129,6 +132,7 @@ class PyGLocalGraph:
                 f" comm.dispatch_edges returns them (got {tuple(edge_weight.shape)})"
             )
         used: Expanding = context.require_communicator() if comm is None else comm
+        used.require_neighbourhoods("gcn_norm")
         edge_index = self.edge_index
         if add_self_loops:  # row i in [0, n) is the same vertex as a source and as a destination
             edge_index, edge_weight = add_remaining_self_loops(

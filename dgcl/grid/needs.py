@@ -6,7 +6,7 @@ slices are the same. So nothing here grows with the number of slices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.relation.demand import empty_masks, group_masks
 
-__all__ = ["NEEDS", "Needs", "find_needs"]
+__all__ = ["NEEDS", "Needs", "find_needs", "with_own"]
 
 #: What travels: the rows that edges need, or every row to every rank that may need it.
 NEEDS = ("sparse", "all")
@@ -80,6 +80,22 @@ def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid, needs: str = 
     else:
         readers = group_masks(graph, part, grid.parts)
     return Needs(grid, owner, readers, summers, edges)
+
+
+def with_own(needs: Needs) -> Needs:
+    """The same, where every vertex is also read and summed by its own part: whole slices of a part, of depth 1.
+
+    Raises:
+        ValueError: The depth is not 1.
+    """
+    if needs.grid.depth != 1:
+        raise ValueError(
+            f"grid ({needs.grid}) must have depth 1: at others no rank has a whole slice of a part"
+        )
+    part, readers = needs.grid.part_of(needs.owner), needs.readers.copy()
+    bit = np.left_shift(readers.dtype.type(1), (part % 64).astype(readers.dtype), dtype=readers.dtype)
+    readers[part // 64, np.arange(len(part))] |= bit
+    return replace(needs, readers=readers, summers=np.ones_like(needs.summers))
 
 
 def _all_ones(num_bits: int, masks: NDArray[Any]) -> NDArray[Any]:

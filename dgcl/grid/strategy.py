@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from dgcl.grid.grid import Grid
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
 from dgcl.grid.local_graphs import build_grid_graphs
-from dgcl.grid.needs import NEEDS, Needs, find_needs
+from dgcl.grid.needs import NEEDS, Needs, find_needs, with_own
 from dgcl.planner.fold import reverse_plan
 from dgcl.planner.methods import make_plan
+from dgcl.program.exchange import HALO, PARTIAL, ROWS, SLICES
 from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem
 from dgcl.topology import Topology
 
@@ -51,7 +54,7 @@ class GridPlacement:
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan of the expand depends on."""
         del topology, method
-        return self._depends_on("halo")
+        return self._depends_on(HALO)
 
     def arrange(self, problem: Problem) -> Arrangement:
         """Plan both exchanges.
@@ -66,8 +69,8 @@ class GridPlacement:
             raise ValueError(
                 f"grid ({self.grid}): a rank would sum {most} edges, at most {2**31 - 1} are possible; use more parts"
             )
-        expand = self._planned(problem, expand_demand(needs), "halo")
-        fold = self._planned(problem, fold_demand(needs), "partial")
+        expand = self._planned(problem, expand_demand(needs), HALO)
+        fold = self._planned(problem, fold_demand(needs), PARTIAL)
         reverse_plan(fold.plan)  # refuses links without a way back
         local_graphs = functools.partial(build_grid_graphs, problem.graph, problem.part, self.grid)
         return Arrangement(
@@ -77,8 +80,20 @@ class GridPlacement:
             problem.graph,
             self._summary(needs),
             partial=PartialSums(fold.demand, fold.classes, fold.plan, GRID, local_graphs),
+            more=self._of_whole_slices(problem, needs),
             grid=(self.grid.parts, self.grid.depth, self.grid.slices),
         )
+
+    def _of_whole_slices(self, problem: Problem, needs: Needs) -> dict[str, Planned]:
+        """The exchanges of whole slices of a part, where they are others than those of an aggregation."""
+        if self.grid.depth > 1 or self.grid.slices == 1:
+            return {}
+        whole, more = with_own(needs), {}
+        if not np.array_equal(whole.readers, needs.readers):
+            more[SLICES] = self._planned(problem, expand_demand(whole), SLICES)
+        if not np.array_equal(whole.summers, needs.summers):
+            more[ROWS] = self._planned(problem, fold_demand(whole), ROWS)
+        return more
 
     def _planned(self, problem: Problem, demand: ItemDemand, exchange: str) -> Planned:
         """The plan of an exchange, of rows as wide as a slice, from the store where it has it."""

@@ -217,6 +217,11 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
     """The global id of each row of ``x``."""
     if len(x) == comm.num_owned:
         ids = comm.owned_ids
+    elif comm.edges == "grid":
+        raise ValueError(
+            f"x must have {comm.num_owned} rows (owned) on rank {comm.rank} (got {len(x)}): on a grid whole rows are"
+            " dropped, whose columns are known; drop before comm.slices, or after comm.rows"
+        )
     elif len(x) == comm.num_owned + comm.num_halo:
         ids = torch.cat([comm.owned_ids, comm.halo_ids])
     else:

@@ -15,6 +15,9 @@ HALO = "halo"
 #: are the vertices of others for which it has a part of the sum.
 PARTIAL = "partial"
 
+#: The exchanges of ``comm.slices`` and ``comm.rows`` on a grid of depth 1, where they are others than the two above.
+SLICES, ROWS = "slices", "rows"
+
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
