@@ -14,7 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID
 
+from dgcl.grid.choice import GridChoice
 from dgcl.grid.grid import Grid, as_grid
+from dgcl.grid.plans import EdgeSeconds
 from dgcl.grid.strategy import GridPlacement
 from dgcl.options import (
     EdgeOptions,
@@ -199,22 +201,35 @@ def _strategy(
     told = control.exchange((_free_memory(places, control.rank, device), asked))
     _agree_on_edges([theirs for _, theirs in told])
     weighing = control.rank == 0 and method == "auto" and _in_parts(topology, control.world_size)
-    row_bytes = None  # nothing needs to be measured
-    if weighing and isinstance(settings, Settings) and settings.replicas.hops is not None:
-        row_bytes = settings.plan.row_bytes
-    if control.rank == 0 and isinstance(settings, Settings) and settings.edges.placement == "auto":
-        row_bytes = settings.plan.row_bytes
-    work = measure_together(control, row_bytes, "cpu" if device is None else device.tensors.device)
+    row_bytes = slice_bytes = None  # nothing needs to be measured
+    if control.rank == 0 and isinstance(settings, Settings):
+        choosing_grid = settings.grid is not None and settings.grid.sizes == "auto"
+        if (weighing and settings.replicas.hops is not None) or settings.edges.placement == "auto":
+            row_bytes = settings.plan.row_bytes
+        if choosing_grid:
+            row_bytes, slice_bytes = (
+                settings.plan.row_bytes,
+                -(-settings.plan.row_bytes // control.world_size),
+            )
+    where = "cpu" if device is None else device.tensors.device
+    work = measure_together(control, row_bytes, where)
+    narrow = measure_together(control, slice_bytes, where)
     if isinstance(settings, Exception):
         return None
+    placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
+    whole = EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
     if settings.grid is not None:
-        grid = settings.grid.sizes
+        grid, needs = settings.grid.sizes, settings.grid.needs
+        if grid == "auto":
+            measured = EdgeSeconds()
+            if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
+                measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
+            return GridChoice(whole, needs, settings.grid.memory_limit, measured)
         assert isinstance(grid, Grid)
-        if not grid.is_1d or settings.grid.needs != "sparse":
-            return GridPlacement(grid, settings.grid.needs)
-    if settings.edges.placement != "head":
-        placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
-        return EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
+        if not grid.is_1d or needs != "sparse":
+            return GridPlacement(grid, needs)
+    if placement.placement != "head":
+        return whole
     free = tuple(bytes_free for bytes_free, _ in told)
     return Replication(settings.replicas.hops, settings.replicas.memory_limit, free, work)
 

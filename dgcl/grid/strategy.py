@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dgcl.grid.grid import Grid
-from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
+from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.local_graphs import build_grid_graphs
 from dgcl.grid.needs import NEEDS, Needs, find_needs, with_own
-from dgcl.planner.fold import reverse_plan
-from dgcl.planner.methods import make_plan
-from dgcl.program.exchange import HALO, PARTIAL, ROWS, SLICES
+from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
+from dgcl.planner.plan import Plan
+from dgcl.planner.reading.render import seconds
+from dgcl.program.exchange import HALO, ROWS, SLICES
 from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem
+from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
 __all__ = ["GRID", "GridPlacement"]
@@ -63,58 +65,70 @@ class GridPlacement:
             ValueError: Unknown method, or a rank would sum 2**31 edges or more.
             NoWayBackError: Partial sums would travel over a link that has none the other way.
         """
-        needs = find_needs(problem.graph, problem.part, self.grid, self.needs)
-        most = int(needs.edges.max())
+        return self.lay_out(problem, self.planned(problem))
+
+    def lay_out(self, problem: Problem, made: GridPlan) -> Arrangement:
+        """What :meth:`arrange` makes of the plans of this grid; raises as that does."""
+        most = int(made.counts.edges.max())
         if most >= 2**31:
             raise ValueError(
                 f"grid ({self.grid}): a rank would sum {most} edges, at most {2**31 - 1} are possible; use more parts"
             )
-        expand = self._planned(problem, expand_demand(needs), HALO)
-        fold = self._planned(problem, fold_demand(needs), PARTIAL)
-        reverse_plan(fold.plan)  # refuses links without a way back
+        needs = made.needs
         local_graphs = functools.partial(build_grid_graphs, problem.graph, problem.part, self.grid)
+        folded = made.folded
         return Arrangement(
-            expand.demand,
-            expand.classes,
-            expand.plan,
+            made.expand.demand,
+            made.expand.classes,
+            made.expand.plan,
             problem.graph,
-            self._summary(needs),
-            partial=PartialSums(fold.demand, fold.classes, fold.plan, GRID, local_graphs),
+            self._summary(made),
+            partial=PartialSums(folded.demand, folded.classes, folded.plan, GRID, local_graphs),
             more=self._of_whole_slices(problem, needs),
             grid=(self.grid.parts, self.grid.depth, self.grid.slices),
         )
+
+    def planned(self, problem: Problem) -> GridPlan:
+        """The plans of both exchanges, from the store where it has them.
+
+        Raises:
+            ValueError, NoWayBackError: As :meth:`arrange`.
+        """
+        needs = find_needs(problem.graph, problem.part, self.grid, self.needs)
+        return plan_grid(needs, problem.topology, problem.method, problem.options, self._source(problem))
 
     def _of_whole_slices(self, problem: Problem, needs: Needs) -> dict[str, Planned]:
         """The exchanges of whole slices of a part, where they are others than those of an aggregation."""
         if self.grid.depth > 1 or self.grid.slices == 1:
             return {}
-        whole, more = with_own(needs), {}
+        whole, source = with_own(needs), self._source(problem)
+        demands = {}
         if not np.array_equal(whole.readers, needs.readers):
-            more[SLICES] = self._planned(problem, expand_demand(whole), SLICES)
+            demands[SLICES] = expand_demand(whole)
         if not np.array_equal(whole.summers, needs.summers):
-            more[ROWS] = self._planned(problem, fold_demand(whole), ROWS)
-        return more
+            demands[ROWS] = fold_demand(whole)
+        return {
+            name: plan_items(demand, name, problem.topology, problem.method, problem.options, source)
+            for name, demand in demands.items()
+        }
 
-    def _planned(self, problem: Problem, demand: ItemDemand, exchange: str) -> Planned:
-        """The plan of an exchange, of rows as wide as a slice, from the store where it has it."""
-        classes = demand.classes()
-        options = replace(problem.options, row_bytes=self.grid.slice_width(problem.options.row_bytes))
-        plan = problem.plans.plan(
-            problem.part,
-            classes.relation,
-            lambda: make_plan(classes.relation, problem.topology, problem.method, options),
-            self._depends_on(exchange),
-        )
-        return Planned(demand, classes, plan)
+    def _source(self, problem: Problem) -> PlanOfClasses:
+        """The store of plans, for exchanges of this grid."""
+
+        def plan(classes: ItemClasses, exchange: str, make: Callable[[], Plan]) -> Plan:
+            return problem.plans.plan(problem.part, classes.relation, make, self._depends_on(exchange))
+
+        return plan
 
     def _depends_on(self, exchange: str) -> dict[str, Any]:
         return {"grid": str(self.grid), "needs": self.needs, "exchange": exchange}
 
-    def _summary(self, needs: Needs) -> str:
+    def _summary(self, made: GridPlan) -> str:
         """The grid in words."""
-        grid, edges = self.grid, needs.edges_of_ranks
-        mean = max(float(edges.mean()), 1.0)
+        grid, counts = self.grid, made.counts
         return (
-            f"grid ({grid}) was asked for: {grid.parts} part(s), depth {grid.depth}, {grid.slices} slice(s) of a row; a"
-            f" rank holds {edges.mean():.0f} edges on average, the fullest {edges.max() / mean:.2f} times as many"
+            f"grid ({grid}): {grid.parts} part(s), depth {grid.depth}, {grid.slices} slice(s) of a row; predicted"
+            f" {seconds(made.exchange_seconds)} of exchange in an aggregation, {int(counts.expanded.sum())} slices of"
+            f" rows and {int(counts.folded.sum())} partial sums; a rank holds {counts.edges.mean():.0f} edges, the"
+            f" fullest {counts.imbalance:.2f} times as many"
         )

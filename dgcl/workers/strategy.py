@@ -70,20 +70,33 @@ class EdgePlacement:
             NoWayBackError: Partial sums would travel over a link that has none the other way.
         """
         if self.edges != "auto":
-            return self._arranged(problem, self.edges, "" if self.edges == "head" else "{} was asked for: {}")
-        plans = {"head": self._planned(problem, "head")}
-        for edges in EDGES[1:]:
-            with suppress(NoWayBackError):
-                plans[edges] = self._planned(problem, edges)
+            return self.lay_out(problem, self.edges, "" if self.edges == "head" else "{} was asked for: {}")
+        plans = self._all_planned(problem)
         chosen = fastest(plans, self.edge_seconds)
         others = "; ".join(
             f"with {edges!r} {self._line(plan)}" for edges, plan in plans.items() if edges != chosen
         )
-        return self._arranged(problem, chosen, "auto chose {}: {}; " + others, plans[chosen])
+        return self.lay_out(problem, chosen, "auto chose {}: {}; " + others, plans[chosen])
 
-    def _arranged(
+    def choose(self, problem: Problem) -> tuple[str, AggregationPlan]:
+        """The placement that :meth:`arrange` lays out, and its plans; raises what that does."""
+        if self.edges != "auto":
+            return self.edges, self._planned(problem, self.edges)
+        plans = self._all_planned(problem)
+        chosen = fastest(plans, self.edge_seconds)
+        return chosen, plans[chosen]
+
+    def _all_planned(self, problem: Problem) -> dict[str, AggregationPlan]:
+        plans = {"head": self._planned(problem, "head")}
+        for edges in EDGES[1:]:
+            with suppress(NoWayBackError):
+                plans[edges] = self._planned(problem, edges)
+        return plans
+
+    def lay_out(
         self, problem: Problem, edges: str, why: str, plan: AggregationPlan | None = None
     ) -> Arrangement:
+        """What :meth:`arrange` makes of one placement; ``why`` has places for its name and its line, or is ""."""
         plan = self._planned(problem, edges) if plan is None else plan
         why = why.format(f"edges={edges!r}", self._line(plan))
         if why:
