@@ -83,6 +83,7 @@ class Aggregator:
         comm: The communicator, kept alive by this object and by the graphs of autograd that it is in.
         reduce: "sum", "mean", "max" or "min".
         operation: What it carries out; with learned weights, without them.
+        windows: Those of its halo rows; None: these travel whole.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Aggregator:
         operation: Operation | WindowedOperation | None = None,
     ) -> None:
         check_reduction(comm, reduce, edge_weight)
-        self.comm, self.reduce = comm, reduce
+        self.comm, self.reduce, self.windows = comm, reduce, windows
         self._learned = self._scale = None
         with torch.inference_mode(False):  # what is made here is kept, and may be saved for a backward
             if operation is None:

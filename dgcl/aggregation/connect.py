@@ -84,5 +84,6 @@ def _connect_windows(
         agree(comm.control, problem)
         first = comm.transport.add_windows(comm.number_of(HALO), programs)
         window = halo_windows(halo.program, halo.plan, num_windows, by)
-        made[num_windows, by] = HaloWindows(range(first, first + num_windows), window)
+        room = max(max(each.num_halo + each.num_relay, each.num_arrivals) for each in programs)
+        made[num_windows, by] = HaloWindows(range(first, first + num_windows), window, room)
     return made[num_windows, by]

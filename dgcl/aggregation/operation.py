@@ -73,7 +73,7 @@ class Operation:
         return replace(self, weights=(own, outgoing, incoming, through))
 
     def run(
-        self, x: Tensor, transport: Transport, *, keep: bool = False
+        self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Aggregate.
 
@@ -81,6 +81,7 @@ class Operation:
             x: ``(num_tails of own, width)``, dense floating point.
             transport: Carries out the exchanges.
             keep: Not used: there is one tensor of halo rows.
+            out: Where to put the result, contiguous, of the type of sums; None: memory of its own.
 
         Returns:
             ``(num_heads of own, width)`` of x's type, and the halo rows that were summed.
@@ -90,7 +91,7 @@ class Operation:
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
         started = None if self.expand is None else transport.begin_expand(x, self.expand)
         wide = sum_dtype(x.dtype)
-        out = x.new_empty(own.num_heads, x.shape[1], dtype=wide)
+        out = x.new_empty(own.num_heads, x.shape[1], dtype=wide) if out is None else out
         partial = x.new_empty(outgoing.num_heads, x.shape[1], dtype=wide)
         outgoing.put(x, partial, weights[1])
         if early:

@@ -5,10 +5,9 @@ of :mod:`dgcl.aggregation.operation` are divided by the window of the row that a
 
     start window 0; for q = 0, 1, ...: finish window q, start window q + 1, sum q
 
-so that at most two windows' rows are held. In the adjoint gradients of a window's rows are summed, and folded while
-those of the window before are::
-
-    for q = W - 1, W - 2, ...: sum q, finish window q + 1, start window q
+so that at most two windows' rows are held. In the adjoint gradients of a window's rows are summed and folded, windows
+in the opposite order: those that are sent and those that arrive are two buffers, and to sum the next window
+meanwhile would take a third.
 
 Owned rows and partial sums travel whole: windows divide rows that are expanded. Sums are made in a fixed order: edges
 from owned rows, then window by window, then what others fold.
@@ -44,10 +43,12 @@ class HaloWindows:
     Attributes:
         exchanges: ``(W,)`` the number of each window's exchange.
         window: ``(num_halo,)`` the window of each halo row; in its window rows keep their order.
+        room: Rows that a window's buffer has place for, relay rows and arrivals too.
     """
 
     exchanges: range
     window: NDArray[np.int64]
+    room: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,7 @@ class WindowedOperation:
         return replace(self, weights=tuple(weight.index_select(0, ids) for ids in self.edges))
 
     def run(
-        self, x: Tensor, transport: Transport, *, keep: bool = False
+        self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Aggregate.
 
@@ -89,22 +90,23 @@ class WindowedOperation:
             x: ``(num_tails of own, width)``, dense floating point.
             transport: Carries out the exchanges.
             keep: Keep all windows' rows.
+            out: Where to put the result, contiguous, of the type of sums; None: memory of its own.
 
         Returns:
             ``(num_heads of own, width)`` of x's type; and, if they are kept, the rows that were summed.
         """
-        return (
-            self._fold_windows(x, transport) if self.is_adjoint else self._expand_windows(x, transport, keep)
-        )
+        if out is None:
+            out = x.new_empty(self.blocks[0].num_heads, x.shape[1], dtype=sum_dtype(x.dtype))
+        if self.is_adjoint:
+            return self._fold_windows(x, transport, out)
+        return self._expand_windows(x, transport, out, keep)
 
     def _expand_windows(
-        self, x: Tensor, transport: Transport, keep: bool
+        self, x: Tensor, transport: Transport, out: Tensor, keep: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
         started = transport.begin_expand(x, self.windows[0])
-        wide, width = sum_dtype(x.dtype), x.shape[1]
-        out = x.new_empty(own.num_heads, width, dtype=wide)
-        partial = x.new_empty(outgoing.num_heads, width, dtype=wide)
+        partial = x.new_empty(outgoing.num_heads, x.shape[1], dtype=out.dtype)
         outgoing.put(x, partial, outgoing_weight)
         own.put(x, out, own_weight)
         kept: list[Tensor] = []
@@ -126,27 +128,23 @@ class WindowedOperation:
             folding.wait(out)
         return out, tuple(kept)
 
-    def _fold_windows(self, x: Tensor, transport: Transport) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _fold_windows(
+        self, x: Tensor, transport: Transport, out: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
         started = None if self.fold is None else transport.begin_expand(x, self.fold)
-        wide, width = sum_dtype(x.dtype), x.shape[1]
-        out = x.new_empty(own.num_heads, width, dtype=wide)
+        wide = out.dtype
         own.put(x, out, own_weight)
-        partial = x.new_empty(0, width) if started is None else started.wait()
+        partial = x.new_empty(0, x.shape[1]) if started is None else started.wait()
         outgoing.add(partial, out, outgoing_weight)
         out = out.to(x.dtype)
-        folding: StartedFold | None = None
         for q in reversed(range(len(self.windows))):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
-            rows = x.new_empty(incoming.num_heads, width, dtype=wide)
+            rows = transport.empty((incoming.num_heads, x.shape[1]), wide)
             incoming.put(x, rows, weight)
             through.add(partial, rows, through_weight)
-            if folding is not None:
-                folding.wait(out)
-            folding = transport.begin_fold(rows.to(x.dtype), self.windows[q])
+            transport.begin_fold(rows.to(x.dtype), self.windows[q], wait=True).wait(out)
             del rows
-        assert folding is not None
-        folding.wait(out)
         return out, (partial,)
 
     def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
+from dgcl.nn.in_place import InPlaceGCN
 from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
 from dgcl.nn.metrics import accuracy
 from dgcl.nn.reduce import global_sum
@@ -24,6 +25,7 @@ __all__ = [
     "Dropout",
     "GCNConv",
     "GINConv",
+    "InPlaceGCN",
     "SAGEConv",
     "accuracy",
     "bce_with_logits",

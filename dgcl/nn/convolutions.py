@@ -23,6 +23,7 @@ from torch.nn import Linear, Module, Parameter
 
 import dgcl
 from dgcl.aggregation.aggregator import Aggregator, Constant
+from dgcl.aggregation.windows import HaloWindows
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 
@@ -72,8 +73,8 @@ class GCNConv(Module):
             x: Owned rows, or what ``aggregator.constant(rows)`` made of them.
             comm: The communicator; None for this thread's current one.
         """
-        comm = _current(comm)
-        aggregate = _Normalised(comm, self.add_self_loops) if self.normalize else _Plain(Aggregator(comm))
+        comm = current(comm)
+        aggregate = Normalised(comm, self.add_self_loops) if self.normalize else Plain(Aggregator(comm))
         out = _aggregate_and_multiply(aggregate, x, self.lin.weight, self.multiply_first)
         return out if self.bias is None else out + self.bias
 
@@ -115,8 +116,8 @@ class SAGEConv(Module):
 
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, in_channels)`` to ``(num_owned, out_channels)``; as :meth:`GCNConv.forward`."""
-        comm = _current(comm)
-        aggregate = _Plain(Aggregator(comm, self.aggr))
+        comm = current(comm)
+        aggregate = Plain(Aggregator(comm, self.aggr))
         out = _aggregate_and_multiply(aggregate, x, self.lin_l.weight, self.multiply_first)
         if self.lin_l.bias is not None:
             out = out + self.lin_l.bias
@@ -149,14 +150,14 @@ class GINConv(Module):
 
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, *F)`` to what ``nn`` makes of such rows; as :meth:`GCNConv.forward`."""
-        comm = _current(comm)
-        total = _aggregated(_Plain(Aggregator(comm)), x)
+        comm = current(comm)
+        total = _aggregated(Plain(Aggregator(comm)), x)
         rows = x.rows if isinstance(x, Constant) else x
         out: Tensor = self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
         return out
 
 
-def _current(comm: Communicator | None) -> Communicator:
+def current(comm: Communicator | None) -> Communicator:
     """The communicator that is given, or this thread's current one."""
     if comm is None:
         return dgcl.current_communicator()
@@ -168,10 +169,11 @@ def _current(comm: Communicator | None) -> Communicator:
 
 
 @dataclass(frozen=True, eq=False)
-class _Plain:
+class Plain:
     """An aggregation as layers take it: a function of rows, and the operation that it carries out."""
 
     aggregator: Aggregator
+    loops: None = None
 
     @property
     def operation(self) -> Any:
@@ -185,31 +187,33 @@ class _Plain:
         return self.aggregator(x)
 
 
-class _Normalised:
+class Normalised:
     """Sums with 1 / sqrt(in-degree of tail * in-degree of head) as weights, with one self loop for each vertex."""
 
     reduce = "normalised"
 
-    def __init__(self, comm: Communicator, add_self_loops: bool) -> None:
+    def __init__(self, comm: Communicator, add_self_loops: bool, windows: HaloWindows | None = None) -> None:
         made = _normalisations.setdefault(comm, {})
-        if add_self_loops not in made:
+        if (add_self_loops, windows) not in made:
             with torch.inference_mode(False), torch.no_grad():  # kept, and may be saved for a backward
-                made[add_self_loops] = _normalise(comm, add_self_loops)
-        self.operation, self._loops = made[add_self_loops]
+                made[add_self_loops, windows] = _normalise(comm, add_self_loops, windows)
+        self.operation, self.loops = made[add_self_loops, windows]
         self._aggregator = Aggregator(comm, operation=self.operation)
 
     def __call__(self, x: Tensor) -> Tensor:
         total = self._aggregator(x)
-        if self._loops is None:
+        if self.loops is None:
             return total
-        loops = self._loops.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        loops = self.loops.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
         return torch.addcmul(total, x, loops)
 
 
-_normalisations: WeakKeyDictionary[Any, dict[bool, Any]] = WeakKeyDictionary()
+_normalisations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | None]:
+def _normalise(
+    comm: Communicator, add_self_loops: bool, windows: HaloWindows | None
+) -> tuple[Any, Tensor | None]:
     """The weighted operation, and what rows themselves count, ``(num_owned, 1)``. Collective.
 
     A vertex with k self loops has one instead of them: its own row counts 1 - k times more.
@@ -235,7 +239,7 @@ def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | 
         at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy()
     weight = torch.from_numpy(at_heads[heads] * at_tails[tails]).to(comm.device)
     own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
-    return Aggregator(comm, edge_weight=weight).operation, own
+    return Aggregator(comm, edge_weight=weight, windows=windows).operation, own
 
 
 def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
@@ -244,13 +248,13 @@ def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
     return order == "multiply" or (order == "auto" and out_channels < in_channels)
 
 
-def _aggregated(aggregate: _Plain | _Normalised, x: Tensor | Constant) -> Tensor:
+def _aggregated(aggregate: Plain | Normalised, x: Tensor | Constant) -> Tensor:
     call: Callable[[Tensor], Tensor] = aggregate
     return x.aggregated(aggregate.operation, aggregate.reduce, call) if isinstance(x, Constant) else call(x)
 
 
 def _aggregate_and_multiply(
-    aggregate: _Plain | _Normalised, x: Tensor | Constant, weight: Tensor, multiply_first: bool
+    aggregate: Plain | Normalised, x: Tensor | Constant, weight: Tensor, multiply_first: bool
 ) -> Tensor:
     """``A x W^T``, in the order that is asked for; aggregates of constant rows are kept, so they come first."""
     if isinstance(x, Constant) or not multiply_first:

@@ -97,7 +97,7 @@ class Dropout(torch.nn.Module):
 
     def __init__(self, p: float = 0.5, *, seed: int = 0, comm: Communicator | None = None) -> None:
         super().__init__()
-        self.p = _check_probability(p)
+        self.p = check_probability(p)
         self.seed = seed
         self._comm = comm
 
@@ -138,24 +138,32 @@ def dropout(
         ValueError: ``p`` is no probability, or ``x`` has another number of rows.
         RuntimeError: a forward that is recomputed inside a backward has no ``call``.
     """
-    _check_probability(p)
+    check_probability(p)
     if not training or p == 0.0:
         return x
-    compiling = torch.compiler.is_compiling()
-    scope = None if compiling else _scope.rows
+    scope = None if torch.compiler.is_compiling() else _scope.rows
     rows: RowsOfCall = scope or (comm if comm is not None else dgcl.current_communicator())
     ids = _row_ids(x, rows)
     if call is None:
-        if scope is None and not compiling and torch._C._current_graph_task_id() != -1:  # in a backward
-            raise RuntimeError(
-                "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
-                " other elements than the forward did; pass call=, the number of the step for example"
-            )
-        call = rows.next_dropout_call()
+        call = next_call(rows) if scope is None else rows.next_dropout_call()
     if p == 1.0:
         return x * 0.0
     kept = keep_mask(ids, x[:1].numel() if len(x) else 0, p, seed=seed, call=call).view(x.shape)
     return torch.where(kept, x * (1.0 / (1.0 - p)), 0.0)
+
+
+def next_call(rows: RowsOfCall) -> int:
+    """The number of a call that none is given for.
+
+    Raises:
+        RuntimeError: A forward is recomputed inside a backward.
+    """
+    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:  # in a backward
+        raise RuntimeError(
+            "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
+            " other elements than the forward did; pass call=, the number of the step for example"
+        )
+    return rows.next_dropout_call()
 
 
 def keep_mask(ids: Tensor, num_columns: int, p: float, *, seed: int, call: int) -> Tensor:
@@ -207,7 +215,7 @@ def _signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def _check_probability(p: float) -> float:
+def check_probability(p: float) -> float:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be a probability in [0, 1] (got {p})")
     return p

@@ -72,6 +72,9 @@ class Transport(Protocol):
             ValueError: This transport has no windows; on every rank.
         """
 
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor in the memory of the calls' buffers, free for others when its storage dies."""
+
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
 
@@ -119,6 +122,10 @@ class WholeCalls:
             "windows need calls that can be started and waited for, and this communicator's transport carries out whole"
             " calls, as on GPUs; leave windows out, or aggregate on the CPU"
         )
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """For windows alone, which there are none of."""
+        raise NotImplementedError
 
     def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
         """Expand now; the wait returns the halo rows of the result."""

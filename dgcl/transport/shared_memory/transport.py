@@ -102,12 +102,12 @@ class SharedMemoryTransport:
         """Close the communicator. Idempotent, not collective; results of earlier calls stay valid."""
         self.runtime.close()
 
-    # For benchmarks.
-
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor from the pool; its memory returns to the pool when its storage dies."""
         block = self.runtime.pool.allocate(math.prod(shape) * dtype.itemsize)
         return as_tensor(self.runtime.pool, block, shape, dtype)
+
+    # For benchmarks.
 
     def fill_free(self, byte: int) -> None:
         """Overwrite all free memory of the pool, so that a read of memory that was never written is noticed."""

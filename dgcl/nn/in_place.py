@@ -1,0 +1,230 @@
+"""A stack of graph convolutions that keeps one tensor of rows for each layer: MG-GCN's memory, with exact gradients.
+
+Layers that autograd differentiates one by one each save their input, their product and their activation. Here the
+stack is one function (MG-GCN, 2021, section 4): a layer's rows are kept once, after activation and dropout, and
+become the gradients of these rows in the backward. All else is computed again or shared by all layers:
+
+- the derivative of ReLU and leaky ReLU is read off their output; elements that dropout dropped are found again from
+  its counter (:mod:`dgcl.nn.vertex_dropout`);
+- biases are added after the sum, so that a layer's gradient is ``M = A^T G``: ``dW = M^T H``, ``dH = M W``, whatever
+  came first in the forward (an aggregate of narrow inputs is not kept);
+- gradients of rows take the place of the rows a block of rows at a time.
+
+MG-GCN leaves out the first layer's sum in the backward, which is wrong unless the aggregate of the inputs is kept
+instead of them: ``aggregator.constant(x)`` says so, and then the first layer neither sums nor sends a row. A training
+step of L layers on constant inputs makes ``2 (L - 1)`` sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn import LeakyReLU, Module, ModuleList, ReLU
+
+from dgcl.aggregation.aggregator import Constant
+from dgcl.nn.convolutions import GCNConv, Order, current
+from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
+from dgcl.nn.vertex_dropout import check_probability, next_call
+from dgcl.planner.windows import By
+from dgcl.program.exchange import HALO
+from dgcl.transport.row_checks import check_rows
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["InPlaceGCN", "StackMemory"]
+
+
+class InPlaceGCN(Module):
+    """Graph convolutions with activations and dropout between them, in the memory of one tensor of rows each.
+
+        >>> stack = dgcl.nn.InPlaceGCN([128, 208, 208, 172], dropout=0.5)
+        >>> logits = stack(x)                  # (num_owned, 128) -> (num_owned, 172); collective, differentiable once
+
+    The same as ``convs[0]``, activation, dropout, ``convs[1]``, ... of :class:`GCNConv` and :class:`Dropout`, with the
+    parameters of ``convs``. A forward writes over what the one before kept: its backward comes first, or never.
+    Results belong to the caller.
+
+    Args:
+        channels: Widths ``[d_0, ..., d_L]`` of L layers.
+        dropout: Probability of an element of a hidden layer to be dropped in training.
+        activation: "relu", "leaky_relu", or ``torch.nn.LeakyReLU(slope)``, between layers.
+        add_self_loops, normalize, bias, order: Of each :class:`GCNConv`.
+        windows, by: How halo rows are divided; as for :meth:`Communicator.aggregator`.
+        seed: Of dropout; the same on every rank.
+
+    Raises:
+        ValueError: Fewer than two widths, or an activation whose derivative needs its input.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        activation: Literal["relu", "leaky_relu"] | Module = "relu",
+        add_self_loops: bool = True,
+        normalize: bool = True,
+        bias: bool = True,
+        order: Order = "auto",
+        windows: int | None = None,
+        by: By = "mixed",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if len(channels) < 2:
+            raise ValueError(
+                f"channels must be two widths or more, of inputs and of each layer (got {channels})"
+            )
+        slope = _slope_of(activation)
+        check_probability(dropout)
+        kinds: dict[str, Any] = {
+            "add_self_loops": add_self_loops, "normalize": normalize, "bias": bias, "order": order
+        }  # fmt: skip
+        self.convs = ModuleList(GCNConv(*pair, **kinds) for pair in itertools.pairwise(channels))
+        first = tuple(conv.multiply_first for conv in self._layers)
+        self.options = StackOptions(
+            tuple(channels), first, slope, dropout, seed, add_self_loops, normalize, windows, by
+        )
+
+    @property
+    def _layers(self) -> list[GCNConv]:
+        return [conv for conv in self.convs if isinstance(conv, GCNConv)]
+
+    @torch.compiler.disable
+    def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
+        """``(num_owned, d_0)`` to ``(num_owned, d_L)``; collective.
+
+        Args:
+            x: Owned rows, of float32 or float64 as the parameters are; or what ``aggregator.constant(rows)`` made of
+                them.
+            comm: The communicator; None for this thread's current one.
+
+        Raises:
+            ValueError, TypeError: Rows of another shape, type or device.
+            RuntimeError: In the backward, if another forward or backward has written over what was kept.
+        """
+        comm = current(comm)
+        is_constant = isinstance(x, Constant)
+        given = x.rows if isinstance(x, Constant) else x
+        parameters: list[Tensor] = [conv.lin.weight for conv in self._layers]
+        self._check(given, parameters[0], comm)
+        kept = _kept_by(self, comm, given)
+        if isinstance(x, Constant):
+            aggregate = kept.aggregation(self.options, comm)
+            x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
+        calls: list[int] = []
+        if self.training and self.options.p > 0:
+            calls = [next_call(comm) for _ in self.convs[1:]]
+        parameters += [conv.bias for conv in self._layers if conv.bias is not None]
+        with torch.autocast(x.device.type, enabled=False):
+            out: Tensor = StackFunction.apply(
+                x, Call(self.options, kept, comm, calls, is_constant), *parameters
+            )
+        return out
+
+    def memory(self, comm: Communicator | None = None, *, constant: bool = False) -> StackMemory:
+        """Predict the bytes of rows that a training step holds on this rank; collective the first time.
+
+        Args:
+            comm: The communicator; None for this thread's current one.
+            constant: Inputs are constant.
+        """
+        comm = current(comm)
+        weight = self._layers[0].lin.weight
+        n, bytes_of = comm.num_owned, weight.element_size()
+        widest = max(self._aggregated_widths(constant), default=0)
+        windows, program = _connected(self, comm).windows, comm.exchanges[HALO].program
+        room = max(program.num_halo + program.num_relay, program.num_arrivals)
+        if windows is not None:
+            room = windows.room
+        return StackMemory(
+            inputs=n * self.options.channels[0] * bytes_of,
+            layers=n * sum(self.options.channels[1:]) * bytes_of,
+            product=n * widest * bytes_of,
+            windows=2 * room * widest * bytes_of,
+        )
+
+    def _aggregated_widths(self, constant: bool) -> list[int]:
+        """Of each layer that sums: the widest rows that it sums, in the forward and the backward."""
+        return [
+            conv.lin.out_features if conv.multiply_first else max(conv.lin.in_features, conv.lin.out_features)
+            for conv in self._layers[constant:]
+        ]
+
+    def _check(self, x: Tensor, weight: Tensor, comm: Communicator) -> None:
+        check_rows(x, comm.num_owned, "num_owned", comm.rank, comm.device)
+        if x.dim() != 2 or x.shape[1] != self.options.channels[0]:
+            raise ValueError(
+                f"x must have shape ({comm.num_owned}, {self.options.channels[0]}) (got {tuple(x.shape)})"
+            )
+        if x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"x must be of the parameters' type, float32 or float64 (got {x.dtype} and {weight.dtype});"
+                " for others use dgcl.nn.GCNConv layers"
+            )
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows."""
+        return f"{list(self.options.channels)}, windows={self.options.windows}"
+
+
+@dataclass(frozen=True)
+class StackMemory:
+    """Bytes of rows on one rank.
+
+    Attributes:
+        inputs: The inputs, or the aggregate that is kept instead of them.
+        layers: The rows of each layer, the results included.
+        product: Products and aggregates, in turn.
+        windows: Halo rows, or gradients of them that are sent and that arrive: two buffers.
+    """
+
+    inputs: int
+    layers: int
+    product: int
+    windows: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.inputs + self.layers + self.product + self.windows
+
+
+def _slope_of(activation: str | Module) -> float:
+    """The factor of negative elements."""
+    if activation == "relu" or type(activation) is ReLU:
+        return 0.0
+    if activation == "leaky_relu":
+        return 0.01
+    if type(activation) is LeakyReLU and activation.negative_slope >= 0:
+        return activation.negative_slope
+    raise ValueError(
+        "activation must be 'relu', 'leaky_relu' or torch.nn.LeakyReLU(slope >= 0), whose derivatives follow from their"
+        f" outputs (got {activation!r}): the inputs of others are written over; use dgcl.nn.GCNConv layers with it"
+    )
+
+
+_stacks: WeakKeyDictionary[Module, WeakKeyDictionary[Any, KeptRows]] = WeakKeyDictionary()
+
+
+def _connected(stack: InPlaceGCN, comm: Communicator) -> KeptRows:
+    """What a stack keeps on a communicator; collective the first time."""
+    of_stack = _stacks.setdefault(stack, WeakKeyDictionary())
+    if comm not in of_stack:
+        of_stack[comm] = KeptRows(stack.options, comm)
+    return of_stack[comm]
+
+
+def _kept_by(stack: InPlaceGCN, comm: Communicator, x: Tensor) -> KeptRows:
+    """The same, with buffers for rows like x."""
+    with torch.inference_mode(False), torch.no_grad():
+        kept = _connected(stack, comm)
+        kept.take(x, stack.options.channels[1:-1])
+    return kept

@@ -1,0 +1,231 @@
+"""The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dgcl.aggregation.aggregator import Aggregator
+from dgcl.aggregation.connect import connect_aggregator
+from dgcl.aggregation.windows import HaloWindows
+from dgcl.nn.convolutions import Normalised, Plain
+from dgcl.nn.vertex_dropout import keep_mask
+from dgcl.planner.windows import By
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["Call", "KeptRows", "StackFunction", "StackOptions"]
+
+_BLOCK = 1 << 18
+"""Elements of the temporaries of a block of rows."""
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """What a stack does; as the arguments of :class:`dgcl.nn.InPlaceGCN`.
+
+    Attributes:
+        multiply_first: Of each layer, whether its product comes before its sum.
+        slope: What the activation multiplies negative elements with.
+        p, seed: Of dropout.
+    """
+
+    channels: tuple[int, ...]
+    multiply_first: tuple[bool, ...]
+    slope: float
+    p: float
+    seed: int
+    add_self_loops: bool
+    normalize: bool
+    windows: int | None
+    by: By
+
+
+class KeptRows:
+    """What a stack keeps on one communicator, allocated once; nothing that refers to the communicator.
+
+    Attributes:
+        windows: How halo rows are divided.
+        ids: ``(num_owned,)`` of the owned rows.
+        operation: The aggregation of all layers.
+        layers: Rows of the hidden layers, (n, d_l) each.
+        filled: Grows with every forward and backward, which write over the layers.
+    """
+
+    def __init__(self, stack: StackOptions, comm: Communicator) -> None:
+        self.windows: HaloWindows | None = None
+        if stack.windows is not None or stack.by != "mixed":
+            self.windows = connect_aggregator(comm, "sum", None, stack.windows, stack.by).windows
+        self.ids = comm.owned_ids.to(comm.device)
+        aggregate = self.aggregation(stack, comm)
+        self.operation = aggregate.operation
+        self._given_loops: Tensor | None = aggregate.loops
+        self._loops: Tensor | None = None
+        self.layers: list[Tensor] = []
+        self._product = torch.empty(0)
+        self.filled = 0
+
+    def aggregation(self, stack: StackOptions, comm: Communicator) -> Plain | Normalised:
+        """The aggregation of all layers as a function of rows."""
+        if stack.normalize:
+            return Normalised(comm, stack.add_self_loops, self.windows)
+        return Plain(Aggregator(comm, windows=self.windows))
+
+    def take(self, x: Tensor, widths: Sequence[int]) -> None:
+        """Have buffers for rows like x."""
+        if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
+            self.layers = [x.new_empty(len(x), width) for width in widths]
+        if self._given_loops is not None and (self._loops is None or self._loops.dtype != x.dtype):
+            self._loops = self._given_loops.to(x.dtype)
+
+    def product(self, like: Tensor, width: int) -> Tensor:
+        """(n, width) of the memory that products and aggregates share."""
+        size = len(like) * width
+        if len(self._product) < size or self._product.dtype != like.dtype:
+            self._product = like.new_empty(size)
+        return self._product[:size].view(len(like), width)
+
+    def sum(self, x: Tensor, out: Tensor, comm: Communicator, *, transposed: bool = False) -> Tensor:
+        """Aggregate ``x`` into ``out``, or by the adjoint."""
+        operation = self.operation.transposed if transposed else self.operation
+        into = comm.to_items(out)  # on a grid slices of rows are summed: a view where they divide the columns
+        operation.run(comm.to_items(x), comm.transport, out=into)
+        if into.data_ptr() != out.data_ptr():
+            out.copy_(comm.from_items(into, out.shape[1]))
+        return out if self._loops is None else out.addcmul_(x, self._loops)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows that are kept."""
+        return sum(rows.nbytes for rows in (*self.layers, self._product))
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a stack: what it keeps, numbers of the layers' dropout calls, and whether inputs are constant."""
+
+    stack: StackOptions
+    kept: KeptRows
+    comm: Communicator
+    dropout_calls: list[int]
+    is_constant: bool
+
+
+class StackFunction(torch.autograd.Function):
+    """All layers; saves inputs and parameters, and keeps the hidden layers' rows in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: Call, *parameters: Tensor) -> Tensor:
+        """The last layer's rows; ``parameters`` are all weights, then all biases, if there are any."""
+        stack, kept, calls = call.stack, call.kept, call.dropout_calls
+        kept.filled += 1
+        ctx.call, ctx.filled = call, kept.filled
+        ctx.save_for_backward(x, *parameters)
+        number = len(stack.channels) - 1
+        rows = x.contiguous()
+        for layer, weight in enumerate(parameters[:number]):
+            is_hidden = layer + 1 < number
+            out = kept.layers[layer] if is_hidden else x.new_empty(len(x), weight.shape[0])
+            if layer == 0 and call.is_constant:
+                torch.mm(rows, weight.t(), out=out)
+            elif stack.multiply_first[layer]:
+                product = torch.mm(rows, weight.t(), out=kept.product(x, weight.shape[0]))
+                kept.sum(product, out, call.comm)
+            else:
+                sums = kept.sum(rows, kept.product(x, weight.shape[1]), call.comm)
+                torch.mm(sums, weight.t(), out=out)
+            if len(parameters) > number:
+                out.add_(parameters[number + layer])
+            if is_hidden:
+                torch.relu_(out) if stack.slope == 0 else torch.nn.functional.leaky_relu_(out, stack.slope)
+                if calls:
+                    _drop(out, stack, kept.ids, calls[layer])
+            rows = out
+        return rows
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of what the forward took; the hidden layers' rows are gone after it."""
+        call: Call = ctx.call
+        stack, kept, calls = call.stack, call.kept, call.dropout_calls
+        if kept.filled != ctx.filled:
+            raise RuntimeError(
+                "InPlaceGCN: another forward or backward of this stack has written over the rows that this backward"
+                " needs; call backward once, before the next forward, or use dgcl.nn.GCNConv layers"
+            )
+        kept.filled += 1
+        x, *parameters = ctx.saved_tensors
+        number = len(stack.channels) - 1
+        found: list[Tensor | None] = [None] * len(parameters)
+        grad = grad.contiguous()
+        of_input = None
+        with torch.autocast(x.device.type, enabled=False):
+            for layer in reversed(range(number)):
+                weight = parameters[layer]
+                rows = kept.layers[layer - 1] if layer else x
+                if len(parameters) > number:
+                    found[number + layer] = grad.sum(0)
+                if layer == 0 and call.is_constant:
+                    found[0] = grad.t() @ x
+                    break
+                if layer == 0 and not (ctx.needs_input_grad[0] or ctx.needs_input_grad[2]):
+                    break
+                product = kept.product(x, weight.shape[0])
+                sums = kept.sum(grad, product, call.comm, transposed=True)
+                found[layer] = sums.t() @ rows
+                if layer:
+                    _into_gradient(rows, sums, weight, stack, kept.ids, calls[layer - 1] if calls else None)
+                    grad = rows
+                elif ctx.needs_input_grad[0]:
+                    of_input = sums @ weight
+        return of_input, None, *found
+
+
+def _blocks(rows: Tensor) -> list[slice]:
+    step = max(1, _BLOCK // max(1, rows.shape[1]))
+    return [slice(start, start + step) for start in range(0, len(rows), step)]
+
+
+def _drop(rows: Tensor, stack: StackOptions, ids: Tensor, call: int) -> None:
+    """Dropout in place."""
+    p = stack.p
+    if p == 1.0:
+        rows.mul_(0.0)
+        return
+    for block in _blocks(rows):
+        kept = keep_mask(ids[block], rows.shape[1], p, seed=stack.seed, call=call)
+        rows[block].mul_(1.0 / (1.0 - p)).masked_fill_(~kept, 0.0)
+
+
+def _into_gradient(
+    rows: Tensor, sums: Tensor, weight: Tensor, stack: StackOptions, ids: Tensor, call: int | None
+) -> None:
+    """Put in place of a hidden layer's rows the gradient of what it had before its activation.
+
+    Args:
+        rows: (n, d) after activation and dropout.
+        sums: (n, k), and ``weight`` (k, d): their product is the gradient of ``rows``.
+        call: Of the layer's dropout; None: there was none.
+    """
+    p = stack.p
+    for block in _blocks(rows):
+        mine = rows[block]
+        gradient = sums[block] @ weight
+        if stack.slope == 0:  # what dropout dropped is zero, as what the activation did
+            gradient.masked_fill_(mine <= 0, 0.0)
+        else:
+            gradient = torch.where(mine > 0, gradient, gradient * stack.slope)
+        if call is not None and p == 1.0:
+            gradient.mul_(0.0)
+        elif call is not None:
+            gradient.mul_(1.0 / (1.0 - p))
+            if stack.slope > 0:
+                dropped = ~keep_mask(ids[block], rows.shape[1], p, seed=stack.seed, call=call)
+                gradient.masked_fill_(dropped, 0.0)
+        mine.copy_(gradient)

@@ -1,0 +1,357 @@
+"""A stack in place gives what its layers give one by one, and holds no more than it says.
+
+=============================  =====================================================================================
+what                           judged by
+=============================  =====================================================================================
+values, gradients, training    autograd through GCNConv, activation and Dropout layers with the same parameters
+the test itself                a stack that skips the first layer's sum, as published, does not pass it
+sums in a step                 counted: 2 (L - 1) with constant inputs
+memory                         bytes of the buffers and the pool against the prediction, and that against the
+                               published formula
+=============================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import dgcl
+import dgcl.nn
+from dgcl.aggregation.operation import Operation
+from dgcl.aggregation.windows import WindowedOperation
+from dgcl.nn import in_place
+from dgcl.nn.stack import KeptRows
+from tests.dgcl.awkward import CASES
+
+CASE_BY_NAME = {case.name: case for case in CASES}
+WIDTHS = [(64, 16, 8), (16, 64, 8), (16, 64, 64, 128), (5, 3)]
+EXACT = 1e-10
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dropout": {"dropout": 0.5},
+    "leaky": {"activation": nn.LeakyReLU(0.2), "dropout": 0.3},
+    "without norm": {"normalize": False, "bias": False},
+    "without loops": {"add_self_loops": False, "activation": "leaky_relu"},
+    "windows": {"windows": 3, "dropout": 0.5},
+    "owner": {"by": "owner", "order": "multiply"},
+    "aggregate first": {"order": "aggregate", "dropout": 1.0},
+}
+
+
+class OneByOne(nn.Module):
+    """The same model, of layers that autograd differentiates."""
+
+    def __init__(self, stack: dgcl.nn.InPlaceGCN) -> None:
+        super().__init__()
+        self.convs = copy.deepcopy(stack.convs)
+        self.slope = stack.options.slope
+        self.dropout = dgcl.nn.Dropout(stack.options.p, seed=stack.options.seed)
+
+    def forward(self, x: Any) -> Tensor:
+        for conv in self.convs[:-1]:
+            x = self.dropout(F.leaky_relu(conv(x), self.slope))
+        out: Tensor = self.convs[-1](x)
+        return out
+
+
+def features(num_rows: int, width: int, seed: int = 5) -> Tensor:
+    return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def connect(name: str, world_size: int, edges: str) -> dgcl.Communicator:
+    case = CASE_BY_NAME[name]
+    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), edges=edges)
+
+
+def fill(model: nn.Module) -> None:
+    """Parameters that are the same on every rank: ranks are threads, and share torch's generator."""
+    generator = torch.Generator().manual_seed(2)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0, 0.5, generator=generator)
+
+
+def options_for(options: str, num_nodes: int) -> dict[str, Any]:
+    given = dict(OPTIONS[options])
+    if "windows" in given:
+        given["windows"] = min(given["windows"], num_nodes)
+    return given
+
+
+def gradients(
+    comm: dgcl.Communicator, model: nn.Module, x: Any, between: nn.Module, weight: Tensor
+) -> list[Tensor]:
+    """Of a loss after a module behind the model: logits, and gradients of all parameters and inputs.
+
+    Those of parameters summed over ranks: which rank has which part of them depends on whether rows are multiplied
+    before they travel, or after.
+    """
+    model.zero_grad()
+    logits = model(x)
+    (between(logits) * weight).sum().backward()
+    summed = [comm.all_reduce_sum(parameter.grad) for parameter in model.parameters()]  # type: ignore[arg-type]
+    found = [logits.detach(), *summed]
+    return [*found, x.grad] if isinstance(x, Tensor) and x.requires_grad else found
+
+
+def compare(
+    name: str, world_size: int, edges: str, widths: tuple[int, ...], options: str, inputs: str
+) -> list[tuple[Tensor, Tensor]]:
+    """Pairs that must be equal, of two steps: the second one finds the buffers used."""
+    comm = connect(name, world_size, edges)
+    case = CASE_BY_NAME[name]
+    stack = dgcl.nn.InPlaceGCN(widths, **options_for(options, case.num_nodes)).double()
+    fill(stack)
+    ours = OneByOne(stack)
+    pairs = []
+    for step in range(2):
+        rows = comm.dispatch_features(features(case.num_nodes, widths[0], seed=step))
+        weight = comm.dispatch_features(features(case.num_nodes, widths[-1], seed=9))
+        found = []
+        for model in (stack, ours):
+            x: Any = rows.clone().requires_grad_(inputs == "learned")
+            if inputs == "constant":
+                x = comm.aggregator().constant(rows)
+            comm._dropout_calls = 100 * step  # both drop the same elements
+            found.append(gradients(comm, model, x, nn.Softmax(1), weight))
+        pairs += list(zip(*found, strict=True))
+    return pairs
+
+
+def assert_same(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("inputs", ["given", "learned", "constant"])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("edges", ["head", "cover"])
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs) -> None:
+    for pairs in dgcl.launch(compare, 3, "self-loops", 3, edges, widths, options, inputs):
+        assert_same(pairs)
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("options", ["dropout", "windows"])
+@pytest.mark.parametrize("name", CASE_BY_NAME)
+def test_awkward_graphs(name, options, world_size) -> None:
+    for pairs in dgcl.launch(compare, world_size, name, world_size, "head", (5, 7, 3), options, "learned"):
+        assert_same(pairs)
+
+
+@pytest.mark.parametrize("widths", WIDTHS[:3], ids=str)
+def test_the_published_skip_of_the_first_sum_is_noticed(widths, monkeypatch) -> None:
+    """Its weights' gradient is then of G instead of A^T G."""
+    real = KeptRows.sum
+
+    def skip(self: KeptRows, x: Tensor, out: Tensor, comm: Any, *, transposed: bool = False) -> Tensor:
+        if transposed and out.shape[1] == widths[1] and self.layers[0].data_ptr() == x.data_ptr():
+            return out.copy_(x)
+        return real(self, x, out, comm, transposed=transposed)
+
+    monkeypatch.setattr(KeptRows, "sum", skip)
+    for pairs in dgcl.launch(compare, 2, "directed", 2, "head", widths, "plain", "given"):
+        with pytest.raises(AssertionError):
+            assert_same(pairs)
+        wrong, right = pairs[2]  # the first layer's weights, after its bias
+        assert (wrong - right).norm() > 0.1 * right.norm()
+
+
+def train(edges: str, in_place: bool) -> tuple[list[float], Tensor]:
+    """Several steps of Adam with a mask, between modules."""
+    case = CASE_BY_NAME["one-rank-trains"]
+    comm = connect(case.name, 3, edges)
+    stack = dgcl.nn.InPlaceGCN([6, 5, 4], dropout=0.5, windows=2)
+    middle = stack if in_place else OneByOne(stack)
+    model = nn.Sequential(nn.Linear(7, 6), nn.Tanh(), middle, nn.Linear(4, 3)).double()
+    fill(model)
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    x = comm.dispatch_features(features(case.num_nodes, 7))
+    own = comm.owned_ids
+    labels, mask = own % 3, torch.from_numpy(case.train)[own]
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = dgcl.nn.cross_entropy(model(x), labels, mask=mask)
+        loss.backward()
+        dgcl.nn.sync_gradients(model.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.inference_mode():
+        return losses, comm.collect(model(x), None)
+
+
+@pytest.mark.parametrize("edges", ["head", "tail", "cover"])
+def test_training_among_other_modules(edges) -> None:
+    wanted = dgcl.launch(train, 3, edges, False)
+    for (losses, logits), (true_losses, true_logits) in zip(
+        dgcl.launch(train, 3, edges, True), wanted, strict=True
+    ):
+        assert losses == pytest.approx(true_losses, rel=EXACT)
+        torch.testing.assert_close(logits, true_logits, rtol=EXACT, atol=EXACT)
+
+
+def count_sums(counts: dict[int, int], constant: bool, options: dict[str, Any]) -> list[int]:
+    comm = connect("directed", 3, "head")
+    stack = dgcl.nn.InPlaceGCN([6, 5, 7, 4], dropout=0.5, **options).double()
+    rows = comm.dispatch_features(features(26, 6))
+    x = comm.aggregator().constant(rows) if constant else rows
+    found = []
+    for _ in range(3):
+        before = counts.get(comm.rank, 0)
+        stack(x).sum().backward()
+        found.append(counts.get(comm.rank, 0) - before)
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"windows": 2}], ids=str)
+@pytest.mark.parametrize(("constant", "sums"), [(True, [5, 4, 4]), (False, [6, 6, 6])])
+def test_sums_in_a_step(constant, sums, options, monkeypatch) -> None:
+    """Of three layers on constant inputs 2 (L - 1), once one more; a step on others makes 2 L."""
+    counts: dict[int, int] = {}
+
+    def counted(run: Any) -> Any:
+        def call(self: Any, x: Tensor, transport: Any, **kinds: Any) -> Any:
+            rank = int(transport.runtime.rank)
+            counts[rank] = counts.get(rank, 0) + 1
+            return run(self, x, transport, **kinds)
+
+        return call
+
+    for kind in (Operation, WindowedOperation):
+        monkeypatch.setattr(kind, "run", counted(kind.run))
+    for found in dgcl.launch(count_sums, 3, counts, constant, options):
+        assert found == sums
+
+
+def hold(windows: int) -> tuple[list[tuple[int, int, int]], dict[str, int], int]:
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 3000, (2, 40_000), generator=generator)
+    comm = dgcl.build_comm_info(edges, "uniform", partition="random")
+    channels = [96, 192, 256, 128]
+    stack = dgcl.nn.InPlaceGCN(channels, dropout=0.5, windows=windows)
+    x = comm.aggregator().constant(torch.ones(comm.num_owned, channels[0]))
+    held = []
+    for _ in range(20):
+        stack(x).sum().backward()
+        kept = in_place._stacks[stack][comm]
+        pool: int = comm.transport.runtime.pool.bytes_allocated  # type: ignore[attr-defined]
+        held.append((kept.num_bytes, pool, kept.layers[0].data_ptr()))
+    predicted = vars(stack.memory(constant=True)) | {"total": stack.memory(constant=True).total}
+    return held[1:], predicted, comm.num_owned
+
+
+def test_memory_is_taken_once_and_as_predicted() -> None:
+    """The pool holds pieces of a megabyte or more, and the constant inputs' exchange, which is narrower."""
+    for held, predicted, n in dgcl.launch(hold, 3, 4):
+        assert len(set(held)) == 1
+        kept, pool, _ = held[0]
+        results = 4 * n * 128
+        assert kept + results == predicted["layers"] + predicted["product"]
+        assert pool <= max(1.02 * predicted["windows"], predicted["windows"] + (2 << 20))
+        # MG-GCN: 4 (n / P) [d_0 + sum max(d_{l-1}, d_l) + 3 max min(d_{l-1}, d_l)], layers that sum by G with d_out.
+        published = 4 * n * (96 + (192 + 256 + 256) + 3 * 256)
+        assert predicted["total"] <= published
+
+
+def misuse() -> list[str]:
+    comm = connect("directed", 2, "head")
+    stack = dgcl.nn.InPlaceGCN([3, 4, 2]).double()
+    x = comm.dispatch_features(features(26, 3))
+    said = []
+
+    def twice() -> None:
+        loss = stack(x).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    def too_late() -> None:
+        loss = stack(x).sum()
+        with torch.no_grad():
+            stack(x)
+        loss.backward()
+
+    def changed() -> None:
+        loss = stack(x).sum()
+        with torch.no_grad():
+            stack.convs[1].lin.weight.add_(1)
+        loss.backward()
+
+    for call in (
+        twice,
+        too_late,
+        changed,
+        lambda: stack(x[:, :2]),
+        lambda: stack(x.float()),
+        lambda: stack(x[1:]),
+        lambda: dgcl.nn.InPlaceGCN([3, 2], activation=nn.ELU()),
+        lambda: dgcl.nn.InPlaceGCN([3, 2], activation=nn.LeakyReLU(-0.1)),
+        lambda: dgcl.nn.InPlaceGCN([3]),
+        lambda: dgcl.nn.InPlaceGCN([3, 2], dropout=1.5),
+        lambda: dgcl.nn.InPlaceGCN([3, 2], windows=0)(x.float()),
+    ):
+        try:
+            call()
+        except (RuntimeError, TypeError, ValueError) as error:
+            said.append(str(error))
+        else:
+            said.append("nothing")
+    first = stack(x)
+    kept = first.clone()
+    stack(x + 1)
+    said.append("kept" if torch.equal(first, kept) else "written over")
+    return said
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for said in dgcl.launch(misuse, 2):
+        for text, wanted in zip(
+            said,
+            (
+                "InPlaceGCN: another forward or backward of this stack",
+                "InPlaceGCN: another forward or backward of this stack",
+                "one of the variables needed for gradient computation has been modified",
+                "x must have shape",
+                "x must be of the parameters' type",
+                "",
+                "activation must be 'relu', 'leaky_relu' or torch.nn.LeakyReLU(slope >= 0)",
+                "activation must be",
+                "channels must be two widths or more",
+                "p must be a probability",
+                "windows must be from 1 to 26",
+                "kept",
+            ),
+            strict=True,
+        ):
+            assert text.startswith(wanted)
+            assert text != "nothing"
+
+
+def forget() -> bool:
+    """Whether a communicator is freed that a stack was used on."""
+    import gc
+    import weakref
+
+    comm = connect("directed", 1, "head")
+    stack = dgcl.nn.InPlaceGCN([3, 4, 2], windows=2).double()
+    stack(comm.dispatch_features(features(26, 3))).sum().backward()
+    twin = copy.deepcopy(stack)
+    assert twin.state_dict().keys() == stack.state_dict().keys()
+    there = weakref.ref(comm)
+    dgcl.ranks.context.context.communicator = None
+    del comm
+    gc.collect()
+    return there() is None
+
+
+def test_a_stack_keeps_no_communicator() -> None:
+    assert dgcl.launch(forget, 1) == [True]
