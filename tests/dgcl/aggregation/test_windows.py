@@ -74,6 +74,21 @@ def test_equals_the_dense_product(name, windows, edges, world_size) -> None:
             assert_close(each, expected(name, reduce, weighted))
 
 
+def on_a_grid(grid: tuple[int, int, int], options: dict[str, Any]) -> list[Results]:
+    case = CASE_BY_NAME["multi-edges"]
+    comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(4), grid=grid)
+    return [aggregated(comm, case, *each, **options) for each in SUMS]
+
+
+@pytest.mark.parametrize("windows", ["2", "owner"])
+@pytest.mark.parametrize("grid", [(2, 1, 2), (1, 2, 2), (2, 2, 1)], ids=str)
+def test_slices_of_rows(grid, windows) -> None:
+    for found in dgcl.launch(on_a_grid, 4, grid, WINDOWS[windows]):
+        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
+            if weighted != "learned" or grid[2] == 1:  # each slice has a part of an edge's gradient
+                assert_close(each, expected("multi-edges", reduce, weighted))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", ["2", "5", "owner"])
 @pytest.mark.parametrize("edges", PLACEMENTS)

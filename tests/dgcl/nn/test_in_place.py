@@ -64,9 +64,11 @@ def features(num_rows: int, width: int, seed: int = 5) -> Tensor:
     return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def connect(name: str, world_size: int, edges: str) -> dgcl.Communicator:
+def connect(name: str, world_size: int, edges: str | tuple[int, int, int]) -> dgcl.Communicator:
+    """With a placement of edges, or a grid."""
     case = CASE_BY_NAME[name]
-    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), edges=edges)
+    given: dict[str, Any] = {"edges" if isinstance(edges, str) else "grid": edges}
+    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), **given)
 
 
 def fill(model: nn.Module) -> None:
@@ -100,7 +102,7 @@ def gradients(
 
 
 def compare(
-    name: str, world_size: int, edges: str, widths: tuple[int, ...], options: str, inputs: str
+    name: str, world_size: int, edges: Any, widths: tuple[int, ...], options: str, inputs: str
 ) -> list[tuple[Tensor, Tensor]]:
     """Pairs that must be equal, of two steps: the second one finds the buffers used."""
     comm = connect(name, world_size, edges)
@@ -144,6 +146,14 @@ def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs
 @pytest.mark.parametrize("name", CASE_BY_NAME)
 def test_awkward_graphs(name, options, world_size) -> None:
     for pairs in dgcl.launch(compare, world_size, name, world_size, "head", (5, 7, 3), options, "learned"):
+        assert_same(pairs)
+
+
+@pytest.mark.parametrize("options", ["leaky", "windows"])
+@pytest.mark.parametrize("grid", [(2, 1, 2), (2, 2, 1), (1, 2, 2)], ids=str)
+def test_on_a_grid(grid, options) -> None:
+    """Slices divide two of the widths, and not the third."""
+    for pairs in dgcl.launch(compare, 4, "multi-edges", 4, grid, (6, 5, 8, 4), options, "learned"):
         assert_same(pairs)
 
 
