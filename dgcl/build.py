@@ -7,7 +7,6 @@ and all connect to each other.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,11 +32,11 @@ from dgcl.prepare.shares import Share, prepare
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.control import Control
 from dgcl.ranks.free_memory import available_memory
-from dgcl.ranks.machines import RankPlace, find_topology, places_of_ranks, several_machines
+from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
-from dgcl.replication.counts import machine_numbers
-from dgcl.topology import Topology, resolve_topology
+from dgcl.replication.counts import spans_machines
+from dgcl.topology import Topology
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 from dgcl.workers.strategy import EdgePlacement
@@ -54,8 +53,6 @@ AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_log = logging.getLogger("dgcl")
 
 
 def _interrupts_told(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -148,7 +145,7 @@ def build_comm_info(
     settings = _settled(control.world_size, plan, partition, replicas, edges, seed, moved, grid)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
-    topology = _several_machines(control, topology, places)
+    topology = topology_of_job(control, topology, places)
     strategy = _strategy(control, settings, topology, method, places, opened)
 
     def shares() -> list[Share]:
@@ -200,7 +197,7 @@ def _strategy(
     asked = None if isinstance(settings, Exception) else (settings.edges, settings.grid)
     told = control.exchange((_free_memory(places, control.rank, device), asked))
     _agree_on_edges([theirs for _, theirs in told])
-    weighing = control.rank == 0 and method == "auto" and _in_parts(topology, control.world_size)
+    weighing = control.rank == 0 and method == "auto" and spans_machines(topology, control.world_size)
     row_bytes = slice_bytes = None  # nothing needs to be measured
     if control.rank == 0 and isinstance(settings, Settings):
         choosing_grid = settings.grid is not None and settings.grid.sizes == "auto"
@@ -218,16 +215,14 @@ def _strategy(
         return None
     placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
     whole = EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
-    if settings.grid is not None:
-        grid, needs = settings.grid.sizes, settings.grid.needs
-        if grid == "auto":
-            measured = EdgeSeconds()
-            if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
-                measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
-            return GridChoice(whole, needs, settings.grid.memory_limit, measured)
-        assert isinstance(grid, Grid)
-        if not grid.is_1d or needs != "sparse":
-            return GridPlacement(grid, needs)
+    if settings.grid is not None and settings.grid.sizes == "auto":
+        measured = EdgeSeconds()
+        if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
+            measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
+        return GridChoice(whole, settings.grid.needs, settings.grid.memory_limit, measured)
+    if settings.grid is not None and settings.grid != GridOptions(Grid(control.world_size)):
+        assert isinstance(settings.grid.sizes, Grid)
+        return GridPlacement(settings.grid.sizes, settings.grid.needs)
     if placement.placement != "head":
         return whole
     free = tuple(bytes_free for bytes_free, _ in told)
@@ -306,34 +301,6 @@ def load_comm_info(
         comm.close()
         raise ValueError(f"parts: {error}; {ANEW}") from error
     return comm
-
-
-def _several_machines(
-    control: Control, topology: str | Topology, places: Sequence[RankPlace]
-) -> str | Topology:
-    """What "auto" means where ranks run on more than one machine, or on GPUs; otherwise the topology as it is.
-
-    Collective: what topology is asked for is rank 0's word.
-    """
-    if (several_machines(places) or places[0].gpu) and control.broadcast(
-        isinstance(topology, str) and topology == "auto"
-    ):
-        gpus = [place.gpu for place in places]
-        if gpus[0] and len(set(gpus)) < len(gpus):
-            _log.info("ranks share a GPU: all links count as equally fast")
-            return f"uniform:{control.world_size}"
-        return find_topology(control, places).topology
-    return topology
-
-
-def _in_parts(topology: str | Topology, world_size: int) -> bool:
-    """Whether the topology is of several machines; what is wrong with it is said by :func:`prepare`."""
-    if topology == "auto":  # which is one machine by now
-        return False
-    try:
-        return bool(machine_numbers(resolve_topology(topology, world_size)).any())
-    except (OSError, TypeError, ValueError):
-        return False
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:

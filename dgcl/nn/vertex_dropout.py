@@ -225,7 +225,7 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
     """The global id of each row of ``x``."""
     if len(x) == comm.num_owned:
         ids = comm.owned_ids
-    elif comm.edges == "grid":
+    elif getattr(comm, "edges", "") == "grid":  # a communicator's; what a chunk is read from has none
         raise ValueError(
             f"x must have {comm.num_owned} rows (owned) on rank {comm.rank} (got {len(x)}): on a grid whole rows are"
             " dropped, whose columns are known; drop before comm.slices, or after comm.rows"

@@ -227,3 +227,21 @@ def _join_hosts(hosts: list[Host], host_of_rank: list[int], places: Sequence[Ran
     ]
     ports = [names[host].index(place.interface) for host, place in zip(host_of_rank, places, strict=True)]
     return Imported(hosts_topology(hosts, host_of_rank, ports), tuple(notes))
+
+
+def topology_of_job(
+    control: Control, topology: str | Topology, places: Sequence[RankPlace]
+) -> str | Topology:
+    """What "auto" means where ranks run on more than one machine, or on GPUs; otherwise the topology as it is.
+
+    Collective: what topology is asked for is rank 0's word.
+    """
+    if (several_machines(places) or places[0].gpu) and control.broadcast(
+        isinstance(topology, str) and topology == "auto"
+    ):
+        gpus = [place.gpu for place in places]
+        if gpus[0] and len(set(gpus)) < len(gpus):
+            _log.info("ranks share a GPU: all links count as equally fast")
+            return f"uniform:{control.world_size}"
+        return find_topology(control, places).topology
+    return topology

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.build import _several_machines, prepare
+from dgcl.build import prepare
 from dgcl.communicator import Communicator
 from dgcl.prepare.part_files import save_shares
 from dgcl.ranks.context import context
-from dgcl.ranks.machines import RankPlace, places_of_ranks
+from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.transport.base import WholeCalls
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.cuda.exchange import DeviceExchange
@@ -245,13 +245,13 @@ def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch: py
         asked.append([place.gpu for place in places])
         return SimpleNamespace(topology="found")
 
-    monkeypatch.setattr("dgcl.build.find_topology", find_topology)
+    monkeypatch.setattr("dgcl.ranks.machines.find_topology", find_topology)
 
     def run() -> object:
         control = context.require_control()
         number = 1 if shared else 1 + control.rank
         places = places_of_ranks(control, f"GPU-{UUID(int=number)}")
-        return _several_machines(control, "auto", places)
+        return topology_of_job(control, "auto", places)
 
     assert dgcl.launch(run, 2) == (["uniform:2"] * 2 if shared else ["found"] * 2)
     first = "GPU-00000000-0000-0000-0000-000000000001"
