@@ -6,6 +6,8 @@ a second of processor time; the limit leaves room for a slow machine, and is far
 
 from __future__ import annotations
 
+import random
+import re
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -99,6 +101,25 @@ def test_xml(parse: Callable[[bytes], object], text: str) -> None:
 @pytest.mark.parametrize("parse", [parse_topo_matrix, parse_p2p_tables, refuse_foreign])
 def test_text(parse: Callable[[str], object], text: str) -> None:
     takes_linear_time(lambda: parse(text))
+
+
+WORDS = sorted(
+    {*re.findall(r"\w+|[^\w\s]+|\s+", MATRIX + TABLES + XML), "<!--", "-->", "\x1b[4m", "me@node", "# "}
+)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_words_over_and_over(seed: int) -> None:
+    """A few words of real files, repeated at the start, inside or at the end of one: 100 kB and more."""
+    rng = random.Random(seed)
+    unit = "".join(rng.choices(WORDS, k=rng.randint(1, 4)))
+    for whole, parsers in ((MATRIX, (parse_topo_matrix, refuse_foreign)), (TABLES, (parse_p2p_tables,))):
+        at = rng.choice([0, rng.randrange(len(whole)), len(whole)])
+        text = whole[:at] + many(unit) + whole[at:]
+        for parse in parsers:
+            takes_linear_time(lambda parse=parse, text=text: parse(text))  # type: ignore[misc]
+    at = rng.choice([0, rng.randrange(len(XML)), len(XML)])
+    takes_linear_time(lambda: parse_nccl_xml((XML[:at] + many(unit) + XML[at:]).encode()))
 
 
 def test_attributes_take_little_memory() -> None:
