@@ -143,7 +143,8 @@ def hgx_b300(num_machines: int = 1) -> Topology:
 def gh200(num_machines: int = 1) -> Topology:
     """One GH200 superchip, a GPU and its Grace processor: a node has one device, and no wire inside.
 
-    Several are joined by a NIC of 50 GB/s each, as in TACC's Vista (TACC, Vista User Guide: NDR 400 Gb/s).
+    Several are joined by a NIC of 50 GB/s each, as in TACC's Vista (Cornell Virtual Workshop,
+    "Vista: System Components": NDR InfiniBand, 400 Gb/s by its standard).
     NVLink-C2C to the processor is left out: no row between GPUs takes it.
     """
     return nic_per_gpu(Topology("gh200", gpus(1, 1), ()), num_machines, 50.0)

@@ -98,7 +98,7 @@ def pcie4_5090(num_machines: int = 1) -> Topology:
     """Four RTX 5090 on one socket, without peer access: rows go through host memory.
 
     38.2 GB/s of PCIe 5.0 x16 is what p2pBandwidthLatencyTest gets from one card to another without peer access
-    (two RTX 5090 on an EPYC 9004, NVIDIA/nccl, issue 1637). Memory: the peak of an EPYC 9004, twelve channels of
+    (two RTX 5090 on an EPYC 9004, NVIDIA/nccl-tests, issue 287). Memory: the peak of an EPYC 9004, twelve channels of
     DDR5-4800.
     """
     return without_peer_access("pcie4_5090", 4, 38.2, 460.8, None, num_machines)
