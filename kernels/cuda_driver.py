@@ -18,7 +18,7 @@ _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 _NUM_REGISTERS, _LOCAL_BYTES = 4, 3
 _STREAM_MEMORY_OPERATIONS = 122  # on 64-bit words
 _LAZY_PEER_ACCESS = 1
-_HOST_REGISTER_PORTABLE_MAPPED = 3
+_HOST_REGISTER_PORTABLE_MAPPED, _HOST_ALLOC_PORTABLE_MAPPED = 3, 3
 _NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
 _EVENT_WITHOUT_TIME = 2
 _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 600, 704
@@ -243,6 +243,13 @@ class Driver:
         self.call("cuModuleGetFunction", byref(found), c_void_p(module), c_char_p(name.encode()))
         return found.value or 0
 
+    def load_function(self, function: int) -> None:
+        """Load a kernel now, where the driver would only when it is first launched, and might have to wait."""
+        if hasattr(self._library, "cuFuncLoad"):  # CUDA 12.4 and later
+            self.call("cuFuncLoad", c_void_p(function))
+        else:
+            self.registers(function)  # loads what it is asked about
+
     def registers(self, function: int) -> tuple[int, int]:
         """Registers, and bytes of local memory, that each thread of a kernel takes."""
         found = []
@@ -311,6 +318,16 @@ class Driver:
         """Unmap what :meth:`open_memory` mapped."""
         self.call("cuIpcCloseMemHandle", c_void_p(address))
 
+    def allocate_host(self, num_bytes: int) -> tuple[int, int]:
+        """Locked host memory, with anything in it; returns its address here, and on the device."""
+        address = c_void_p()
+        self.call("cuMemHostAlloc", byref(address), c_size_t(num_bytes), c_uint(_HOST_ALLOC_PORTABLE_MAPPED))
+        return address.value or 0, self._mapped(address)
+
+    def free_host(self, address: int) -> None:
+        """Give back what :meth:`allocate_host` gave."""
+        self.call("cuMemFreeHost", c_void_p(address))
+
     def register_host(self, address: int, num_bytes: int) -> int:
         """Lock host memory into place; returns its address on the device."""
         self.call(
@@ -319,8 +336,11 @@ class Driver:
             c_size_t(num_bytes),
             c_uint(_HOST_REGISTER_PORTABLE_MAPPED),
         )
+        return self._mapped(c_void_p(address))
+
+    def _mapped(self, address: c_void_p) -> int:
         mapped = c_void_p()
-        self.call("cuMemHostGetDevicePointer_v2", byref(mapped), c_void_p(address), c_uint(0))
+        self.call("cuMemHostGetDevicePointer_v2", byref(mapped), address, c_uint(0))
         return mapped.value or 0
 
     def unregister_host(self, address: int) -> None:

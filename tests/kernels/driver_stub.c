@@ -150,6 +150,21 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemHostAlloc(void **address, size_t num_bytes, unsigned int flags) {
+  *address = (void *)(num_bytes + (flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeHost(void *address) {
+  entry(19)[1] = (long long)address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+  entry(20)[1] = (long long)function;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemHostRegister(void *address, size_t num_bytes, unsigned int flags) {
   long long *line = entry(8);
   line[1] = (long long)address;

@@ -282,7 +282,11 @@ def test_every_driver_function_is_called_as_declared(stub: ctypes.CDLL) -> None:
     driver.close_memory(99)
     assert driver.register_host(0x5000, 4096) == 0x5001
     driver.unregister_host(0x5000)
-    assert [line[:4] for line in written(stub, 5)] == [
+    assert driver.allocate_host(2**33) == (2**33 + 1, 2**33 + 2)
+    driver.free_host(88)
+    driver.load_function(function)
+    assert [line[:2] for line in written(stub, 2)] == [[19, 88], [20, function]]
+    assert [line[:4] for line in written(stub, 7)[:5]] == [
         [6, ord("A"), 0, 0],
         [10, 77, 0, 0],
         [7, 99, 0, 0],

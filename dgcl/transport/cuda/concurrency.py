@@ -95,9 +95,8 @@ def _try(device: Device, page: HostPage, tables: Tables, state: int) -> tuple[bo
         waiting.enqueue([stream])
         blocking = page.trial_word(0) != 0
         passing.enqueue([side])
-        while not (page.trial_word(1) or page.trial_word(0)):
+        while not (one_by_one := page.trial_word(0) != 0) and page.trial_word(1) == 0:
             time.sleep(_POLL)
-        one_by_one = page.trial_word(1) == 0
     finally:
         timer.cancel()
         page.set_trial(0, 1)

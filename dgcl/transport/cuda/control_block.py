@@ -8,7 +8,7 @@ The control block is one device allocation that peers can write to::
        ...       proof[P]    256 bytes per peer, for the transfers that test the connection at set-up
 
 A peer writes only its own lines, so every flag is waited for in memory of the device that waits. The host page is
-locked shared memory::
+locked memory of this process, allocated by the driver::
 
     byte 0       abort       not 0: stop
        128       begun       line: the last call that the device has begun, its tag, its buffers
@@ -20,13 +20,14 @@ locked shared memory::
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from dgcl.errors import CommError
 from dgcl.kernels.cuda_tables import ABORT, FLAG_MAX, STATE_BYTES
 from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.shared_memory.engine import read_word, write_word
-from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 
 LINE = 128
 PROOF = 256
@@ -106,7 +107,7 @@ class HostPage:
     """The page of locked host memory that both the device and its host read and write.
 
     Raises:
-        CommError: The driver cannot lock shared memory.
+        CommError: The driver cannot lock host memory.
     """
 
     def __init__(self, device: Device, world_size: int) -> None:
@@ -114,14 +115,14 @@ class HostPage:
         self._block_bytes = ControlBlock.num_bytes(world_size)
         lines = ControlBlock(0, world_size).lines[1]
         self._snapshot_at = -(-(_STOP + lines) // LINE) * LINE
-        self._file = SegmentFile()
-        self._segment: Segment = self._file.grow(self._snapshot_at + self._block_bytes)
+        size = self._snapshot_at + self._block_bytes
         try:
-            self._address = device.driver.register_host(self._segment.address, self._segment.size)
+            self._here, self._address = device.driver.allocate_host(size)
         except CudaError as error:
-            raise CommError(f"the driver cannot lock shared memory of the host: {error}") from None
-        memory = self._segment.memory.view(np.int64)
-        memory[_STOP // 8 : (_STOP + lines) // 8] = FLAG_MAX
+            raise CommError(f"the driver cannot lock memory of the host: {error}") from None
+        self._memory = np.ctypeslib.as_array((ctypes.c_int64 * (size // 8)).from_address(self._here))
+        self._memory[:] = 0
+        self._memory[_STOP // 8 : (_STOP + lines) // 8] = FLAG_MAX
         self._event = device.driver.create_event()
 
     @property
@@ -146,15 +147,15 @@ class HostPage:
 
     def trial_word(self, which: int) -> int:
         """One of the two words, as the host reads it."""
-        return int(read_word(self._segment.address + _TRIAL + 8 * which))
+        return int(read_word(self._here + _TRIAL + 8 * which))
 
     def set_trial(self, which: int, value: int) -> None:
         """Write one of the two words."""
-        write_word(self._segment.address + _TRIAL + 8 * which, value)
+        write_word(self._here + _TRIAL + 8 * which, value)
 
     def begun(self) -> tuple[int, int]:
         """The last call that the device has begun, and its tag."""
-        here = self._segment.address + _BEGUN
+        here = self._here + _BEGUN
         while True:
             call = int(read_word(here))
             tag = int(read_word(here + 8))
@@ -163,7 +164,7 @@ class HostPage:
 
     def finished(self) -> int:
         """The last call that the device has finished."""
-        return int(read_word(self._segment.address + _FINISHED))
+        return int(read_word(self._here + _FINISHED))
 
     def stop(self, control_block: ControlBlock) -> None:
         """End every wait of this rank, and make all later kernels do nothing.
@@ -173,12 +174,12 @@ class HostPage:
         self.stop_kernels()
         address, num_bytes = control_block.lines
         driver, side = self._device.driver, self._device.side
-        driver.copy_to_device(address, self._segment.address + _STOP, num_bytes, side)
+        driver.copy_to_device(address, self._here + _STOP, num_bytes, side)
         driver.record_event(self._event, side)
 
     def stop_kernels(self) -> None:
         """End the waits of kernels, without calling the driver."""
-        write_word(self._segment.address, 1)
+        write_word(self._here, 1)
 
     @property
     def is_idle(self) -> bool:
@@ -188,7 +189,7 @@ class HostPage:
     def start_snapshot(self, control_block: ControlBlock) -> None:
         """Begin to copy the control block to the host; :meth:`snapshot` returns it when it is there."""
         driver, side = self._device.driver, self._device.side
-        target = self._segment.address + self._snapshot_at
+        target = self._here + self._snapshot_at
         driver.copy_to_host(target, control_block.address, self._block_bytes, side)
         driver.record_event(self._event, side)
 
@@ -196,14 +197,14 @@ class HostPage:
         """The snapshot that was started last; None while its copy is not done."""
         if not self._device.driver.has_happened(self._event):
             return None
-        end = self._snapshot_at + self._block_bytes
-        return Snapshot(self._segment.memory[self._snapshot_at : end].view(np.int64).copy(), self._world_size)
+        return Snapshot(self._memory[self._snapshot_at // 8 :].copy(), self._world_size)
 
     def close(self) -> None:
-        """Release the page; nothing on the device may use it any more."""
-        self._device.driver.unregister_host(self._segment.address)
+        """Release the page; nothing on the device may use it any more. What it holds can still be read."""
+        address, self._memory = self._here, self._memory.copy()
+        self._here = self._memory.ctypes.data
+        self._device.driver.free_host(address)
         self._device.driver.destroy_event(self._event)
-        self._file.close()
 
 
 def first_state(page: HostPage) -> np.ndarray:

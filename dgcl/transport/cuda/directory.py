@@ -29,6 +29,7 @@ MOST_ENTRIES = 128
 _FIRST = 128
 _ENTRY = 128
 _BYTES = _FIRST + MOST_ENTRIES * _ENTRY
+_NOTHING_NEW = np.zeros(0, MAP)
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,10 @@ class PeerMemory:
 
     def open_new(self) -> np.ndarray:
         """Open the allocations that are new; ``(n,)`` MAP records of them, in order."""
-        first = len(self._records)
-        for entry in range(first, int(read_word(self._segment.address))):
+        first, count = len(self._records), int(read_word(self._segment.address))
+        if count == first:  # as nearly always, some hundred times a second
+            return _NOTHING_NEW
+        for entry in range(first, count):
             offset = _FIRST + entry * _ENTRY
             memory = self._segment.memory[offset : offset + _ENTRY]
             base, size, address = memory[:24].view(np.int64).tolist()

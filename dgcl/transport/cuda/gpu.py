@@ -136,8 +136,7 @@ class Device:
         """Load all kernels whose names begin so: loading one later may have to wait for kernels that run."""
         for name in catalogue():
             if name.startswith(prefixes):
-                # A driver that loads lazily has loaded what it was asked about.
-                self.driver.registers(self.kernels[name].handle)
+                self.driver.load_function(self.kernels[name].handle)
 
     def upload(self, address: int, source: np.ndarray, stream: int | None = None) -> None:
         """Copy a contiguous array to the device, on the side stream or another; it lives until the copy is done.

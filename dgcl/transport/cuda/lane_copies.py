@@ -16,11 +16,11 @@ class LaneCopies(StagedRows):
     Args:
         kind: The kind of call.
         lanes: Of the rank.
-        prepared: The list.
+        prepared, stream_waits: The list, and how it waits, see :class:`StagedRows`.
     """
 
-    def __init__(self, kind: CallKind, lanes: Lanes, prepared: Prepared) -> None:
-        super().__init__(kind, prepared)
+    def __init__(self, kind: CallKind, lanes: Lanes, prepared: Prepared, stream_waits: bool) -> None:
+        super().__init__(kind, prepared, stream_waits)
         self._lanes = lanes
         self._out = cut(self._schedule, kind.row_bytes, lanes.staged, receives=False)
         self._in = cut(self._schedule, kind.row_bytes, lanes.staged, receives=True)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.errors import CommError
+from dgcl.kernels.cuda_tables import FLAG_MAX
 from dgcl.program.model import Schedule
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.gpu import CudaError, Device
@@ -161,6 +162,10 @@ class Lanes:
         for peer in self.staged:
             word = peer * _LINES_BYTES // 8
             yield peer, int(self._own[word]), int(self._own[word + 1])
+
+    def stop(self) -> None:
+        """End what waits for a line of this rank, in streams too; repeated, for peers may still count."""
+        self._own[:] = FLAG_MAX
 
     def close(self) -> None:
         """Unlock all; nothing on the device may use it any more."""

@@ -144,7 +144,7 @@ class _OperationList:
         own_bytes = kind.program.num_owned * kind.row_bytes if kind.verb == EXPAND else 0
         self._copy = len(prepared) if own_bytes else -1
         prepared.copy(0, 0, own_bytes)
-        self._lane_copies = None if lanes is None else LaneCopies(kind, lanes, prepared)
+        self._lane_copies = None if lanes is None else LaneCopies(kind, lanes, prepared, stream_waits)
         self._groups = None if endpoint is None else Groups(kind, endpoint, prepared)
         for launch in launches:
             if launch.kernel in _MARKS:

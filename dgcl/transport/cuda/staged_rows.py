@@ -77,10 +77,13 @@ class StagedRows:
     Args:
         kind: The kind of call.
         prepared: The list.
+        stream_waits: Whether the streams themselves wait for flags first, so that no waiting kernel holds the time
+            slice of a process with which the device is shared.
     """
 
-    def __init__(self, kind: CallKind, prepared: Prepared) -> None:
+    def __init__(self, kind: CallKind, prepared: Prepared, stream_waits: bool = False) -> None:
         self._kind, self._prepared, self._schedule = kind, prepared, kind.schedule
+        self._stream_waits = stream_waits
         out_of_reach = kind.addresses.staged | kind.addresses.partners
         self._staging = staging_rows(self._schedule, out_of_reach)
 
@@ -100,6 +103,8 @@ class StagedRows:
 
     def _wait(self, flag: dict[str, int], stream: int, state: int = 0) -> None:
         """Wait for a flag, with ``state`` instead of the rank's own."""
+        if self._stream_waits:
+            self._prepared.wait_value(flag["address"], flag["multiplier"], flag["offset"], stream)
         table = self._kind.upload(records(FLAG, [flag]))
         self._launch("wait", 1, state or self._kind.addresses.state, table, 1, stream=stream)
 

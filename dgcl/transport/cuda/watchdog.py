@@ -267,6 +267,8 @@ class Watchdog:
         with self._connections.device.current():
             try:
                 self._connections.page.stop(self._connections.control_block)
+                if self._connections.lanes is not None:
+                    self._connections.lanes.stop()
             except CudaError as error:
                 _log.warning("rank %d cannot stop its device: %s", self._rank, error)
 

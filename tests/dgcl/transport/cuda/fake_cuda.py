@@ -120,12 +120,14 @@ class FakeCuda:
         #: What has a hardware queue of its own: every stream, every level of priority, or nothing: there is one queue.
         self.queues: Literal["streams", "levels", "one"] = "streams"
         self.highest = -5  # priority
+        self.waited_in_streams = 0
         self.blocking = False  # launches return when their kernels have ended
         self.most_work = 0  # operations that were ever in a stream, of those that the host has launched
         self.frozen = threading.Event()
         self._streams: dict[int, Stream] = {0: Stream()}
         self._events: dict[int, Event] = {}
         self._functions: dict[int, str] = {}
+        self._host_memory: dict[int, Any] = {}
         self._used = 0
         self._random = random.Random(seed)
         self._stopped = threading.Event()
@@ -244,6 +246,8 @@ class FakeCuda:
         assert flags == 0
         assert self._streams[stream or 0].captured is None, "the value would be baked into the graph"
         word = ctypes.c_int64.from_address(address)
+        if value:  # not a test at set-up
+            self.waited_in_streams += 1
         self._streams[stream or 0].put(lambda: self.check(address, 8), lambda: word.value >= value)
         return 0
 
@@ -492,6 +496,24 @@ class FakeCuda:
     def cuIpcCloseMemHandle(self, address: Any) -> int:
         self._need_context()
         self.memory.remove(address.value)
+        return 0
+
+    def cuMemHostAlloc(self, address: Any, size: Any, flags: Any) -> int:
+        self._need_context()
+        memory = (ctypes.c_uint8 * size.value)(*[0xA5] * min(size.value, 4096))
+        address._obj.value = where = ctypes.addressof(memory)
+        self._host_memory[where] = memory
+        self.memory.add(where, size.value, None)
+        return 0
+
+    def cuMemFreeHost(self, address: Any) -> int:
+        self.memory.remove(address.value)
+        memory = self._host_memory.pop(address.value)
+        ctypes.memset(memory, 0x5A, len(memory))
+        return 0
+
+    def cuFuncLoad(self, function: Any) -> int:
+        assert function.value in self._functions
         return 0
 
     def cuMemHostRegister_v2(self, address: Any, size: Any, flags: Any) -> int:

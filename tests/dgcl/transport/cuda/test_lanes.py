@@ -203,6 +203,28 @@ def test_a_late_rank_is_named() -> None:
     assert "missing from rank 1 (it has not begun this call)" in results[0][1]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_streams_wait_by_themselves_where_a_process_shares_the_device(late: bool) -> None:
+    """And end when a rank is late: the lines in the host's memory are overwritten, too."""
+    told = threading.Event()
+
+    def body(rank: Rank) -> Any:
+        rank.exchange._stream_waits = True  # as if another process were on the device
+        both_verbs(rank, 3, torch.float32, 1)
+        rank.control.barrier()
+        assert rank.fake.waited_in_streams > 0
+        if late and rank.rank == 1:
+            assert told.wait(60)
+        elif late:
+            with pytest.raises(CommTimeoutError):  # noqa: PT012
+                rank.exchange.fold(rank.local(3))
+                rank.wait()
+            told.set()
+        rank.fake.drain()
+
+    on_devices(PAIR, body, shared=False, timeout=1.0 if late else 20.0, prepare=losing(0))
+
+
 def test_different_calls_are_noticed() -> None:
     def body(rank: Rank) -> Any:
         both_verbs(rank, 3, torch.float32, 1)
