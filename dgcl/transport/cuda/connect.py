@@ -54,11 +54,7 @@ def connect(device: Device, control: Control, network: Network | None = None) ->
     """
     rank, world_size = control.rank, control.world_size
     remote = frozenset[int]() if network is None else network.remote
-    own = _allocate(device, world_size)
-    found = control.exchange(hindrance(device, own.page, own.tables, own.control_block.address, rank))
-    for other, why in enumerate(found):
-        if why:
-            raise CommError(f"rank {other}: {why}")
+    own = _own_memory(device, control)
     descriptors = control.exchange(own.directory.descriptor(own.unreachable))
     peers, blocks, problems = _open_peers(device, rank, descriptors, remote, own.control_block)
     write_patterns(device, own.tables, rank, own.control_block, blocks)
@@ -101,6 +97,21 @@ class _OwnMemory:
     directory: Directory
     control_block: ControlBlock
     unreachable: str
+
+
+def _own_memory(device: Device, control: Control) -> _OwnMemory:
+    """Allocate what this rank needs, and try whether it can run here; what fails on one rank is raised on all."""
+    own, problem = None, ""
+    try:
+        own = _allocate(device, control.world_size)
+        problem = hindrance(device, own.page, own.tables, own.control_block.address, control.rank)
+    except (CommError, CudaError) as error:
+        problem = str(error)
+    for other, why in enumerate(control.exchange(problem)):
+        if why:
+            raise CommError(f"rank {other}: {why}")
+    assert own is not None
+    return own
 
 
 def _allocate(device: Device, world_size: int) -> _OwnMemory:

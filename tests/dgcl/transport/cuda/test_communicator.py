@@ -179,13 +179,12 @@ def test_rows_elsewhere_are_refused() -> None:
 def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
     memory = Memory()
     fakes = [FakeCuda(memory, seed) for seed in range(2)]
-    for fake in fakes:
-        fake.refused["cuMemHostRegister_v2"] = 801
+    fakes[1].refused["cuMemHostAlloc"] = 801
 
     def run() -> None:
         control = context.require_control()
         device = open_fake(fakes[control.rank])
-        with pytest.raises(dgcl.CommError, match=r"cannot lock shared memory.*801"):
+        with pytest.raises(dgcl.CommError, match=r"rank 1: the driver cannot lock memory.*801"):
             DeviceExchange({"halo": PAIR.programs[control.rank]}, control, 20.0, device)
 
     dgcl.launch(run, 2)
