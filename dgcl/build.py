@@ -102,7 +102,7 @@ def build_comm_info(
         topology: The machine: "auto" (found out, and told at INFO), a preset's name, a JSON file, or a
             :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
-        partition: "metis", "random" or "range"; or :class:`dgcl.PartitionOptions`.
+        partition: "metis", "random", "range" or "auto"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``. "replicate-across-machines" copies vertices instead of
             sending rows between machines (:mod:`dgcl.replication`); "auto" does so where the hops of ``replicas`` are
             given, it is predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
@@ -201,13 +201,12 @@ def _strategy(
     row_bytes = slice_bytes = None  # nothing needs to be measured
     if control.rank == 0 and isinstance(settings, Settings):
         choosing_grid = settings.grid is not None and settings.grid.sizes == "auto"
-        if (weighing and settings.replicas.hops is not None) or settings.edges.placement == "auto":
+        chosen = "auto" in (settings.edges.placement, settings.partition.method)
+        if (weighing and settings.replicas.hops is not None) or chosen:
             row_bytes = settings.plan.row_bytes
         if choosing_grid:
-            row_bytes, slice_bytes = (
-                settings.plan.row_bytes,
-                -(-settings.plan.row_bytes // control.world_size),
-            )
+            row_bytes = settings.plan.row_bytes
+            slice_bytes = -(-row_bytes // control.world_size)
     where = "cpu" if device is None else device.tensors.device
     work = measure_together(control, row_bytes, where)
     narrow = measure_together(control, slice_bytes, where)

@@ -19,7 +19,8 @@ class PartitionOptions:
     """How vertices come to their owners.
 
     Attributes:
-        method: ``"metis"`` (few edges between parts), ``"random"`` or ``"range"``.
+        method: ``"metis"`` (few edges between parts), ``"random"``, ``"range"``, or ``"auto"``: METIS or random, by the
+            predicted seconds of an aggregation with edges summed at their heads.
         place: Renumber the parts, so that each runs where the plan is fastest; the gain is logged at INFO. A ``part``
             that is given is renumbered too: see ``comm.owned_ids``.
         balance: What ``"metis"`` makes equal over parts: ``"vertices"``, or ``"edges"``: a vertex and its in-edges

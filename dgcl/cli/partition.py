@@ -13,6 +13,7 @@ from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_table, step
+from dgcl.cli.parts import predicted_parts, prediction_facts, print_predicted
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.replicas import add_replication, check_method, explained, wanted_copies
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dgcl.graph import Graph
+    from dgcl.prepare.parts_choice import PredictedParts
     from dgcl.relation.partition_report import PartitionReport
     from dgcl.topology import Topology
 
@@ -46,7 +48,12 @@ def add_parser(verbs: Any, name: str) -> None:
         action="store_true",
         help="number the parts so that plans on T are fastest (needs --topology)",
     )
-    parser.add_argument("--method", metavar="M", default="metis", help="metis (default), random or range")
+    parser.add_argument(
+        "--method",
+        metavar="M",
+        default="metis",
+        help="metis (default), random, range, or auto: metis or random by the predicted seconds of an aggregation on T",
+    )
     parser.add_argument(
         "--balance",
         choices=BALANCES,
@@ -89,14 +96,17 @@ def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
     from dgcl.partition import METHODS, balance_weights, partition_graph
     from dgcl.partition.replication import replication_factors
+    from dgcl.prepare.parts_choice import AUTO, fastest_parts
     from dgcl.relation.classes import halo_classes
     from dgcl.relation.partition_report import partition_report
 
-    if args.method not in METHODS:
-        raise CliError(f"--method must be one of {', '.join(METHODS)} (got {args.method!r})")
+    if args.method not in (AUTO, *METHODS):
+        raise CliError(f"--method must be one of {AUTO}, {', '.join(METHODS)} (got {args.method!r})")
     to_folder = args.out.endswith("/")
-    if args.balance != "vertices" and args.method != "metis":
+    if args.balance != "vertices" and args.method not in (AUTO, "metis"):
         raise CliError(f"--balance edges goes with --method metis (got {args.method})")
+    if args.method == AUTO and not args.topology:
+        raise CliError("--method auto needs --topology: what machine the parts are to run on")
     _check_planning(args, to_folder)
     if to_folder:
         _check_folder(args.out)
@@ -106,15 +116,26 @@ def partition(args: argparse.Namespace) -> int:
         raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
     graph = load_graph(args.graph)
-    with step(f"partitioning {graph.num_nodes} vertices into {args.parts} parts"):
-        part = partition_graph(
-            graph,
-            args.parts,
-            topology=topology,
-            method=args.method,
-            seed=args.seed,
-            vertex_weights=balance_weights(graph, args.balance, args.method),
-        )
+    predicted: list[PredictedParts] = []
+    if args.method == AUTO:
+        assert topology is not None
+        predicted = predicted_parts(args, graph, topology)
+        part = fastest_parts(predicted).part
+    else:
+        with step(f"partitioning {graph.num_nodes} vertices into {args.parts} parts"):
+            part = partition_graph(
+                graph,
+                args.parts,
+                topology=topology,
+                method=args.method,
+                seed=args.seed,
+                vertex_weights=balance_weights(graph, args.balance, args.method),
+            )
+    before = None
+    if args.balance == "edges":
+        with step("partitioning by numbers of vertices, to compare"):
+            even = partition_graph(graph, args.parts, topology=topology, seed=args.seed)
+        before = partition_report(graph, even, args.parts)
     placement = None
     if args.place and topology is not None:
         placement = find_placement(halo_classes(graph, part, args.parts).relation, topology)
@@ -133,9 +154,15 @@ def partition(args: argparse.Namespace) -> int:
         more: dict[str, Any] = {} if placement is None else {"placement": placement_facts(placement)}
         if choice:
             more["choice"] = choice
+        if predicted:
+            more["predicted"] = {each.method: prediction_facts(each) for each in predicted}
+        if before is not None:
+            more["balanced_by_vertices"] = before.to_json()
         print_json({"out": args.out, **sizes, **report.to_json(), "replication": replication, **more})
     else:
-        _print(args.out, graph, report, replication)
+        _print(args.out, graph, report, replication, before)
+        if predicted:
+            print_predicted(predicted)
         if placement is not None:
             print(f"\nplacement {placement_line(placement)}")
         if choice:
@@ -146,6 +173,7 @@ def partition(args: argparse.Namespace) -> int:
 def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
     """Refuse options for a plan where there is none, or that do not go together."""
     from dgcl.planner.methods import get_planner
+    from dgcl.prepare.parts_choice import AUTO
     from dgcl.replication import METHOD
 
     if not to_folder:
@@ -153,7 +181,7 @@ def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
             if getattr(args, name) is not None:
                 raise CliError(f"--{name} goes with --out DIR/, where a plan is made")
     planner = args.planner or "auto"
-    check_method(args, "--planner", planner)
+    check_method(args, "--planner", planner, weighs_work=args.method == AUTO)
     if planner != METHOD:  # which is not one of the planner's
         get_planner(planner)
     if args.hops is not None and args.edges not in (None, "head"):
@@ -203,7 +231,14 @@ def _write_parts(
     return explained(shares[0].choice, wanted.work, source)
 
 
-def _print(out: str, graph: Graph, report: PartitionReport, replication: NDArray[np.float64]) -> None:
+def _print(
+    out: str,
+    graph: Graph,
+    report: PartitionReport,
+    replication: NDArray[np.float64],
+    before: PartitionReport | None,
+) -> None:
+    """``before``: of parts with equal numbers of vertices, where edges were balanced instead."""
     edges = max(graph.num_edges, 1)
     print_fields(
         [
@@ -223,6 +258,13 @@ def _print(out: str, graph: Graph, report: PartitionReport, replication: NDArray
         ]
     )
     print()
-    columns = (report.sizes, report.edges, report.cut, report.boundary_sizes, report.halo_sizes)
+    columns = [report.sizes, report.edges, report.cut, report.boundary_sizes, report.halo_sizes]
+    names = ["part", "vertices", "edges", "cut", "boundary", "halo"]
+    if before is not None:
+        print(
+            f"balanced by vertices: {before.edge_balance:.3f} in edges, {before.deliveries} rows per layer\n"
+        )
+        columns += [before.edges, before.halo_sizes]
+        names += ["edges before", "halo before"]
     rows = [[str(rank), *map(str, row)] for rank, row in enumerate(zip(*columns, strict=True))]
-    print_table(("part", "vertices", "edges", "cut", "boundary", "halo"), rows)
+    print_table(names, rows)

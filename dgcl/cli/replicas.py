@@ -61,14 +61,14 @@ def check_replication(args: argparse.Namespace) -> bool:
     return args.hops is not None
 
 
-def check_method(args: argparse.Namespace, option: str, method: str) -> None:
-    """Refuse replicas that lack something, or what goes with replicas only."""
+def check_method(args: argparse.Namespace, option: str, method: str, *, weighs_work: bool = False) -> None:
+    """Refuse replicas that lack something, or what goes with replicas only; ``weighs_work``: --work is of use."""
     from dgcl.replication import METHOD
 
     if method == METHOD and args.hops is None:
         raise CliError(f"{option} {METHOD} needs --hops: the layers that replicas must last for")
     for name, value in (("--memory-limit", args.memory_limit), ("--work", args.work)):
-        if value is not None and args.hops is None:
+        if value is not None and args.hops is None and not (weighs_work and name == "--work"):
             raise CliError(f"{name} goes with --hops")
     if args.hops is not None and method not in ("auto", METHOD):
         raise CliError(f"--hops goes with {option} auto or {METHOD} (got {method!r})")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ from dgcl.partition import METHODS as PARTITIONS
 from dgcl.partition import balance_weights, partition_graph
 from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
+from dgcl.planner.methods import METHODS
 from dgcl.planner.plan import Plan
 from dgcl.prepare.cache import cache_key
+from dgcl.prepare.parts_choice import AUTO, explain_parts, fastest_parts, predict_parts
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.program import Program, compile_programs
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
@@ -32,6 +34,7 @@ from dgcl.ranks.machines import host_of_ranks
 from dgcl.relation.local_graph import LocalGraph, build_local_graphs
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
+from dgcl.workers.strategy import EdgePlacement
 
 _log = logging.getLogger("dgcl")
 
@@ -91,15 +94,15 @@ def prepare(
     """
     options, strategy = options or PlanOptions(), strategy or Replication()
     strategy.check()
-    if partition not in PARTITIONS:
-        raise ValueError(f"partition must be one of {', '.join(PARTITIONS)} (got {partition!r})")
+    if partition not in (AUTO, *PARTITIONS):
+        raise ValueError(f"partition must be one of {AUTO}, {', '.join(PARTITIONS)} (got {partition!r})")
     steps = _Steps()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":
         machine = host_of_ranks(world_size)
     else:
         machine = resolve_topology(topology, world_size)
-    weights = balance_weights(checked, balance, partition)
+    weights = balance_weights(checked, balance, "metis" if partition == AUTO else partition)
     given = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     steps.done("graph and topology")
     plans = StoredPlans()
@@ -118,7 +121,15 @@ def prepare(
             made = None
         steps.done("plan")
     if made is None:
-        owners = given
+        owners, why = given, ""
+        if owners is None and partition == AUTO:
+            seconds = _edge_seconds(strategy)
+            planner = method if method in METHODS else "auto"  # or it is a strategy's own
+            found = predict_parts(
+                checked, machine, planner, options, balance=balance, edge_seconds=seconds, block=block
+            )
+            chosen = fastest_parts(found)
+            owners, why = chosen.part, explain_parts(found, chosen)
         if owners is None:
             owners = partition_graph(
                 checked,
@@ -136,6 +147,7 @@ def prepare(
             owners = problem.part
             steps.done("placement")
         made = strategy.arrange(problem)
+        made = replace(made, why="; ".join(filter(None, (why, made.why))))
         steps.done("relation and plan")
     assert owners is not None
     planned: dict[str, Planned] = {HALO: made}
@@ -189,6 +201,15 @@ def _share_out(graph: Graph, made: Arrangement, exchanges: list[tuple[Exchange, 
     if made.named is not None:
         pairs = (made.named(program, local) for program, local in pairs)  # type: ignore[assignment]
     return [Share((Exchange(HALO, made.plan, program),), local, sizes, made.why) for program, local in pairs]
+
+
+def _edge_seconds(strategy: Strategy) -> float:
+    """What an edge takes that is summed, where a strategy was told; else 0."""
+    if isinstance(strategy, EdgePlacement):
+        return strategy.edge_seconds
+    if isinstance(strategy, Replication) and strategy.work is not None:
+        return strategy.work.edge
+    return 0.0
 
 
 def _placed(problem: Problem) -> Problem:
