@@ -100,8 +100,8 @@ def partition(args: argparse.Namespace) -> int:
     from dgcl.relation.classes import halo_classes
     from dgcl.relation.partition_report import partition_report
 
-    if args.method not in (AUTO, *METHODS):
-        raise CliError(f"--method must be one of {AUTO}, {', '.join(METHODS)} (got {args.method!r})")
+    if args.method not in (*METHODS, AUTO):
+        raise CliError(f"--method must be one of {', '.join((*METHODS, AUTO))} (got {args.method!r})")
     to_folder = args.out.endswith("/")
     if args.balance != "vertices" and args.method not in (AUTO, "metis"):
         raise CliError(f"--balance edges goes with --method metis (got {args.method})")

@@ -94,8 +94,8 @@ def prepare(
     """
     options, strategy = options or PlanOptions(), strategy or Replication()
     strategy.check()
-    if partition not in (AUTO, *PARTITIONS):
-        raise ValueError(f"partition must be one of {AUTO}, {', '.join(PARTITIONS)} (got {partition!r})")
+    if partition not in (*PARTITIONS, AUTO):
+        raise ValueError(f"partition must be one of {', '.join((*PARTITIONS, AUTO))} (got {partition!r})")
     steps = _Steps()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":

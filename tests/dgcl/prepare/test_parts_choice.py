@@ -84,7 +84,7 @@ def test_communicators_say_why() -> None:
 
 
 def test_unknown_methods_are_refused() -> None:
-    with pytest.raises(ValueError, match="partition must be one of auto, metis"):
+    with pytest.raises(ValueError, match="partition must be one of metis, random, range, auto"):
         prepare(clique_and_ring(), 2, "uniform", partition="spectral")
     with pytest.raises(ValueError, match="balance must be one of"):
         prepare(clique_and_ring(), 2, "uniform", partition=AUTO, balance="rows")
