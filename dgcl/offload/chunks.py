@@ -91,12 +91,14 @@ def cut_chunk(local: LocalGraph, rows: NDArray[np.int64]) -> Chunk:
     np.cumsum(local.indptr[rows + 1] - first, out=indptr[1:])
     edges = edge_places(first, indptr)
     sources = local.indices[edges]
-    row_of = np.full(local.num_local, -1, np.int32)
-    row_of[rows] = np.arange(len(rows), dtype=np.int32)
-    others = np.unique(sources[row_of[sources] < 0]).astype(np.int64)
+    is_read = np.zeros(local.num_local, bool)
+    is_read[sources] = True
+    is_read[rows] = False
+    others = np.flatnonzero(is_read)
     others = others[np.argsort(local.local_ids[others])]
-    row_of[others] = np.arange(len(rows), len(rows) + len(others), dtype=np.int32)
     every = np.concatenate([rows, others])
+    row_of = np.empty(local.num_local, np.int32)
+    row_of[every] = np.arange(len(every), dtype=np.int32)
     graph = LocalGraph(
         owned_ids=local.owned_ids[rows],
         halo_ids=local.local_ids[others],

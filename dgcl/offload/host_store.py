@@ -83,7 +83,7 @@ class HostStore:
         """Write some rows; arguments as for :meth:`read`, ``values`` in their order."""
         self.bytes_written += values.numel() * rows.element_size()
         file = self._file_of(rows)
-        if file is None:
+        if file is None or (self.cached and isinstance(which, Tensor)):  # scattered rows: not a call for each
             rows[which] = values
             return
         at, row_bytes = self._offset(rows), rows[:1].nbytes

@@ -72,6 +72,8 @@ class Offload(Handle):
         store_cached: False: pages of files are given up once they were read or written.
         residency: What stays in slots from batch to batch: "optimal", or "adjacent" (the paper's).
         slots: Rows a rank can hold, for "optimal"; default: what its fullest batch needs.
+        keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
+            unless ``memory_limit`` is given.
         chunk_by: "metis", "rcm", "range" (of ascending ids) or "random".
         kind: Of the graph that modules get: "csr", "pyg" or "dgl", as in ``comm.local_graph``.
         method, plan: For the plans of the exchanges between ranks.
@@ -99,6 +101,7 @@ class Offload(Handle):
         store_cached: bool = True,
         residency: str = "optimal",
         slots: int | None = None,
+        keep_graphs: bool | None = None,
         chunk_by: str = "metis",
         kind: Literal["csr", "pyg", "dgl"] = "csr",
         method: str = "auto",
@@ -138,7 +141,9 @@ class Offload(Handle):
         self._machinery = Machinery(
             comm.rank,
             made.tables,
-            ChunkGraphs(comm.local, made.rows, kind, keep=store is None),
+            ChunkGraphs(
+                comm.local, made.rows, kind, memory_limit is None if keep_graphs is None else keep_graphs
+            ),
             self.store,
             Mover(self.store, self._transport, self.account),
             self.account,
@@ -181,12 +186,7 @@ class Offload(Handle):
                 self.comm.control, features, self.comm.num_nodes, ids, "features", "vertices"
             )
             if out is None:
-                shape = (self.num_owned, *piece.shape[1:])
-                out = (
-                    torch.empty(shape, dtype=piece.dtype)
-                    if piece.dim() == 1
-                    else self.store.empty(shape, piece.dtype)
-                )
+                out = self._room(piece)
             self.store.write(out, rows, piece)
         assert out is not None
         return out
@@ -339,6 +339,17 @@ class Offload(Handle):
     def _fail(self, reason: str) -> None:
         if self._transport is not None:
             self._transport.fail(CommError(f"rank {self.comm.rank}: {reason}"))
+
+    def _room(self, piece: Tensor) -> Tensor:
+        """Host memory for all rows of the kind of these; every rank hears where there is none. Collective."""
+        shape, problem, out = (self.num_owned, *piece.shape[1:]), None, piece
+        try:
+            is_vector = piece.dim() == 1
+            out = torch.empty(shape, dtype=piece.dtype) if is_vector else self.store.empty(shape, piece.dtype)
+        except OSError as error:
+            problem = error
+        agree(self.comm.control, problem)
+        return out
 
     def _kept(self, x: Tensor, aggregate: str, edge_weight: Tensor | None) -> Tensor | None:
         """The aggregate of a constant input, if it was made."""

@@ -98,6 +98,20 @@ def test_arguments_that_cannot_be(options: dict[str, Any], message: str) -> None
     connected(run)
 
 
+def test_a_rank_without_room_is_told_to_all(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*arguments: Any) -> None:
+        raise OSError(28, "store: 1 GB of rows do not fit")
+
+    def run(comm: dgcl.Communicator) -> None:
+        off = dgcl.Offload(comm, chunks=2, store=tmp_path)
+        if comm.rank == 1:
+            monkeypatch.setattr(off.store, "empty", no_room)
+        with pytest.raises((OSError, ValueError), match="store: 1 GB of rows do not fit"):
+            off.dispatch_features(torch.ones(30, 2))
+
+    connected(run)
+
+
 def test_other_placements_and_ranks_that_disagree() -> None:
     def placed(comm: dgcl.Communicator) -> None:
         with pytest.raises(ValueError, match="Offload needs all in-edges of a rank's vertices"):

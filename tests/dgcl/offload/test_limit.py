@@ -1,0 +1,90 @@
+"""Under a limit of the operating system a job in memory fails, and the same job with rows in files trains.
+
+The limit is a control group's, page cache counted; it takes root. Losses are compared with those of a job without one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+VERSION_1, VERSION_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def memory_group(limit: int) -> Iterator[Path]:
+    """The file that processes of a group with a limit are entered in."""
+    is_first = VERSION_1.is_dir()
+    group = (VERSION_1 if is_first else VERSION_2) / f"dgcl-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if is_first else "memory.max")).write_text(str(limit))
+    except OSError as error:
+        pytest.fail(f"no control group can be made here ({error}): this test takes root")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        group.rmdir()
+
+
+def run(
+    mode: str, model: str, features: Path, folder: Path, limit: int | None
+) -> tuple[int, list[float], str]:
+    """(exit status, losses, errors)."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.dgcl.offload.limited", mode, model]
+
+    def done(procs: str) -> tuple[int, list[float], str]:
+        arguments = [os.fspath(features), os.fspath(folder), procs]
+        ran = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600)
+        return ran.returncode, [float(line) for line in ran.stdout.split()], ran.stderr
+
+    if limit is None:
+        return done("none")
+    with memory_group(limit) as procs:
+        return done(os.fspath(procs))
+
+
+def made(path: Path, num_nodes: int, width: int) -> Path:
+    """A file of features, written a part at a time."""
+    rows = np.lib.format.open_memmap(path, "w+", np.float32, (num_nodes, width))
+    generator = np.random.default_rng(0)
+    for first in range(0, num_nodes, 10_000):
+        rows[first : first + 10_000] = generator.standard_normal(
+            rows[first : first + 10_000].shape, np.float32
+        )
+    rows.flush()
+    return path
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_trains_where_memory_is_not_enough(tmp_path: Path, model: str) -> None:
+    features = made(tmp_path / "features.npy", 100_000, 128)
+    limit = 200 << 20  # the rows of one layer are 49 MiB
+    status, expected, errors = run("memory", model, features, tmp_path, None)
+    assert status == 0, errors
+    status, losses, _ = run("memory", model, features, tmp_path, limit)
+    assert status == -9
+    assert len(losses) < len(expected)
+    status, losses, errors = run("offload", model, features, tmp_path, limit)
+    assert status == 0, errors
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert [path.name for path in tmp_path.iterdir()] == ["features.npy"]
+
+
+def test_features_of_twice_the_memory(tmp_path: Path) -> None:
+    features = made(tmp_path / "features.npy", 100_000, 1024)
+    limit = features.stat().st_size // 2
+    status, losses, errors = run("offload", "wide", features, tmp_path, limit)
+    assert status == 0, errors
+    assert losses[-1] < losses[0]
