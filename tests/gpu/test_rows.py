@@ -38,6 +38,27 @@ def hold(lines: Iterable[Line], copy: float, say: Say, found: Found) -> None:
     assert [str(line) for line in done if not line.good] == []
 
 
+#: Enough that every kernel has several blocks and peers.
+LITTLE = Size(num_bytes=1 << 20, num_peers=3, repeats=1)
+
+
+def test_rows_right(gpu: Gpu, say: Say, found: Found) -> None:
+    """Both kernels at every width, to the bit, before anything that takes long; speeds are no speeds here."""
+
+    def lines() -> Iterable[Line]:
+        for element, width in (*WITH_TARGET, *WITHOUT_TARGET):
+            for order in ("random", "sorted"):
+                yield measure_gather(gpu, LITTLE, element, width, 1.0, order=order, compare=False)
+            yield measure_sum(gpu, LITTLE, element, width, 1.0)
+
+    done = []
+    for line in lines():
+        done.append(line)
+        say(f"{line.what} of {line.width} {line.element}, {line.order}: {'right' if line.right else 'WRONG'}")
+    found({"right": sum(line.right for line in done), "of": len(done)})
+    assert [str(line) for line in done if not line.right] == []
+
+
 def test_rows(gpu: Gpu, size: Size, say: Say, found: Found) -> None:
     copy = copy_speed(gpu, size)
     widths = [*((*width, SHARE) for width in WITH_TARGET), *((*width, None) for width in WITHOUT_TARGET)]

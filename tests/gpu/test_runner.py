@@ -239,7 +239,25 @@ def test_parts_select_tests_that_exist_and_every_gpu_test_of_the_folder() -> Non
 
 def test_the_first_parts_compile_nothing_of_the_host() -> None:
     names = [each.name for each in parts()]
-    assert names[:7] == ["environment", "driver", "kernels", "ipc", "flags", "rows", "compile"]
+    assert names[:8] == ["right", "environment", "driver", "kernels", "ipc", "flags", "rows", "compile"]
+
+
+def test_what_the_first_part_needs_of_the_host_is_one_compiled_loop(tmp_path: Path) -> None:
+    """With no cache at all, as on a machine that has just been lent."""
+    code = """
+from tests.gpu import test_rows
+from tests.kernels.test_cuda_driver import FakeLibrary
+from dgcl.kernels.cuda_catalogue import catalogue
+from dgcl.kernels.cuda_driver import Driver
+from dgcl.kernels.cuda_launch import Kernels, Prepared
+driver = Driver(FakeLibrary())
+prepared = Prepared(driver)
+prepared.launch(Kernels(driver, 0)["signal"], 1, 32, 64, 64, 1)
+prepared.enqueue([1])
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
+    assert {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")} == {"cuda_enqueue.enqueue"}
 
 
 def test_the_software_is_named() -> None:
