@@ -122,7 +122,7 @@ def build_comm_info(
             the network), "memory" or "network" for all; on GPUs also "nccl" or "gloo", which is "network" by NCCL
             from device to device, or through the hosts; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
-            one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.transport.cuda`).
+            one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.transport.cuda`). GPUs are experimental.
         moved: Keywords that are fields of ``plan``, ``partition`` and ``replicas`` now: ``row_bytes``, ``time_limit``,
             ``place``, ``hops``, ``memory_limit``. They work for one release, with a warning.
 

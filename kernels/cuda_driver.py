@@ -4,6 +4,8 @@ Kernels are loaded from PTX and launched with prepared arguments through the dri
 a launch by numba's dispatcher costs the host tens of microseconds. Nothing is installed for it. :class:`Driver` takes
 any object that has the driver's functions, so tests pass one made of Python functions.
 
+Experimental: it has met NVIDIA's declarations (tests/kernels/test_cuda_declarations.py), but no real driver.
+
 Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
 """
 

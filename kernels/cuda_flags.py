@@ -173,7 +173,8 @@ def resolve(state: int, addresses: int, flags: int, num_flags: int, tag: int) ->
             m = int64(0)
             while m < num_maps and address == 0:
                 known = maps + MAP_BYTES * m
-                if load_word(known) == base:
+                # A plain load might see for ever what a cache has kept.
+                if load_acquire(known) == base:
                     found = load_acquire(known + MAP_ADDRESS)
                     if found != 0 and load_word(known + MAP_SIZE) == size:
                         address = found + offset

@@ -1,4 +1,7 @@
-"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call."""
+"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call.
+
+Experimental: no report of a real device exists yet (docs/gpu.md).
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ module                                          what
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
     from dgcl.transport.cuda.through_host import HostExchange
     from dgcl.transport.shared_memory import Runtime
+
+_log = logging.getLogger("dgcl")
 
 
 def connect_device(
@@ -114,4 +117,6 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
     if len({kind for kind, _ in reports}) > 1:
         which = ", ".join(f"rank {rank}: {kind}" for rank, (kind, _) in enumerate(reports))
         raise ValueError(f"device: expected GPUs on all ranks or on none, got {which}")
+    if opened is not None and control.rank == 0:
+        _log.info("GPUs are experimental: no report of this code on a real device exists yet (docs/gpu.md)")
     return opened

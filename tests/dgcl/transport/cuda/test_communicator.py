@@ -125,7 +125,10 @@ def test_rows_that_are_handed_out_are_on_the_device() -> None:
     assert on_device(PAIR, body) == [["meta", "meta"]] * 2
 
 
-def test_parts_from_files_are_joined_on_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_from_files_are_joined_on_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dgcl")
     shares = prepare(WORLD.graph, 3, "uniform", part=WORLD.part)
     save_shares(tmp_path / "parts", shares)
     memory = Memory()
@@ -146,6 +149,7 @@ def test_parts_from_files_are_joined_on_devices(tmp_path: Path, monkeypatch: pyt
 
     try:
         assert dgcl.launch(run, 3) == [True] * 3
+        assert caplog.text.count("GPUs are experimental") == 1
     finally:
         for fake in fakes:
             fake.stop()
