@@ -32,7 +32,7 @@ ARGUMENTS = [
     ("partition graph.npz --parts two --out out.npy", "--parts: must be a whole number .*'two'"),
     (f"{PARTITION} --seed -1", "--seed: must be a whole number of at least 0"),
     (f"{PARTITION} --seed 99999999999999999999", "--seed: must be"),
-    (f"{PARTITION} --method guess", "--method must be one of metis, random, range .got 'guess'"),
+    (f"{PARTITION} --method guess", "--method must be one of metis, random, range, auto .got 'guess'"),
     (f"{PARTITION} --topology nowhere.json", "nowhere"),
     ("partition graph.npz --parts 4 --out out.npy --topology line.json", "4.*3|3.*4"),
     ("plan --topology line.json", "GRAPH.*--relation.*--synthetic"),
