@@ -12,8 +12,11 @@ a rank that fails           every other rank names it, wherever in the windows i
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,6 +255,39 @@ def test_an_exception_within_a_window_is_named_on_every_rank(options, place, bac
     assert "raised on rank 1" in notes
     for rank in (0, 2):
         assert f"rank {rank}: CommError: rank {rank} stops because" in notes
+
+
+def die_in_a_window(folder: str, backward: bool) -> None:
+    """Rank 1 is killed in its fifth sum; the others write down what they are told."""
+    comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=60.0)
+    x = comm.dispatch_features(features(26, 2)).requires_grad_()
+    aggregate = comm.aggregator(windows=3)
+    y = aggregate(x) if backward else x.sum()
+    real, left = Block._sum, iter(range(5, -1, -1))
+
+    def count(self: Block, *given: Any, **kinds: Any) -> None:
+        if comm.rank == 1 and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(self, *given, **kinds)
+
+    Block._sum = count  # type: ignore[method-assign]
+    try:
+        if backward:
+            y.sum().backward()
+        for _ in range(3):
+            aggregate(x)
+    except CommError as error:
+        Path(folder, f"rank-{comm.rank}").write_text(str(error))
+        raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_rank_that_is_killed_within_a_window_is_named(tmp_path, backward) -> None:
+    with pytest.raises((CommError, RuntimeError)):
+        dgcl.launch(die_in_a_window, 3, str(tmp_path), backward, ranks="processes")
+    for rank in (0, 2):
+        assert "rank 1" in Path(tmp_path, f"rank-{rank}").read_text()
 
 
 def leave_early(options: dict[str, Any]) -> str:
