@@ -73,9 +73,17 @@ class HostStore:
             rows: ``(n, *F)``; of this store, or any other CPU tensor.
             which: A stretch, or ``(k,)`` int64 rows, ascending.
         """
+        return self.counted(self.fetch(rows, which))
+
+    def fetch(self, rows: Tensor, which: Rows) -> Tensor:
+        """As :meth:`read`, by any thread; the one that takes the rows counts them (:meth:`counted`)."""
         found = None if self.cached else self._read_file(rows, which)
         if found is None:
             found = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
+        return found
+
+    def counted(self, found: Tensor) -> Tensor:
+        """Count rows that were fetched."""
         self.bytes_read += found.nbytes
         return found
 

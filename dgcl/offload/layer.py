@@ -107,6 +107,8 @@ class LayerCall:
         for number, batch in enumerate(work.tables.batches):
             if not made:
                 work.mover.bring(inputs, slots, batch.load, batch.begin, again=False)
+                if number + 1 < len(work.tables.batches):
+                    work.mover.load_ahead(inputs, work.tables.batches[number + 1].load)
             if not self._is_computed(number):
                 continue
             with self._told(number), torch.no_grad():
@@ -186,10 +188,13 @@ class LayerCall:
             for x, wanted in zip(inputs, needed, strict=True)
         ]
         totals: list[Tensor | None] = [None] * len(parameters)
-        for number in self._order():
+        order = self._order()
+        for number, following in zip(order, [*order[1:], None], strict=True):
             batch = work.tables.batches[number]
             if again:
                 work.mover.bring(inputs, slots, batch.reload, batch.end, again=True)
+                if following is not None:
+                    work.mover.load_ahead(inputs, work.tables.batches[following].reload)
             for held in opened:
                 if held is not None:
                     held[torch.from_numpy(batch.opened)] = 0

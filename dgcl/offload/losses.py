@@ -14,6 +14,10 @@ from dgcl.offload.host_store import HostStore
 __all__ = ["chunked_accuracy", "chunked_cross_entropy"]
 
 
+#: Labels that do not count, as in torch.
+IGNORED = -100
+
+
 class Summing(Protocol):
     """What is needed of a communicator."""
 
@@ -117,4 +121,4 @@ def _checked(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
         raise ValueError(
             f"mask must be bool with shape {tuple(labels.shape)} (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
-    return mask
+    return mask & (labels != IGNORED)

@@ -70,6 +70,7 @@ class Offload(Handle):
         dtype: Of the rows, for ``memory_limit``.
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
+        prefetch: Load what the next batch wants from files while this one is computed, by a thread.
         residency: What stays in slots from batch to batch: "optimal", or "adjacent" (the paper's).
         slots: Rows a rank can hold, for "optimal"; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
@@ -99,6 +100,7 @@ class Offload(Handle):
         dtype: torch.dtype = torch.float32,
         store: str | os.PathLike[str] | None = None,
         store_cached: bool = True,
+        prefetch: bool = True,
         residency: str = "optimal",
         slots: int | None = None,
         keep_graphs: bool | None = None,
@@ -145,7 +147,7 @@ class Offload(Handle):
                 comm.local, made.rows, kind, memory_limit is None if keep_graphs is None else keep_graphs
             ),
             self.store,
-            Mover(self.store, self._transport, self.account),
+            Mover(self.store, self._transport, self.account, prefetch and store is not None),
             self.account,
             comm.world_size > 1 and not comm.control.has_group,
             comm.next_dropout_call,
@@ -272,15 +274,16 @@ class Offload(Handle):
 
     def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
         """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
-        training = isinstance(model, torch.nn.Module) and model.training
-        if isinstance(model, torch.nn.Module):
-            model.eval()
+        parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+        training = [part.training for part in parts]
+        for part in parts:
+            part.training = False
         try:
             with torch.no_grad():
                 return model(self, *arguments)
         finally:
-            if isinstance(model, torch.nn.Module):
-                model.train(training)
+            for part, before in zip(parts, training, strict=True):
+                part.training = before
 
     def batch_norm(self, norm: torch.nn.BatchNorm1d, x: Tensor) -> Tensor:
         """Normalise rows with the statistics of the whole graph, between layers; x is read three times in training.
@@ -327,11 +330,12 @@ class Offload(Handle):
 
     def close(self) -> None:
         """Give it up; rows stay valid. Idempotent, not collective; the communicator stays open."""
+        self._machinery.mover.close()
         if self._transport is not None:
             self._transport.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_transport", None) is not None:
+        if "_machinery" in self.__dict__:
             self.close()
 
     # Inside

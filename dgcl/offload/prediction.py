@@ -3,6 +3,7 @@
 Widths are elements of a row: d_0 of the inputs, d_1 to d_L of what the L layers give. Bytes of a layer that is computed
 in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
 
+    loads       rows of its own that a rank loads, or returns gradients of, in one batch, w each
     slots       num_slots w, twice in the backward: rows and their gradients
     sources     rows of the chunk that reads most, w each, twice in the backward
     outputs     rows of the largest chunk, w' each, twice in the backward
@@ -50,6 +51,7 @@ PUBLISHED: Final = {
 class DeviceBytes:
     """Bytes of a rank's device memory, by name, while one layer is computed or differentiated."""
 
+    loads: int
     slots: int
     sources: int
     outputs: int
@@ -141,9 +143,11 @@ def device_bytes(
     found = []
     for rank, of_rank in enumerate(schedule.reads):
         reads = max(map(len, of_rank), default=0)
+        loads = max(_own_loads(schedule, rank))
         vertices, edges = (max(counts) for counts in zip(*sizes[rank], strict=True))
         per_layer = [
             DeviceBytes(
+                loads=loads * width * itemsize,
                 slots=schedule.num_slots[rank] * width * itemsize * times,
                 sources=reads * width * itemsize * times,
                 outputs=vertices * out * itemsize * times,
@@ -154,6 +158,14 @@ def device_bytes(
         ]
         found.append(max(per_layer, key=lambda each: each.total))
     return found
+
+
+def _own_loads(schedule: Schedule, rank: int) -> list[int]:
+    """Of each batch the rows that a rank loads in a forward, and those in a backward."""
+    mine = schedule.residencies[rank]
+    own = schedule.owner[mine.row] == rank
+    batches = range(schedule.num_batches)
+    return [int((own & (ends == batch)).sum()) for ends in (mine.begin, mine.end) for batch in batches]
 
 
 def host_bytes(num_rows: int, widths: Sequence[int], itemsize: int = 4) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -23,10 +24,26 @@ class Mover:
         store: Host memory.
         transport: Between ranks; None where no rank ever sends a row.
         account: Where moves are counted.
+        prefetch: Whether a thread loads what the next batch wants from host memory while this one is computed.
     """
 
-    def __init__(self, store: HostStore, transport: Transport | None, account: Account) -> None:
+    def __init__(
+        self, store: HostStore, transport: Transport | None, account: Account, prefetch: bool = False
+    ) -> None:
         self.store, self.transport, self.account = store, transport, account
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="dgcl prefetch") if prefetch else None
+        self._ahead: tuple[HostRows, list[Future[Tensor]]] | None = None
+
+    def load_ahead(self, inputs: Sequence[Tensor], load: HostRows) -> None:
+        """Begin to load what :meth:`bring` is to bring next; no input may change until then."""
+        if self._helper is not None:
+            which = _index(load.rows)
+            self._ahead = load, [self._helper.submit(self.store.fetch, x.detach(), which) for x in inputs]
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._helper is not None:
+            self._helper.shutdown(cancel_futures=True)
 
     def bring(
         self,
@@ -38,8 +55,11 @@ class Mover:
     ) -> None:
         """Load rows of this rank into slots, then get those of others. Collective where ``swap`` is."""
         suffix = "_again" if again else ""
-        for x, held in zip(inputs, slots, strict=True):
-            held[_index(load.slots)] = self.store.read(x, _index(load.rows))
+        ahead, self._ahead = self._ahead, None
+        loading = ahead[1] if ahead is not None and ahead[0] is load else None
+        for number, (x, held) in enumerate(zip(inputs, slots, strict=True)):
+            found = self.store.fetch(x, _index(load.rows)) if loading is None else loading[number].result()
+            held[_index(load.slots)] = self.store.counted(found)
             self.account.add(f"loaded{suffix}", len(load.rows), _row_bytes(x))
         if swap is None:
             return

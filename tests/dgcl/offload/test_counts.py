@@ -213,7 +213,8 @@ def test_bytes_by_formula() -> None:
     assert (one.slots, one.outputs, one.edges) == (10 * 8 * 4 * 2, 4 * 6 * 4 * 2, 12 * 36)
     widest = max(len(c.reads) for of in chunks for c in of)
     assert one.sources == widest * 8 * 4 * 2
-    assert one.total == one.slots + one.sources + one.outputs + one.arrivals + one.edges
+    assert one.loads == 7 * 8 * 4  # the first batch of the forward loads seven
+    assert one.total == one.loads + one.slots + one.sources + one.outputs + one.arrivals + one.edges
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1000, 1), (499, 3), (100, 10), (10, 91), (9, 0)])

@@ -79,7 +79,13 @@ def test_kept_aggregates(architecture, case, layout) -> None:
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
 def test_rows_in_files(tmp_path: Path, cached: bool, kept: bool) -> None:
-    options = {"chunks": 4, "store": tmp_path, "store_cached": cached, "keep_graphs": cached}
+    options = {
+        "chunks": 4,
+        "store": tmp_path,
+        "store_cached": cached,
+        "keep_graphs": cached,
+        "prefetch": kept != cached,
+    }
     for run in dgcl.launch(lambda: on_rank("torch-sage", "multi-edges", 2, kept, **options), 2):
         assert_equal_runs(run, reference("torch-sage", "multi-edges"))
     assert not list(tmp_path.iterdir())

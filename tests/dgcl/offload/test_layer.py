@@ -286,6 +286,27 @@ def test_inference_has_no_gradients_and_keeps_nothing() -> None:
         assert accuracy == right
 
 
+def test_loss_and_accuracy_leave_out_what_does_not_count() -> None:
+    labels = torch.arange(30) % 4
+    labels[::5] = -100
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor, Tensor]:
+        x = off.dispatch_features(features()).requires_grad_()
+        mine = off.dispatch_features(labels)
+        loss = off.cross_entropy(x, mine)
+        (3 * loss).backward()
+        return loss.detach(), off.collect(x.grad, None), off.accuracy(x, mine)
+
+    x = features().requires_grad_()
+    loss = nn.functional.cross_entropy(x, labels)
+    (3 * loss).backward()
+    counts = labels != -100
+    accuracy = (x.argmax(1) == labels)[counts].double().mean()
+    for found in on_ranks(run):
+        for mine, wanted in zip(found, (loss.detach(), x.grad, accuracy), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool) -> None:
