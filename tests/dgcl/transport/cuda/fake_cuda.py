@@ -141,6 +141,11 @@ class FakeCuda:
         while not self._stopped.is_set():
             if self.frozen.is_set() or not self._step():
                 time.sleep(20e-6)
+        # What threads that are about to end still give it, so that their memory can be given back.
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            if not self._step():
+                time.sleep(1e-3)
 
     def _step(self) -> bool:
         handles = [handle for handle, stream in list(self._streams.items()) if stream.work]
@@ -181,7 +186,6 @@ class FakeCuda:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join(10)
 
     def drain(self, seconds: float = 20.0) -> None:
         """Wait until everything is done."""
