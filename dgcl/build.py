@@ -108,8 +108,8 @@ def build_comm_info(
             given, it is predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
         edges: Which rank sums which edge: "head" (the default), "tail", "cover" or "auto", or
             :class:`dgcl.EdgeOptions`. With any but "head" aggregations go through :meth:`Communicator.aggregator`.
-        grid: (parts, depth, slices): slices of rows are exchanged and summed where :class:`dgcl.grid.grid.Grid` says;
-            "1d", "1.5d", "2d", "3d", "auto", or :class:`dgcl.GridOptions`. ``part`` names ranks, as without.
+        grid: (parts, depth, slices): slices of rows are summed where :class:`dgcl.grid.grid.Grid` says; "1d", "1.5d",
+            "2d", "3d", "auto", or :class:`dgcl.GridOptions`. ``part`` names ranks, as without.
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
         replicas: Options of replicas: :class:`dgcl.ReplicaOptions`.
         seed: For the partition and the planner; None: that of ``plan``.
@@ -248,6 +248,7 @@ def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | No
 def load_comm_info(
     parts: str | os.PathLike[str],
     *,
+    grid: str | tuple[int, int, int] | None = None,
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
@@ -259,6 +260,7 @@ def load_comm_info(
 
     Args:
         parts: The folder.
+        grid: The grid that the parts must be of; None: whichever they are of.
         timeout, channel, device: As in :func:`dgcl.build_comm_info`.
 
     Returns:
@@ -276,7 +278,7 @@ def load_comm_info(
     problem: Exception | None = None
     share, token = None, ""
     try:
-        share, token = load_share(parts, control.rank, control.world_size)
+        share, token = load_share(parts, control.rank, control.world_size, grid)
     except ValueError as error:
         problem = error
     except OSError as error:
@@ -285,9 +287,7 @@ def load_comm_info(
     tokens = control.exchange(token)
     if len(set(tokens)) > 1:
         odd = next(rank for rank, other in enumerate(tokens) if other != tokens[0])
-        raise ValueError(
-            f"parts: the files of rank 0 and rank {odd} were not written together; prepare them anew"
-        )
+        raise ValueError(f"parts: files of rank 0 and rank {odd} were not written together; write them anew")
     from dgcl.communicator import Communicator
     from dgcl.transport.loaded_rows import check_rows
 

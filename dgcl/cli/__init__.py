@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from dgcl import __version__
-from dgcl.cli import bench, check, info, offload, partition, plan, simulate, topo, warmup
+from dgcl.cli import bench, check, grids, info, offload, partition, plan, simulate, topo, warmup
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
 
@@ -26,6 +26,7 @@ VERBS = {
     "partition": partition,
     "plan": plan,
     "check": check,
+    "grids": grids,
     "simulate": simulate,
     "offload": offload,
     "bench": bench,

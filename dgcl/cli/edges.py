@@ -31,7 +31,7 @@ def add_edges(parser: Parser) -> None:
         " (cover), or what is predicted fastest (auto); plans both exchanges, of rows and of partial sums",
     )
     parser.add_argument(
-        "--fold-out", metavar="F.npz", help="with --edges: write the plan of the partial sums"
+        "--fold-out", metavar="F.npz", help="with --edges or --grid: write the plan of the partial sums"
     )
 
 
@@ -39,7 +39,7 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
     """Plan an aggregation for each way to place its edges, and print them side by side."""
     from dgcl.workers.plans import fastest
 
-    _check(args)
+    check_exchanges(args, "--edges")
     plans = _plans(args, options)
     edge_seconds = 0.0 if args.work is None else args.work[0] * 1e-9
     chosen = fastest(plans, edge_seconds) if args.edges == "auto" else args.edges
@@ -79,13 +79,13 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Refuse what says nothing of two exchanges, before anything long is done."""
+def check_exchanges(args: argparse.Namespace, option: str) -> None:
+    """Refuse what says nothing of two exchanges, which ``option`` plans, before anything long is done."""
     if args.graph is None:
-        raise CliError("--edges goes with a graph: who may sum an edge depends on the edges")
+        raise CliError(f"{option} goes with a graph: who may sum an edge depends on the edges")
     for name in _OF_ONE_EXCHANGE:
         if getattr(args, name):
-            raise CliError(f"--{name.replace('_', '-')} goes without --edges, which plans two exchanges")
+            raise CliError(f"--{name.replace('_', '-')} goes without {option}, which plans two exchanges")
     if args.work is not None and len(args.work) != 2:
         raise CliError(f"--work must be two numbers, for an edge and for a row (got {len(args.work)})")
     check_problem(args)

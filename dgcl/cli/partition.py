@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dgcl.graph import Graph
+    from dgcl.grid.grid import Grid
     from dgcl.prepare.parts_choice import PredictedParts
+    from dgcl.program.strategy import Strategy
     from dgcl.relation.partition_report import PartitionReport
     from dgcl.topology import Topology
 
@@ -80,6 +82,11 @@ def add_parser(verbs: Any, name: str) -> None:
         help="for DIR/: which rank sums an edge u->v of an aggregation: the owner of v (head, the default), of u"
         " (tail), whichever moves fewer rows (cover), or what is predicted fastest (auto)",
     )
+    parser.add_argument(
+        "--grid",
+        metavar="R,K,S",
+        help="for DIR/: slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d (dgcl grids)",
+    )
     add_replication(parser)
     parser.runs(partition)
 
@@ -94,6 +101,7 @@ def load_graph(path: str) -> Graph:
 
 def partition(args: argparse.Namespace) -> int:
     """Write the part vector and print what it costs."""
+    from dgcl.grid.grid import as_grid
     from dgcl.partition import METHODS, balance_weights, partition_graph
     from dgcl.partition.replication import replication_factors
     from dgcl.prepare.parts_choice import AUTO, fastest_parts
@@ -115,6 +123,7 @@ def partition(args: argparse.Namespace) -> int:
     if args.place and not args.topology:
         raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
+    grid = as_grid(args.grid, args.parts) if args.grid is not None else None
     graph = load_graph(args.graph)
     predicted: list[PredictedParts] = []
     if args.method == AUTO:
@@ -130,6 +139,7 @@ def partition(args: argparse.Namespace) -> int:
                 method=args.method,
                 seed=args.seed,
                 vertex_weights=balance_weights(graph, args.balance, args.method),
+                block=1 if grid is None else grid.depth * grid.slices,
             )
     before = None
     if args.balance == "edges":
@@ -145,7 +155,7 @@ def partition(args: argparse.Namespace) -> int:
         replication = replication_factors(graph, part, args.parts, HOPS)
     choice = ""
     if to_folder:
-        choice = _write_parts(args, graph, part, topology)
+        choice = _write_parts(args, graph, part, topology, grid)
     else:
         with replacing(args.out) as temporary, temporary.open("wb") as file:
             np.save(file, part, allow_pickle=False)
@@ -177,13 +187,17 @@ def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
     from dgcl.replication import METHOD
 
     if not to_folder:
-        for name in ("planner", "hops", "edges"):
+        for name in ("planner", "hops", "edges", "grid"):
             if getattr(args, name) is not None:
                 raise CliError(f"--{name} goes with --out DIR/, where a plan is made")
     planner = args.planner or "auto"
     check_method(args, "--planner", planner, weighs_work=args.method == AUTO)
     if planner != METHOD:  # which is not one of the planner's
         get_planner(planner)
+    if args.grid is not None and (args.edges is not None or args.hops is not None or args.place):
+        raise CliError(
+            "--grid goes without --edges, --hops and --place: a grid says who sums an edge, of whole rows"
+        )
     if args.hops is not None and args.edges not in (None, "head"):
         raise CliError("--edges must be head with --hops: replicas hold complete neighbourhoods")
     if args.hops is not None and not args.topology:
@@ -206,10 +220,15 @@ def _check_folder(out: str) -> None:
 
 
 def _write_parts(
-    args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], topology: Topology | None
+    args: argparse.Namespace,
+    graph: Graph,
+    part: NDArray[np.int32],
+    topology: Topology | None,
+    grid: Grid | None,
 ) -> str:
     """Plan and write; return why this plan, where there was a choice."""
     from dgcl.build import prepare
+    from dgcl.grid.strategy import GridPlacement
     from dgcl.planner import PlanOptions
     from dgcl.prepare.part_files import save_shares
     from dgcl.topology import resolve_topology
@@ -218,7 +237,9 @@ def _write_parts(
     planner = args.planner or "auto"
     machine = topology if topology is not None else resolve_topology(f"uniform{args.parts}")
     wanted, source = wanted_copies(args, planner, machine)
-    strategy = wanted if args.edges in (None, "head") else EdgePlacement(args.edges)
+    strategy: Strategy = wanted if args.edges in (None, "head") else EdgePlacement(args.edges)
+    if grid is not None and not grid.is_1d:
+        strategy = GridPlacement(grid)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
     with step("planning"):
         shares = prepare(

@@ -14,6 +14,7 @@ from dgcl.cli.arguments import at_least, number
 from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
+from dgcl.cli.grids import add_grid, plan_one_grid
 from dgcl.cli.output import print_json, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, problem
@@ -43,6 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
         "--method", metavar="M", default="auto", help="planner (default: auto, the best known)"
     )
     add_edges(parser)
+    add_grid(parser)
     add_windows(parser)
     add_replication(parser)
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
@@ -84,10 +86,12 @@ def plan(args: argparse.Namespace) -> int:
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
     if args.gap is not None:
         options = replace(options, gap=args.gap)
+    if args.grid is not None:
+        return plan_one_grid(args, options)
     if args.edges is not None:
         return plan_edges(args, options)
     if args.fold_out is not None:
-        raise CliError("--fold-out goes with --edges")
+        raise CliError("--fold-out goes with --edges or --grid")
     copying = check_replication(args)
     check_problem(args)
     _check_files(args)

@@ -37,7 +37,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dgcl.grid.grid import as_grid
+from dgcl.grid.grid import Grid, as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.prepare.share_checks import check_share
@@ -109,11 +109,14 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
             other.unlink()
 
 
-def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tuple[Share, str]:
+def load_share(
+    folder: str | os.PathLike[str], rank: int, world_size: int, grid: Any = None
+) -> tuple[Share, str]:
     """Load a rank's part and the id of the set it belongs to.
 
     Raises:
-        ValueError: The folder or the file is missing, damaged, or for another rank or number of ranks.
+        ValueError: The folder or the file is missing, damaged, or for another rank, number of ranks or ``grid`` (None:
+            any).
         OSError: It cannot be opened.
     """
     path = part_path(folder, rank)
@@ -132,6 +135,12 @@ def load_share(folder: str | os.PathLike[str], rank: int, world_size: int) -> tu
         arrays = {name: _array(memory, *about) for name, about in header["arrays"].items()}
         share = _share(header, arrays, Path(folder))
         check_share(share, rank, world_size)
+        stored, wanted = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
+        if wanted not in (None, stored):
+            raise ValueError(
+                f"it is of grid ({stored}), and grid ({wanted}) is asked for; leave grid out, or write the parts anew:"
+                f" {_command(path, world_size)} --grid {wanted}"
+            )
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
     return share, str(header["set"])

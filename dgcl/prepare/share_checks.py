@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dgcl.prepare.shares import Share
 from dgcl.program.checks import check_program
+from dgcl.program.exchange import PARTIAL
 from dgcl.relation.local_graph import LocalGraph
 
 
@@ -40,19 +41,20 @@ def check_share(share: Share, rank: int, world_size: int) -> None:
             raise ValueError(
                 f"exchange {exchange.name!r} has other owned rows than {share.exchanges[0].name!r}"
             )
-    _check_local(share.local, num_nodes, num_edges)
+    slices = 1 if share.grid is None else share.grid.slices
+    _check_local(share.local, num_nodes, num_edges, slices)
     local = share.local
     degrees = np.diff(local.indptr)[: local.num_core]
     if share.edges == "head" and not np.array_equal(degrees, local.in_degrees[: local.num_core]):
         raise ValueError("indptr gives its vertices other in-edges than in_degrees says")
     _check_same(local.owned_ids, share.program.owned_ids, "owned_ids")
     _check_same(local.halo_ids, share.program.halo_ids, "halo_ids")
-    partial = [exchange.program.halo_ids for exchange in share.exchanges[1:]]
+    partial = [each.program.halo_ids for each in share.exchanges if each.name == PARTIAL]
     _check_same(local.partial_ids, np.concatenate([np.zeros(0, np.int64), *partial]), "partial_ids")
 
 
-def _check_local(local: LocalGraph, num_nodes: int, num_edges: int) -> None:
-    """Edges, ids and degrees of a rank in range, and of the right number."""
+def _check_local(local: LocalGraph, num_nodes: int, num_edges: int, slices: int) -> None:
+    """Edges, ids of vertices or of slices of their rows, and degrees of a rank in range, and of the right number."""
     for field in fields(local):
         value = getattr(local, field.name)
         wanted = np.int32 if field.name == "indices" else np.int64
@@ -66,16 +68,16 @@ def _check_local(local: LocalGraph, num_nodes: int, num_edges: int) -> None:
     if indptr[0] != 0 or indptr[-1] != len(rows) or (indptr[1:] < indptr[:-1]).any():
         raise ValueError("indptr does not divide its edges")
     lengths = {
-        "edge_first": local.num_owned,
+        "edge_first": num_heads if len(local.edge_first) == num_heads else local.num_owned,
         "edge_order": local.num_edges,
         "in_degrees": local.num_local,
         "out_degrees": local.num_local,
         "partial_in_degrees": len(local.partial_ids),
     }
     ends = {
-        "owned_ids": num_nodes,
-        "halo_ids": num_nodes,
-        "partial_ids": num_nodes,
+        "owned_ids": num_nodes * slices,
+        "halo_ids": num_nodes * slices,
+        "partial_ids": num_nodes * slices,
         "indices": local.num_local,
         "edge_first": num_edges + 1,
         "edge_order": num_edges,

@@ -37,7 +37,7 @@ class LocalGraph:
         halo_ids: (num_halo,) int64, global ids of the halo rows in the order in which they are delivered.
         indptr: (n + 1,) int64; the in-edges of owned vertex i are ``indptr[i]:indptr[i + 1]``.
         indices: (E,) int32, the local id in [0, L) of each edge's source.
-        edge_first: (n,) int64, the place in the whole CSR of each owned vertex's first in-edge.
+        edge_first: (n,) int64, the place in the whole CSR of each owned vertex's first in-edge; on a grid of all heads.
         edge_order: (E,) int64, the position of each edge in the user's edge order; None: it is the order of
             the whole CSR. See ``edge_ids``.
         in_degrees: (L,) int64, in-degree in the whole graph of each local row.
