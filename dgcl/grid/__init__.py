@@ -8,7 +8,9 @@ edges, and a fold of what they summed:
 - :mod:`~dgcl.grid.items`: slices of rows as items, and both demands of an aggregation over them;
 - :mod:`~dgcl.grid.counts`: rows that travel and edges that are held, counted, and by closed formulas;
 - :mod:`~dgcl.grid.local_graphs`: each rank's edges;
-- :mod:`~dgcl.grid.strategy`: plans of both exchanges, as a strategy.
+- :mod:`~dgcl.grid.plans`: plans of both exchanges, and what an aggregation is predicted to take;
+- :mod:`~dgcl.grid.strategy`, :mod:`~dgcl.grid.choice`: one grid as a strategy, and the fastest of all;
+- :mod:`~dgcl.grid.published`: what the algorithms as published receive, for comparison.
 
-Imports ``graph``, ``relation``, ``program`` and the planner.
+Imports ``graph``, ``relation``, ``program``, ``workers`` and the planner.
 """

@@ -1,0 +1,261 @@
+"""What grids move, hold and take: counted for real graphs and a dense one, predicted on machines, and run.
+
+    python docs/benchmarks/grids.py GRAPHS/ [--write docs/grids.md] [--measured]
+
+Counts and predictions are the same on every machine. With --measured also an aggregation and an epoch on 4 ranks that
+are threads, side by side in turns, with the error against a sparse product in float64: run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from marked import write_between
+from scipy.sparse import csr_array
+
+import dgcl
+import dgcl.nn
+from dgcl.graph import Graph, as_graph
+from dgcl.graph.files import read_graph
+from dgcl.grid.counts import Counts, count_needs
+from dgcl.grid.grid import Grid
+from dgcl.grid.needs import find_needs
+from dgcl.grid.plans import plan_grid
+from dgcl.grid.published import published_words
+from dgcl.partition import partition_graph
+from dgcl.planner import PlanOptions
+from dgcl.program.exchange import HALO, PARTIAL
+from dgcl.topology import resolve_topology
+from dgcl.workers.exchanges import exchanges_of, workers_of
+
+WIDTH = 128
+GRAPHS = ("ogbn_arxiv", "coauthor_physics", "amazon_computers", "web_google_scc", "uk_2007_05_100k")
+GRIDS_OF_8 = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (2, 1, 4), (2, 2, 2), (1, 1, 8))
+GRIDS_OF_4 = ((4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 1, 4))
+ROUNDS = 15
+
+
+def dense_graph(num_nodes: int = 20_000, num_edges: int = 3_760_000, exponent: float = 0.5) -> Graph:
+    """A graph that no partition helps: both ends of each edge drawn by a power law of the degrees, no edge twice."""
+    rng = np.random.default_rng(7)  # not the seed of random parts, which would sort them by degree
+    share = np.cumsum(rng.permutation((1.0 + np.arange(num_nodes)) ** -exponent))
+    keys = np.zeros(0, np.int64)
+    while len(keys) < num_edges:
+        ends = np.searchsorted(share, rng.random((2, num_edges // 2)) * share[-1])
+        keys = np.union1d(keys, ends[0] * num_nodes + ends[1])
+    keys = rng.permutation(keys)[:num_edges]
+    return as_graph(np.stack([keys // num_nodes, keys % num_nodes]), num_nodes)
+
+
+def counted(graph: Graph, part: np.ndarray, sizes: tuple[int, int, int]) -> Counts:
+    """What a grid moves."""
+    return count_needs(find_needs(graph, part, Grid(*sizes)))
+
+
+def whole_rows(counts: Counts, num_nodes: int) -> float:
+    """Rows of whole width that travel, for each vertex."""
+    return float((counts.expanded + counts.folded).sum() / counts.grid.slices / num_nodes)
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    return "\n".join([lines[0], f"|{' --- |' * len(header)}", *lines[1:]])
+
+
+def dense_counts(graph: Graph) -> str:
+    """The dense graph: what each grid moves and holds, and the published algorithm beside it."""
+    rows = []
+    for grids, machine in ((GRIDS_OF_4, "uniform4"), (GRIDS_OF_8, "dgx1")):
+        size, halo = Grid(*grids[0]).size, 0.0
+        part = partition_graph(graph, size, method="random")
+        for sizes in grids:
+            grid, counts = Grid(*sizes), counted(graph, part, sizes)
+            mean = counts.received_bytes(WIDTH).mean()
+            halo = halo or mean
+            made = plan_grid(find_needs(graph, part, grid), resolve_topology(machine))
+            published = 4 * published_words(graph, part, grid, WIDTH).mean()
+            rows.append(
+                [
+                    f"{size}, {machine}",
+                    f"({grid})",
+                    f"{whole_rows(counts, graph.num_nodes):.2f}",
+                    f"{halo / mean:.2f}",
+                    f"{published / mean:.2f}",
+                    f"{counts.edges.sum() / graph.num_edges:.0f}",
+                    f"{counts.imbalance:.3f}",
+                    f"{1e6 * made.exchange_seconds:.0f}",
+                    f"{1e6 * made.bound_seconds:.0f}",
+                ]
+            )
+    header = ["ranks", "grid", "rows/vertex", "1D / this", "published / this", "copies of an edge"]
+    return table([*header, "edges max/mean", "predicted us", "bound us"], rows)
+
+
+def real_counts(folder: Path) -> str:
+    """Real graphs in 8 METIS parts: rows for each vertex."""
+    rows = []
+    for name in GRAPHS:
+        graph = read_graph(folder / f"{name}.npz").graph
+        part = partition_graph(graph, 8)
+        cover = exchanges_of(graph, part, workers_of("cover", graph, part, 8), 8)
+        found = [whole_rows(counted(graph, part, sizes), graph.num_nodes) for sizes in GRIDS_OF_8]
+        rows.append([name, *(f"{one:.3f}" for one in found), f"{sum(cover.rows) / graph.num_nodes:.3f}"])
+    return table(["graph", *(f"({Grid(*sizes)})" for sizes in GRIDS_OF_8), "cover"], rows)
+
+
+def balances(folder: Path, seeds: int = 10) -> str:
+    """Edges of the fullest rank over the mean: random parts, the mean of some seeds; and ranges of natural ids."""
+    rows = []
+    for path in sorted(folder.glob("*.npz")):
+        name, graph = path.stem, read_graph(path).graph
+        if graph.num_edges < 100_000:
+            continue
+        cells = [name]
+        for sizes in ((2, 2, 1), (4, 1, 1)):
+            parts = (partition_graph(graph, 4, method="random", seed=seed) for seed in range(seeds))
+            cells.append(f"{np.mean([counted(graph, part, sizes).imbalance for part in parts]):.3f}")
+        natural = partition_graph(graph, 4, method="range")
+        cells.append(f"{counted(graph, natural, (4, 1, 1)).imbalance:.2f}")
+        rows.append(cells)
+    return table(["graph", "(2,2,1), random", "(4,1,1), random", "(4,1,1), ranges"], rows)
+
+
+def on_machines(folder: Path) -> str:
+    """Many ranks on machines: predicted seconds of the exchanges of an aggregation."""
+    rows = []
+    named = [("ogbn_arxiv", read_graph(folder / "ogbn_arxiv.npz").graph), ("dense", dense_graph())]
+    for name, graph in named:
+        for machine, size in (("dgx1x8", 64), ("hgx_h100x8", 64)):
+            topology = resolve_topology(machine, size)
+            part = partition_graph(graph, size, topology=topology)
+            found = []
+            for sizes in ((size, 1, 1), (size // 8, 8, 1), (size // 8, 1, 8), (size // 16, 4, 4)):
+                made = plan_grid(
+                    find_needs(graph, part, Grid(*sizes)), topology, options=PlanOptions(time_limit=20)
+                )
+                found.append(f"({made.counts.grid}) {1e6 * made.exchange_seconds:.0f}")
+            rows.append([name, f"{size}, {machine}", *found])
+            print(rows[-1], file=sys.stderr, flush=True)
+    return table(["graph", "ranks", "halo us", "depth us", "slices us", "both us"], rows)
+
+
+class Ours(torch.nn.Module):
+    """Three GCN layers, hidden 128."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(dgcl.nn.GCNConv(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, comm: Any) -> torch.Tensor:
+        """Logits."""
+        for layer in self.layers:
+            x = torch.relu(layer(x, comm))
+        return x
+
+
+def on_rank(
+    graph: Graph, part: np.ndarray, kinds: dict[str, dict[str, Any]], x: torch.Tensor
+) -> dict[str, Any]:
+    """Milliseconds of the exchanges, of an aggregation and of an epoch of each kind, in turns; and the sums."""
+    comms = {
+        name: dgcl.build_comm_info(graph, "uniform", part=part, **options) for name, options in kinds.items()
+    }
+    found: dict[str, Any] = {}
+    calls: dict[tuple[str, str], Callable[[], Any]] = {}
+    for name, comm in comms.items():
+        rows, aggregate, model = comm.dispatch_features(x), comm.aggregator(), Ours()
+        found[name] = {"sum": comm.collect(comm.aggregator()(rows.double()))}
+        partial = None
+        if PARTIAL in comm.exchanges:
+            layout = comm.layouts[PARTIAL]
+            partial = torch.ones(layout.num_local, comm.grid.slice_width(WIDTH))
+        items = comm.to_items(rows)
+        calls[name, "exchange"] = lambda c=comm, i=items, p=partial: (
+            c.expand(i, HALO),
+            None if p is None else c.fold(p, PARTIAL),
+        )
+        calls[name, "aggregation"] = lambda a=aggregate, r=rows: a(r)
+
+        def epoch(model: Ours = model, rows: torch.Tensor = rows, comm: Any = comm) -> None:
+            model.zero_grad()
+            model(rows, comm).square().sum().backward()
+            dgcl.nn.sync_gradients(model, comm=comm)
+
+        calls[name, "epoch"] = epoch
+    samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    for turn in range(ROUNDS):
+        for (name, what), call in calls.items():
+            if what == "epoch" and turn % 5:
+                continue
+            comms[name].control.barrier()
+            begin = time.perf_counter()
+            with torch.set_grad_enabled(what == "epoch"):
+                call()
+            comms[name].control.barrier()
+            samples[name, what].append(time.perf_counter() - begin)
+    for (name, what), taken in samples.items():
+        found[name][what] = 1e3 * float(np.median(taken[1:]))
+    return found
+
+
+def measured(graph: Graph) -> str:
+    """The dense graph on 4 ranks that are threads."""
+    torch.set_num_threads(1)
+    part = partition_graph(graph, 4, method="random")
+    kinds: dict[str, dict[str, Any]] = {"halo": {}, "cover": {"edges": "cover"}}
+    kinds.update({f"({Grid(*sizes)})": {"grid": sizes} for sizes in GRIDS_OF_4[1:]})
+    x = torch.rand(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
+    shape = (graph.num_nodes, graph.num_nodes)
+    wanted = (
+        csr_array((np.ones(graph.num_edges), graph.indices, graph.indptr), shape=shape) @ x.double().numpy()
+    )
+    found = dgcl.launch(on_rank, 4, graph, part, kinds, x)[0]
+    rows = []
+    for name in kinds:
+        error = np.abs(found[name]["sum"].numpy() - wanted).max() / np.abs(wanted).max()
+        cells = [f"{found[name][what]:.1f}" for what in ("exchange", "aggregation", "epoch")]
+        ratio = found[name]["exchange"] / found["halo"]["exchange"]
+        rows.append([name, cells[0], f"{ratio:.2f}", *cells[1:], f"{error:.0e}"])
+    header = ["edges", "exchanges ms", "over halo's", "aggregation ms", "epoch ms", "error"]
+    return f"{table(header, rows)}\n\n{platform.processor() or platform.machine()}, torch {torch.__version__}"
+
+
+def main() -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("graphs", type=Path, help="folder of graph files")
+    parser.add_argument("--write", default="", help="page to put the tables into")
+    parser.add_argument("--measured", action="store_true", help="run on 4 ranks, too")
+    parser.add_argument(
+        "--only", metavar="NAME", help="one table: dense, graphs, balance, machines or measured"
+    )
+    given = parser.parse_args()
+    made: dict[str, Callable[[], str]] = {
+        "dense": lambda: dense_counts(dense_graph()),
+        "graphs": lambda: real_counts(given.graphs),
+        "balance": lambda: balances(given.graphs),
+        "machines": lambda: on_machines(given.graphs),
+    }
+    if given.measured or given.only == "measured":
+        made["measured"] = lambda: measured(dense_graph())
+    if given.only is not None:
+        made = {given.only: made[given.only]}
+    for name, make in made.items():
+        text = make()
+        print(text, flush=True)
+        if given.write:
+            write_between(given.write, name, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
