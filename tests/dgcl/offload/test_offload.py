@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,6 +58,28 @@ def test_toy_graph_moves_the_published_rows() -> None:
         assert "loads 26 rows (chunks read 50, batches 44, beyond the batch before 26) and moves 14" in text
         assert text.endswith("13 7")
         assert "10 slots" in text
+
+
+def test_example_of_the_page_runs(tmp_path: Any) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    page = (Path(__file__).parents[3] / "docs" / "offload.md").read_text()
+    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    code = found[1].replace("/scratch", str(tmp_path))
+
+    def run() -> None:
+        names: dict[str, Any] = {"dgcl": dgcl, "torch": torch, "torch_geometric": SimpleNamespace(nn=pyg)}
+        names |= {
+            "graph": GRAPH,
+            "features": torch.ones(30, 602),
+            "labels": torch.arange(30),
+            "mask": torch.ones(30).bool(),
+        }
+        exec(code, names)
+        assert names["logits"].shape == (30, 41)
+        assert names["model"].first.conv.lin_l.weight.grad.abs().sum() > 0
+
+    dgcl.launch(run, 1)
 
 
 def test_as_few_chunks_as_fit() -> None:
