@@ -27,6 +27,7 @@ _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 600, 704
 _RELAXED = 2  # a mode of capture
 _ERROR_LOG, _ERROR_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # options of the translator of PTX
 _UUID_BYTES = 16
+_NAME_BYTES = 256
 
 IPC_HANDLE_BYTES: Final = 64
 
@@ -125,6 +126,13 @@ class Driver:
         self.call("cuDeviceGet", byref(handle), c_int(device))
         self.call("cuDeviceGetUuid_v2", byref(found), handle)
         return bytes(found.bytes).hex()
+
+    def device_name(self, device: int) -> str:
+        """The product's name; that of a part of a GPU has the word MIG in it."""
+        handle, name = c_int(), ctypes.create_string_buffer(_NAME_BYTES)
+        self.call("cuDeviceGet", byref(handle), c_int(device))
+        self.call("cuDeviceGetName", name, c_int(_NAME_BYTES), handle)
+        return name.value.decode(errors="replace")
 
     # Contexts
 

@@ -299,6 +299,7 @@ def test_every_driver_function_is_called_as_declared(stub: ctypes.CDLL) -> None:
 
 def test_every_function_for_streams_is_called_as_declared(stub: ctypes.CDLL) -> None:
     driver = Driver(stub)
+    assert driver.device_name(2) == "AAA"
     assert driver.uuid(2) == bytes(range(42, 58)).hex()
     assert driver.current_context() == 501
     driver.enable_peer_access(502)  # had it already

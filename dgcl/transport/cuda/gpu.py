@@ -125,8 +125,9 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Its name as NVML has it: ``GPU-`` and the UUID."""
-        return f"GPU-{UUID(self.uuid)}"
+        """Its name as NVML has it: ``GPU-``, or ``MIG-`` for a part of one, and the UUID."""
+        kind = "MIG" if "MIG" in self.driver.device_name(self.index).split() else "GPU"
+        return f"{kind}-{UUID(self.uuid)}"
 
     def blocks_at_once(self, kernel: str) -> int:
         """How many thread blocks of a kernel the device holds at once."""

@@ -120,6 +120,7 @@ class FakeCuda:
         #: What has a hardware queue of its own: every stream, every level of priority, or nothing: there is one queue.
         self.queues: Literal["streams", "levels", "one"] = "streams"
         self.highest = -5  # priority
+        self.name = "NVIDIA Example 40GB"
         self.waited_in_streams = 0
         self.blocking = False  # launches return when their kernels have ended
         self.most_work = 0  # operations that were ever in a stream, of those that the host has launched
@@ -330,6 +331,10 @@ class FakeCuda:
 
     def cuDeviceGetUuid_v2(self, uuid: Any, device: Any) -> int:
         uuid._obj.bytes[:] = list(self.number.to_bytes(16, "little"))
+        return 0
+
+    def cuDeviceGetName(self, name: Any, size: Any, device: Any) -> int:
+        name.value = self.name.encode()
         return 0
 
     def cuCtxGetCurrent(self, context: Any) -> int:

@@ -14,8 +14,8 @@ from dgcl.transport.cuda.pool import DeviceFile
 from dgcl.transport.shared_memory.rounding import fold_bound
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import random_bits, same_bits
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
-from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices, on_stream
+from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
+from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices, on_stream, open_fake
 
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
@@ -409,6 +409,16 @@ def test_threads_that_share_a_device_must_not_share_a_stream() -> None:
         rank.control.barrier()
 
     on_devices(PAIR, body)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("NVIDIA A100-SXM4-40GB", "GPU"), ("NVIDIA A100 MIG 1g.5gb", "MIG")]
+)
+def test_parts_of_gpus_are_named_as_such(name: str, kind: str) -> None:
+    fake = FakeCuda(Memory(), uuid=1)
+    fake.name = name
+    assert open_fake(fake).name == f"{kind}-01000000-0000-0000-0000-000000000000"
+    fake.stop()
 
 
 def test_alone_on_its_device_a_rank_may_use_the_default_stream() -> None:
