@@ -64,7 +64,10 @@ class GridRows(Handle):
         slices = self.grid.slices
         if slices == 1:
             return items
-        return items.reshape(len(items) // slices, slices * items.shape[1])[:, :width]
+        rows = items.reshape(len(items) // slices, slices * items.shape[1])
+        if rows.shape[1] == width:
+            return rows
+        return rows[:, :width].clone(memory_format=torch.contiguous_format)  # complex rows are views of pairs
 
     def slices(self, x: Tensor) -> Tensor:
         """This rank's slice of rows: of all vertices of its part, ascending by id, then of others that these read.
@@ -93,7 +96,8 @@ class GridRows(Handle):
                 f"x has {x.shape[1]} heads, which {slices} slices do not divide; choose a number of heads that is a"
                 " multiple of it, or a grid with other slices"
             )
-        items = self.to_items(x) if x.dim() == 2 else x.reshape(len(x) * slices, -1, *x.shape[2:])
+        heads = x.shape[1] // slices
+        items = self.to_items(x) if x.dim() == 2 else x.reshape(len(x) * slices, heads, *x.shape[2:])
         return self.expand(items, places.expand).index_select(0, places.taken)
 
     def rows(self, h: Tensor) -> Tensor:
@@ -140,9 +144,10 @@ class GridRows(Handle):
         if self.edges not in ("head", "grid"):
             self.require_neighbourhoods(what)
         if self._places is None:
-            self._places = find_places(
-                self.grid.slice_of(self.rank), self.grid.slices, self.layouts, self.device
-            )
+            with torch.inference_mode(False):  # its indices are kept, and saved for backwards
+                self._places = find_places(
+                    self.grid.slice_of(self.rank), self.grid.slices, self.layouts, self.device
+                )
         return self._places
 
     def require_neighbourhoods(self, what: str) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -78,9 +79,10 @@ class InPlaceGCN(Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if len(channels) < 2:
+        widths = channels if isinstance(channels, Sequence) else ()
+        if len(widths) < 2 or not all(isinstance(width, Integral) and width >= 0 for width in widths):
             raise ValueError(
-                f"channels must be two widths or more, of inputs and of each layer (got {channels})"
+                f"channels must be two widths or more, of inputs and of each layer (got {channels!r})"
             )
         slope = _slope_of(activation)
         check_probability(dropout)

@@ -87,7 +87,8 @@ class KeptRows:
         """(n, width) of the memory that products and aggregates share."""
         size = len(like) * width
         if len(self._product) < size or self._product.dtype != like.dtype:
-            self._product = like.new_empty(size)
+            with torch.inference_mode(False):  # it is kept, and written to in a later training step
+                self._product = like.new_empty(size)
         return self._product[:size].view(len(like), width)
 
     def sum(self, x: Tensor, out: Tensor, comm: Communicator, *, transposed: bool = False) -> Tensor:

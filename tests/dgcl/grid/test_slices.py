@@ -152,6 +152,28 @@ def test_layers_that_know_nothing_of_slices(name: str, grid: str, case_name: str
         torch.testing.assert_close(rank["x"], x.grad, rtol=EXACT, atol=EXACT)
 
 
+def heads_there_and_back(grid: str) -> tuple[bool, Tensor]:
+    """Of vertices that all belong to the last rank, first in inference mode."""
+    num_ranks = size_of(grid)
+    comm = dgcl.build_comm_info(
+        CASE_BY_NAME["directed"].graph, "uniform", part=np.full(26, num_ranks - 1, np.int32), grid=grid
+    )
+    x = comm.dispatch_features(features(26, HEADS, WIDTH))
+    with torch.inference_mode():
+        back = torch.equal(comm.rows(comm.slices(x)), x)
+    x.requires_grad_()
+    comm.rows(comm.slices(x) ** 2).sum().backward()
+    assert x.grad is not None
+    return back, comm.collect(x.grad, None)
+
+
+@pytest.mark.parametrize("grid", ["1,1,4", "2,1,2"])
+def test_heads_of_ranks_that_own_nothing_and_inference_before_training(grid: str) -> None:
+    for back, gradient in dgcl.launch(heads_there_and_back, 4, grid):
+        assert back
+        torch.testing.assert_close(gradient, 2 * features(26, HEADS, WIDTH), rtol=EXACT, atol=EXACT)
+
+
 def attention_with_eight_heads(grid: str) -> Tensor:
     """One GAT layer of 8 heads whose product is of whole rows and whose attention is of slices."""
     from torch_geometric.nn import GATConv

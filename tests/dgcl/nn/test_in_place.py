@@ -176,7 +176,7 @@ def test_the_published_skip_of_the_first_sum_is_noticed(widths, monkeypatch) -> 
 
 
 def train(edges: str, in_place: bool) -> tuple[list[float], Tensor]:
-    """Several steps of Adam with a mask, between modules."""
+    """Several steps of Adam with a mask, between modules, evaluated before and after."""
     case = CASE_BY_NAME["one-rank-trains"]
     comm = connect(case.name, 3, edges)
     stack = dgcl.nn.InPlaceGCN([6, 5, 4], dropout=0.5, windows=2)
@@ -188,6 +188,9 @@ def train(edges: str, in_place: bool) -> tuple[list[float], Tensor]:
     own = comm.owned_ids
     labels, mask = own % 3, torch.from_numpy(case.train)[own]
     losses = []
+    with torch.inference_mode():
+        model.eval()(x)  # buffers of a first call in this mode are those of training too
+    model.train()
     for _ in range(5):
         optimizer.zero_grad()
         loss = dgcl.nn.cross_entropy(model(x), labels, mask=mask)
@@ -306,6 +309,8 @@ def misuse() -> list[str]:
         lambda: dgcl.nn.InPlaceGCN([3, 2], activation=nn.ELU()),
         lambda: dgcl.nn.InPlaceGCN([3, 2], activation=nn.LeakyReLU(-0.1)),
         lambda: dgcl.nn.InPlaceGCN([3]),
+        lambda: dgcl.nn.InPlaceGCN(3),  # type: ignore[arg-type]
+        lambda: dgcl.nn.InPlaceGCN([3, -1, 2]),
         lambda: dgcl.nn.InPlaceGCN([3, 2], dropout=1.5),
         lambda: dgcl.nn.InPlaceGCN([3, 2], windows=0)(x.float()),
     ):
@@ -335,6 +340,8 @@ def test_what_cannot_be_is_refused() -> None:
                 "",
                 "activation must be 'relu', 'leaky_relu' or torch.nn.LeakyReLU(slope >= 0)",
                 "activation must be",
+                "channels must be two widths or more",
+                "channels must be two widths or more",
                 "channels must be two widths or more",
                 "p must be a probability",
                 "windows must be from 1 to 26",
