@@ -16,7 +16,7 @@ from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.grid.plans import EdgeSeconds, bound_of_grid
-from dgcl.grid.strategy import GridPlacement
+from dgcl.grid.strategy import GridPlacement, bytes_of_edge
 from dgcl.planner.fold import NoWayBackError
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem
@@ -146,6 +146,9 @@ def bytes_held(graph: Graph, num_owned: np.ndarray, counts: Counts, row_bytes: i
         row_bytes: Of a whole row.
     """
     grid = counts.grid
-    of_edge = 12 if grid.depth > 1 or graph.edge_ids is not None else 4
     items = num_owned * grid.slices + counts.expanded + counts.folded
-    return int((items * (grid.slice_width(row_bytes) + _TABLE_BYTES) + counts.edges * of_edge).max())
+    return int(
+        (
+            items * (grid.slice_width(row_bytes) + _TABLE_BYTES) + counts.edges * bytes_of_edge(grid, graph)
+        ).max()
+    )

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.local_graphs import build_grid_graphs
 from dgcl.grid.needs import NEEDS, Needs, find_needs, with_own
 from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
 from dgcl.planner.plan import Plan
-from dgcl.planner.reading.render import seconds
+from dgcl.planner.reading.render import seconds, size
 from dgcl.program.exchange import HALO, ROWS, SLICES
 from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
-__all__ = ["GRID", "GridPlacement"]
+__all__ = ["GRID", "GridPlacement", "bytes_of_edge"]
 
 #: What a communicator calls the placement of edges of a grid.
 GRID = "grid"
+
+
+_log = logging.getLogger("dgcl")
+
+
+def bytes_of_edge(grid: Grid, graph: Graph) -> int:
+    """Bytes that a rank holds for each of its edges: the source, and its place where that does not follow."""
+    return 12 if grid.depth > 1 or graph.edge_ids is not None else 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,8 @@ class GridPlacement:
             raise ValueError(
                 f"grid ({self.grid}): a rank would sum {most} edges, at most {2**31 - 1} are possible; use more parts"
             )
-        needs = made.needs
+        needs, why = made.needs, self._summary(made, problem.graph)
+        _log.info("%s", why)  # before the edges are held
         local_graphs = functools.partial(build_grid_graphs, problem.graph, problem.part, self.grid)
         folded = made.folded
         return Arrangement(
@@ -82,7 +93,7 @@ class GridPlacement:
             made.expand.classes,
             made.expand.plan,
             problem.graph,
-            self._summary(made),
+            why,
             partial=PartialSums(folded.demand, folded.classes, folded.plan, GRID, local_graphs),
             more=self._of_whole_slices(problem, needs),
             grid=(self.grid.parts, self.grid.depth, self.grid.slices),
@@ -123,12 +134,13 @@ class GridPlacement:
     def _depends_on(self, exchange: str) -> dict[str, Any]:
         return {"grid": str(self.grid), "needs": self.needs, "exchange": exchange}
 
-    def _summary(self, made: GridPlan) -> str:
+    def _summary(self, made: GridPlan, graph: Graph) -> str:
         """The grid in words."""
         grid, counts = self.grid, made.counts
+        edge_bytes = bytes_of_edge(grid, graph)
         return (
             f"grid ({grid}): {grid.parts} part(s), depth {grid.depth}, {grid.slices} slice(s) of a row; predicted"
             f" {seconds(made.exchange_seconds)} of exchange in an aggregation, {int(counts.expanded.sum())} slices of"
             f" rows and {int(counts.folded.sum())} partial sums; a rank holds {counts.edges.mean():.0f} edges, the"
-            f" fullest {counts.imbalance:.2f} times as many"
+            f" fullest {counts.imbalance:.2f} times as many in {size(int(counts.edges.max()) * edge_bytes)}"
         )
