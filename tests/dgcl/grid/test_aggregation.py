@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from dgcl.graph import as_graph
+from dgcl.graph import Graph, as_graph
 from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import NEEDS, find_needs
@@ -317,3 +317,28 @@ def test_windows_of_slices(grid: str) -> None:
     assert sum(sent for _, sent in whole) == sum(sent for _, sent in divided)
     for found, _ in divided:
         assert_close(found, expected("multi-edges", "mean", ""))
+
+
+def from_csr(grid: str) -> dict[str, Tensor]:
+    """The user's edges in the order of the whole CSR: ranks know their places without a list of them."""
+    graph = CASE_BY_NAME["multi-edges"].graph
+    graph = Graph(26, graph.indptr, graph.indices, None)
+    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(26) % size_of(grid), grid=grid)
+    weight = comm.dispatch_edges(torch.arange(graph.num_edges, dtype=torch.float64)).requires_grad_()
+    y = comm.aggregator(edge_weight=weight)(comm.dispatch_features(features(26, 5)))
+    (y * comm.dispatch_features(features(26, 5, seed=3))).sum().backward()
+    whole = torch.zeros(graph.num_edges, dtype=torch.float64)
+    whole[torch.from_numpy(comm.local.edge_ids)] = weight.grad
+    return {"y": comm.collect(y.detach(), None), "weight": comm.all_reduce_sum(whole)}
+
+
+@pytest.mark.parametrize("grid", ["1,1,3", "2,1,2", "1,3,1", "2,2,2"])
+def test_edges_in_the_order_of_the_csr(grid: str) -> None:
+    graph = CASE_BY_NAME["multi-edges"].graph
+    tails = torch.from_numpy(graph.indices.astype(np.int64))
+    heads = torch.from_numpy(np.repeat(np.arange(26), graph.in_degrees()))
+    x, weight = features(26, 5), torch.arange(graph.num_edges, dtype=torch.float64)
+    y = torch.zeros(26, 5, dtype=torch.float64).index_add(0, heads, weight[:, None] * x[tails])
+    gradient = (x[tails] * features(26, 5, seed=3)[heads]).sum(1)
+    for found in dgcl.launch(from_csr, size_of(grid), grid):
+        assert_close(found, {"y": y, "weight": gradient})
