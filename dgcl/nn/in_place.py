@@ -117,7 +117,7 @@ class InPlaceGCN(Module):
         given = x.rows if isinstance(x, Constant) else x
         parameters: list[Tensor] = [conv.lin.weight for conv in self._layers]
         self._check(given, parameters[0], comm)
-        kept = _kept_by(self, comm, given)
+        kept = _kept_by(self, comm, given, max(self._aggregated_widths(is_constant), default=0))
         if isinstance(x, Constant):
             aggregate = kept.aggregation(self.options, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
@@ -224,9 +224,9 @@ def _connected(stack: InPlaceGCN, comm: Communicator) -> KeptRows:
     return of_stack[comm]
 
 
-def _kept_by(stack: InPlaceGCN, comm: Communicator, x: Tensor) -> KeptRows:
+def _kept_by(stack: InPlaceGCN, comm: Communicator, x: Tensor, widest: int) -> KeptRows:
     """The same, with buffers for rows like x."""
     with torch.inference_mode(False), torch.no_grad():
         kept = _connected(stack, comm)
-        kept.take(x, stack.options.channels[1:-1])
+        kept.take(x, stack.options.channels[1:-1], widest, comm)
     return kept

@@ -76,17 +76,22 @@ class KeptRows:
             return Normalised(comm, stack.add_self_loops, self.windows)
         return Plain(Aggregator(comm, windows=self.windows))
 
-    def take(self, x: Tensor, widths: Sequence[int]) -> None:
-        """Have buffers for rows like x."""
+    def take(self, x: Tensor, widths: Sequence[int], widest: int, comm: Communicator) -> None:
+        """Have buffers for rows like x, of hidden layers of these widths; rows that travel have up to ``widest``."""
         if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
             self.layers = [x.new_empty(len(x), width) for width in widths]
+            if (
+                self.windows is not None
+            ):  # narrower rows, if they came first, would leave pieces that are too small
+                comm.transport.empty((2 * self.windows.room, comm.grid.slice_width(widest)), x.dtype)
         if self._given_loops is not None and (self._loops is None or self._loops.dtype != x.dtype):
             self._loops = self._given_loops.to(x.dtype)
 
     def product(self, like: Tensor, width: int) -> Tensor:
         """(n, width) of the memory that products and aggregates share."""
         size = len(like) * width
-        if len(self._product) < size or self._product.dtype != like.dtype:
+        kept = self._product
+        if len(kept) < size or (kept.dtype, kept.device) != (like.dtype, like.device):
             with torch.inference_mode(False):  # it is kept, and written to in a later training step
                 self._product = like.new_empty(size)
         return self._product[:size].view(len(like), width)

@@ -60,9 +60,11 @@ def most_windows(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return options if windows is None else {"windows": min(windows, CASE_BY_NAME[name].num_nodes)}
 
 
-def on_rank(name: str, world_size: int, edges: str, options: dict[str, Any]) -> list[Results]:
+def on_rank(
+    name: str, world_size: int, edges: str, options: dict[str, Any], channel: str = "auto"
+) -> list[Results]:
     case = CASE_BY_NAME[name]
-    comm = connect(case, world_size, edges)
+    comm = connect(case, world_size, edges, channel=channel)
     return [aggregated(comm, case, *each, **most_windows(name, options)) for each in SUMS]
 
 
@@ -93,10 +95,11 @@ def test_slices_of_rows(grid, windows) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("channel", ["memory", "network"])
 @pytest.mark.parametrize("windows", ["2", "5", "owner"])
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_between_processes(edges, windows, rank_pool) -> None:
-    for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges, WINDOWS[windows]):
+def test_between_processes(edges, windows, channel, rank_pool) -> None:
+    for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges, WINDOWS[windows], channel):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected("multi-edges", reduce, weighted))
 

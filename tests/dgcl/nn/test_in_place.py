@@ -248,7 +248,7 @@ def test_sums_in_a_step(constant, sums, options, monkeypatch) -> None:
 
 def hold(windows: int) -> tuple[list[tuple[int, int, int]], dict[str, int], int]:
     generator = torch.Generator().manual_seed(0)
-    edges = torch.randint(0, 3000, (2, 40_000), generator=generator)
+    edges = torch.randint(0, 6000, (2, 80_000), generator=generator)
     comm = dgcl.build_comm_info(edges, "uniform", partition="random")
     channels = [96, 192, 256, 128]
     stack = dgcl.nn.InPlaceGCN(channels, dropout=0.5, windows=windows)
@@ -264,13 +264,13 @@ def hold(windows: int) -> tuple[list[tuple[int, int, int]], dict[str, int], int]
 
 
 def test_memory_is_taken_once_and_as_predicted() -> None:
-    """The pool holds pieces of a megabyte or more, and the constant inputs' exchange, which is narrower."""
+    """The pool has one piece more, of a megabyte, its least: normalisation exchanged its scales in it."""
     for held, predicted, n in dgcl.launch(hold, 3, 4):
         assert len(set(held)) == 1
         kept, pool, _ = held[0]
         results = 4 * n * 128
         assert kept + results == predicted["layers"] + predicted["product"]
-        assert pool <= max(1.02 * predicted["windows"], predicted["windows"] + (2 << 20))
+        assert pool - (1 << 20) <= 1.02 * predicted["windows"]
         # MG-GCN: 4 (n / P) [d_0 + sum max(d_{l-1}, d_l) + 3 max min(d_{l-1}, d_l)], layers that sum by G with d_out.
         published = 4 * n * (96 + (192 + 256 + 256) + 3 * 256)
         assert predicted["total"] <= published
