@@ -73,7 +73,7 @@ def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
     return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
 
 
-@pytest.mark.parametrize(("grid", "name"), some(GRIDS, 3, CASE_BY_NAME))
+@pytest.mark.parametrize(("grid", "name"), some(GRIDS, 6, CASE_BY_NAME))
 def test_equals_the_dense_product(grid: str, name: str) -> None:
     for found in dgcl.launch(on_rank, size_of(grid), name, grid):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
@@ -110,7 +110,7 @@ def train_the_toy(grid: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 1), "30,1,1"])
+@pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 3), "30,1,1"])
 def test_the_toy_graph(grid: str) -> None:
     """On up to 30 ranks, of which some own no vertex, and with more slices than columns."""
     for found in dgcl.launch(train_the_toy, size_of(grid), grid):
@@ -131,7 +131,7 @@ def count_bytes(grid: str, needs: str, width: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("grid", "needs"),
-    some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 2, NEEDS),
+    some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 3, NEEDS),
 )
 def test_bytes_are_those_of_the_relation(grid: str, needs: str) -> None:
     """Sent directly, of 7 columns every rank receives what is counted, there and back."""
@@ -228,7 +228,7 @@ def extremes_on_rank(name: str, grid: str, reduce: str) -> dict[str, Tensor]:
     return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
 
 
-@pytest.mark.parametrize(("grid", "name", "reduce"), some(SHALLOW, 4, CASE_BY_NAME, ["max", "min"]))
+@pytest.mark.parametrize(("grid", "name", "reduce"), some(SHALLOW, 9, CASE_BY_NAME, ["max", "min"]))
 def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str, reduce: str) -> None:
     case = CASE_BY_NAME[name]
     x, weight = with_ties(case), features(case.num_nodes, 5, seed=3)
@@ -290,7 +290,7 @@ def with_dropout_on_one_device() -> tuple[list[float], list[Tensor]]:
     return losses, [each.detach() for each in (*weights, *norm.parameters())]
 
 
-@pytest.mark.parametrize("grid", some(GRIDS, 1))
+@pytest.mark.parametrize("grid", some(GRIDS, 3))
 def test_training_with_dropout_and_norms(grid: str) -> None:
     losses, parameters = with_dropout_on_one_device()
     for found, theirs in dgcl.launch(train_with_dropout, size_of(grid), grid):
