@@ -88,3 +88,25 @@ def test_features_of_twice_the_memory(tmp_path: Path) -> None:
     status, losses, errors = run("offload", "wide", features, tmp_path, limit)
     assert status == 0, errors
     assert losses[-1] < losses[0]
+
+
+def test_device_memory_is_as_predicted(tmp_path: Path) -> None:
+    """Within 10%, and falling with the number of chunks. The allocator gives large blocks back at once here."""
+    peaks = []
+    for chunks in (2, 4, 8, 16):
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.dgcl.offload.peak",
+            str(chunks),
+            os.fspath(tmp_path),
+        ]
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+        assert ran.returncode == 0, ran.stderr
+        predicted, measured = (int(word) for word in ran.stdout.split())
+        assert abs(measured - predicted) <= 0.1 * predicted, (chunks, predicted, measured)
+        peaks.append(measured)
+    assert peaks == sorted(peaks, reverse=True)

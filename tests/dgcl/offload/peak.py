@@ -1,0 +1,75 @@
+"""Prints (predicted bytes of device memory, anonymous resident bytes above those after set-up) of a training step.
+
+python -m tests.dgcl.offload.peak CHUNKS FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import dgcl
+from dgcl.graph import as_graph
+from tests.dgcl.offload.limited import band
+
+NUM_NODES, WIDTH = 200_000, 256
+
+
+class Mean(nn.Module):
+    """A product of means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+        return self.product(g.mean(src))
+
+
+def anonymous() -> int:
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")
+    )
+    return int(line.split()[1]) * 1024
+
+
+def main(chunks: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    dgcl.init()
+    comm = dgcl.build_comm_info(as_graph(band(NUM_NODES)))
+    rows = {"store": folder, "store_cached": False, "keep_graphs": False, "prefetch": False}
+    off = dgcl.Offload(comm, chunks=int(chunks), widths=(WIDTH,) * 3, chunk_by="range", **rows)
+    ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (NUM_NODES, WIDTH), (0, 0))
+    h, labels, layers = (
+        off.dispatch_features(ones),
+        torch.zeros(NUM_NODES, dtype=torch.int64),
+        [Mean(), Mean()],
+    )
+    before, peak, is_over = anonymous(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not is_over.is_set():
+            peak = max(peak, anonymous())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for layer in layers:
+        h = off.layer(layer, h)
+    off.cross_entropy(h, labels).backward()
+    is_over.set()
+    watcher.join()
+    assert off._arrangement.device is not None
+    print(off._arrangement.device.total, peak - before)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
