@@ -76,14 +76,15 @@ def _connect_windows(
     if (num_windows, by) not in made:
         halo = comm.exchanges[HALO]
         programs: list[Program] = []
-        problem: ValueError | None = None
-        try:
+        window = np.zeros(0, np.int64)
+        problem: Exception | None = None
+        try:  # all that a rank does alone comes first: after the others have added windows it must not fail
+            window = halo_windows(halo.program, halo.plan, num_windows, by)
             programs = window_programs(halo.program, halo.plan, num_owned, num_windows, by)
-        except ValueError as error:
+        except (MemoryError, ValueError) as error:
             problem = error
         agree(comm.control, problem)
         first = comm.transport.add_windows(comm.number_of(HALO), programs)
-        window = halo_windows(halo.program, halo.plan, num_windows, by)
         room = max(max(each.num_halo + each.num_relay, each.num_arrivals) for each in programs)
         made[num_windows, by] = HaloWindows(range(first, first + num_windows), window, room)
     return made[num_windows, by]

@@ -161,9 +161,9 @@ class GridRows(Handle):
         """
         if self.edges == "head":
             return
-        here = f"edges={self.edges!r}"
+        here, instead = f"edges={self.edges!r}", "with edges='head'"
         if self.edges == "grid":
-            here = f"grid ({self.grid})"
+            here, instead = f"grid ({self.grid})", "without a grid"
         slices = ""
         if self.edges == "grid" and self.grid.depth == 1:
             slices = ", run it on comm.slice_graph() with the rows of comm.slices(), bring them back by comm.rows()"
@@ -171,5 +171,5 @@ class GridRows(Handle):
             f"{what} needs all in-edges of a rank's vertices, and with {here} rank {self.rank} has"
             f" the {self.local.num_edges} edges that it sums: the others' sums for its vertices come as partial"
             f" sums. Either aggregate with comm.aggregator() or a layer of dgcl.nn{slices}, or build the communicator"
-            " with edges='head'"
+            f" {instead}"
         )

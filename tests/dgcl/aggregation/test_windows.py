@@ -21,8 +21,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import dgcl
+from dgcl.aggregation import connect as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
 from dgcl.prepare.part_files import save_shares
@@ -365,6 +367,32 @@ def test_what_cannot_be_is_refused_on_every_rank() -> None:
             strict=True,
         ):
             assert text.startswith(wanted), rank
+
+
+def without_memory() -> tuple[str, Tensor]:
+    """Rank 1 has none for its windows' tables the first time."""
+    case = CASE_BY_NAME["directed"]
+    comm = connect(case, 3, "head", timeout=30.0)
+    try:
+        comm.aggregator(windows=3)
+    except (MemoryError, ValueError) as error:
+        said = str(error)
+    return said, comm.collect(comm.aggregator(windows=3)(comm.dispatch_features(features(26, 3))), None)
+
+
+@pytest.mark.parametrize("step", ["halo_windows", "window_programs"])
+def test_a_rank_without_memory_for_windows_is_named_and_may_try_again(step, monkeypatch) -> None:
+    real, failures = getattr(connecting, step), [MemoryError("no memory for windows")]
+
+    def fail_once(program: Any, *given: Any) -> Any:
+        if program.rank == 1 and failures:
+            raise failures.pop()
+        return real(program, *given)
+
+    monkeypatch.setattr(connecting, step, fail_once)
+    for rank, (said, found) in enumerate(dgcl.launch(without_memory, 3)):
+        assert said == "no memory for windows" + (", on rank 1" if rank != 1 else "")
+        torch.testing.assert_close(found, dense(CASE_BY_NAME["directed"], "sum", None) @ features(26, 3))
 
 
 def both_at_once() -> tuple[int, int]:

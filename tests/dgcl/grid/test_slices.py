@@ -245,6 +245,7 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
             assert text.startswith(f"{name}")
             assert "grid (1,1,4)" in text
             assert "comm.slice_graph()" in text
+            assert text.endswith("or build the communicator without a grid")
         assert said[4] == "nothing"
         assert said[5].startswith("h must hold the 26 rows of this rank's part")
         assert said[6:8] == ["nothing", "nothing"]
