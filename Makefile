@@ -1,7 +1,8 @@
 # Everything from a fresh clone: Python 3.11 (later Pythons work too, without DGL), make and g++ are all that is needed.
 #
 #   make demo    train a small GCN on 4 CPU ranks and compare with 1 rank
-#   make test    the test suite, without the slow tests (make test-all: with them), on all cores (WORKERS=0: in one process)
+#   make test    the test suite, without the slow tests, on all cores (WORKERS=0: in one process); make test-all: with them,
+#                but for most cases of big tables; make test-matrix: those, too
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
 #   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
@@ -31,7 +32,7 @@ export DGLBACKEND := pytorch
 # Ranks that are processes import our files some hundred times: their bytecode is kept, whatever the caller's shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lint types docs kernels cuda-tools gpu-check format clean
+.PHONY: demo test test-all test-matrix lint types docs kernels cuda-tools gpu-check format clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -42,6 +43,10 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_FLAGS)
 
 test-all: $(READY)
+	@$(BIN)/dgcl warmup
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not matrix" $(PYTEST_FLAGS)
+
+test-matrix: $(READY)
 	@$(BIN)/dgcl warmup
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 

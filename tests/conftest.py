@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.samples import mark_samples
+from tests.samples import mark_samples, thin_matrices
 
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("daily", **UNTIMED, derandomize=True, max_examples=20)
@@ -43,6 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put first what only one worker can do, so that nobody waits for it at the end; leave a sample of big tables."""
     mark_samples(items)
+    thin_matrices(items)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -52,6 +53,22 @@ def mark_samples(items: list[pytest.Item]) -> None:
             if not stays and seen.issuperset(enumerate(place)):
                 item.add_marker(pytest.mark.slow)
             seen.update(enumerate(place))
+
+
+#: Slow cases of one test that ``.ci/run`` runs at most; all of them: ``make test-matrix``.
+MOST_SLOW = 200
+
+
+def thin_matrices(items: list[pytest.Item]) -> None:
+    """Mark slow cases beyond :data:`MOST_SLOW` of a test as ``matrix``; their names decide which."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is not None and hasattr(item, "callspec"):
+            tests.setdefault(item.nodeid.split("[", 1)[0], []).append(item)
+    for cases in tests.values():
+        cases.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+        for item in cases[MOST_SLOW:]:
+            item.add_marker(pytest.mark.matrix)
 
 
 def _places(cases: list[Any]) -> list[list[int]]:
