@@ -16,7 +16,7 @@ from dgcl.errors import CommError
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Wanted, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
-from dgcl.offload.host_store import HostStore
+from dgcl.offload.host_store import HostStore, return_freed_memory
 from dgcl.offload.layer import LayerCall, Machinery, run_layer
 from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.norms import chunked_batch_norm
@@ -129,6 +129,8 @@ class Offload(Handle):
         except (TypeError, ValueError, OSError) as error:
             problem = error
         agree(comm.control, problem)
+        if memory_limit is not None or not store_cached:  # memory counts
+            return_freed_memory()
         self.comm = comm
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
         made = arrange(comm.control, comm.local, comm.plan.topology, wanted, options)

@@ -66,6 +66,7 @@ def check_program(program: Program) -> None:
         raise fail(program, "the fold sends another number of relay rows than the expand brings")
     _check_rows(program)
     _check_ranges(program)
+    _check_waits(program)
 
 
 def _check_types(program: Program) -> None:
@@ -104,6 +105,55 @@ def _check_ranges(program: Program) -> None:
         receivers = np.repeat(np.arange(len(schedule.send_peer)), np.diff(schedule.send_dep_ptr))
         if (schedule.recv_stage[schedule.send_deps] >= schedule.send_stage[receivers]).any():
             raise fail(program, f"{verb}: a send waits for what comes in its own stage or later")
+
+
+def _check_waits(program: Program) -> None:
+    """A send waits for the receives that bring its rows, or what is added to them, and for no others."""
+    expand, fold, num_local = program.expand, program.fold, program.num_local
+    brought = _receives_by_row(expand, (0, num_local), num_local + program.num_relay)
+    slots = _receives_by_row(fold, (0, 0), program.num_arrivals)
+    for send in range(len(expand.send_peer)):
+        rows = [
+            program.send_rows[first : first + count]
+            for first, count in zip(expand.send_from[send], expand.send_count[send], strict=True)
+        ]
+        needed = np.concatenate(rows)
+        _check_send(program, "expand", send, brought[needed[needed >= program.num_owned]])
+    for send in range(len(fold.send_peer)):
+        added = [
+            slots[program.arrival_slots[arrivals_of(program, first, first + count)]]
+            for first, count in zip(fold.send_from[send], fold.send_count[send], strict=True)
+        ]
+        _check_send(program, "fold", send, np.concatenate(added))
+
+
+def arrivals_of(program: Program, begin: int, end: int) -> slice:
+    """Where the arrivals of local rows begin:end are listed."""
+    # Of the same type: numpy would otherwise convert the whole table in each call.
+    ends = np.array((begin, end), program.arrival_rows.dtype)
+    return slice(*np.searchsorted(program.arrival_rows, ends).tolist())
+
+
+def _receives_by_row(schedule: Schedule, bases: tuple[int, int], num_rows: int) -> np.ndarray:
+    """``(num_rows,)`` int32: which receive writes a row or a slot; -1: none does."""
+    found = np.full(num_rows, -1, np.int32)
+    for receive, (firsts, counts) in enumerate(zip(schedule.recv_to, schedule.recv_count, strict=True)):
+        for base, first, count in zip(bases, firsts, counts, strict=True):
+            found[base + first : base + first + count] = receive
+    return found
+
+
+def _check_send(program: Program, verb: str, send: int, needed: np.ndarray) -> None:
+    schedule: Schedule = getattr(program, verb)
+    seen = np.zeros(len(schedule.recv_peer) + 1, np.bool_)
+    seen[needed] = True  # -1 is the last
+    waits = schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
+    if seen[-1] or not np.array_equal(np.flatnonzero(seen[:-1]), waits):
+        raise fail(
+            program,
+            f"{verb}: stage {schedule.send_stage[send]}: does not wait for what it sends rank"
+            f" {schedule.send_peer[send]}, or waits for more",
+        )
 
 
 def _check_schedule(program: Program, verb: str) -> None:

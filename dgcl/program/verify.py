@@ -26,7 +26,7 @@ import numpy as np
 from dgcl.planner.plan import Plan
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.trees import Trees
-from dgcl.program.checks import ProgramError, check_form, fail
+from dgcl.program.checks import ProgramError, arrivals_of, check_form, fail
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.demand import Wants
 
@@ -107,55 +107,28 @@ def _check_counts(programs: list[Program], trees: Trees) -> None:
             )
 
 
-def _check_waits(program: Program, schedule: Schedule, send: int, needed: list[np.ndarray]) -> None:
-    """A send waits for the receives that brought its rows (-1: none did), and for no others."""
-    seen = np.zeros(len(schedule.recv_peer) + 1, np.bool_)
-    for receives in needed:
-        seen[receives] = True  # -1 is the last
-    waits = schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
-    if not np.array_equal(np.flatnonzero(seen[:-1]), waits):
-        verb = "expand" if schedule is program.expand else "fold"
-        raise fail(
-            program,
-            f"{verb}: stage {schedule.send_stage[send]}: does not wait for what it sends rank"
-            f" {schedule.send_peer[send]}, or waits for more",
-        )
-
-
-def _sends(programs: list[Program], verb: str, stage: int) -> Iterator[tuple[Program, int, Program, int]]:
-    """All sends of a stage: the sender, its send, the receiver, and that one's receive."""
+def _sends(programs: list[Program], verb: str, stage: int) -> Iterator[tuple[Program, int, Program]]:
+    """All sends of a stage: the sender, its send, the receiver."""
     for program in programs:
         schedule: Schedule = getattr(program, verb)
         for send in np.flatnonzero(schedule.send_stage == stage).tolist():
-            peer = programs[schedule.send_peer[send]]
-            theirs: Schedule = getattr(peer, verb)
-            recv = np.flatnonzero((theirs.recv_stage == stage) & (theirs.recv_peer == program.rank))[0]
-            yield program, send, peer, int(recv)
-
-
-def _arrivals(program: Program, begin: int, end: int) -> slice:
-    """Where the arrivals of local rows begin:end are listed."""
-    # Of the same type: numpy would otherwise convert the whole table in each call.
-    ends = np.array((begin, end), program.arrival_rows.dtype)
-    return slice(*np.searchsorted(program.arrival_rows, ends).tolist())
+            yield program, send, programs[schedule.send_peer[send]]
 
 
 def _run_expand(programs: list[Program]) -> list[np.ndarray]:
     """Deliver ids from stage to stage; return the id in each row of each rank.
 
-    ``holds[rank][row]`` is the id there, ``came[rank][row]`` the receive that brought it (-1: owned).
+    ``holds[rank][row]`` is the id there.
     """
-    holds, came = [], []
+    holds = []
     for program in programs:
         size = program.num_local + program.num_relay
         holds.append(np.full(size, -1, np.int64))
-        came.append(np.full(size, -1, np.int32))
         holds[-1][: program.num_owned] = program.owned_ids
     for stage in range(programs[0].num_stages):
         writes = []
-        for program, send, peer, recv in _sends(programs, "expand", stage):
+        for program, send, peer in _sends(programs, "expand", stage):
             schedule = program.expand
-            needed: list[np.ndarray] = []
             for kind in (0, 1):
                 count = schedule.send_count[send, kind]
                 start = schedule.send_from[send, kind]
@@ -170,7 +143,6 @@ def _run_expand(programs: list[Program]) -> list[np.ndarray]:
                         program,
                         f"expand: stage {stage}: sends rank {peer.rank} rows that have not arrived",
                     )
-                needed.append(came[program.rank][rows])
                 first = schedule.send_to[send, kind] + (peer.num_local if kind else 0)
                 low, high = (
                     (peer.num_local, peer.num_local + peer.num_relay)
@@ -179,14 +151,12 @@ def _run_expand(programs: list[Program]) -> list[np.ndarray]:
                 )
                 if count and not low <= first <= first + count <= high:
                     raise fail(program, f"expand: stage {stage}: writes outside rank {peer.rank}'s rows")
-                writes.append((program.rank, peer.rank, first, ids, recv))
-            _check_waits(program, schedule, send, needed)
-        for sender, rank, first, ids, recv in writes:  # after all reads of the stage
+                writes.append((program.rank, peer.rank, first, ids))
+        for sender, rank, first, ids in writes:  # after all reads of the stage
             place = slice(first, first + len(ids))
             if (holds[rank][place] >= 0).any():
                 raise ProgramError(f"expand: stage {stage}: rank {sender} writes rows of rank {rank} twice")
             holds[rank][place] = ids
-            came[rank][place] = recv
     for program, ids in zip(programs, holds, strict=True):
         if not np.array_equal(ids[program.num_owned : program.num_local], program.halo_ids):
             raise fail(program, "expand: the halo rows are not those that halo_ids states")
@@ -262,24 +232,23 @@ def _run_fold(programs: list[Program]) -> None:
         np.add.at(expected, program.owned_ids, mine[: program.num_owned])
         np.add.at(expected, program.halo_ids, mine[program.num_owned :])
     arrivals = [np.zeros(program.num_arrivals, np.uint64) for program in programs]
-    came = [np.full(program.num_arrivals, -1, np.int32) for program in programs]
+    arrived = [np.zeros(program.num_arrivals, np.bool_) for program in programs]
 
     def total(program: Program, begin: int, end: int, with_own: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Sums of the local rows begin:end, and the receives that they need."""
+        """Sums of the local rows begin:end, and which of their arrivals are there."""
         sums = values[program.rank][begin:end].copy() if with_own else np.zeros(end - begin, np.uint64)
-        listed = _arrivals(program, begin, end)
+        listed = arrivals_of(program, begin, end)
         rows, slots = program.arrival_rows[listed], program.arrival_slots[listed]
         np.add.at(sums, rows - begin, arrivals[program.rank][slots])
         distinct = np.count_nonzero(np.diff(rows)) + min(len(rows), 1)  # they are sorted
         if not with_own and distinct != end - begin:
             raise fail(program, "fold: a relay row has no arrival")
-        return sums, came[program.rank][slots]
+        return sums, arrived[program.rank][slots]
 
     for stage in range(programs[0].num_stages):
         writes = []
-        for program, send, peer, recv in _sends(programs, "fold", stage):
+        for program, send, peer in _sends(programs, "fold", stage):
             schedule = program.fold
-            needed: list[np.ndarray] = []
             for kind in (0, 1):
                 count, begin = schedule.send_count[send, kind], schedule.send_from[send, kind]
                 if count == 0:
@@ -292,23 +261,21 @@ def _run_fold(programs: list[Program]) -> None:
                 if not low <= begin <= begin + count <= high:
                     raise fail(program, f"fold: stage {stage}: sends rank {peer.rank} rows that it lacks")
                 sums, brought = total(program, begin, begin + count, with_own=kind == 0)
-                if (brought < 0).any():
+                if not brought.all():
                     raise fail(
                         program,
                         f"fold: stage {stage}: sends rank {peer.rank} sums before all has arrived",
                     )
-                needed.append(brought)
-                writes.append((program.rank, peer.rank, schedule.send_to[send, kind], sums, recv))
-            _check_waits(program, schedule, send, needed)
-        for sender, rank, first, sums, recv in writes:
+                writes.append((program.rank, peer.rank, schedule.send_to[send, kind], sums))
+        for sender, rank, first, sums in writes:
             place = slice(first, first + len(sums))
-            if first < 0 or len(came[rank][place]) != len(sums):
+            if first < 0 or len(arrived[rank][place]) != len(sums):
                 raise ProgramError(f"fold: stage {stage}: arrivals of rank {rank} are written out of range")
-            if (came[rank][place] >= 0).any():
+            if arrived[rank][place].any():
                 raise ProgramError(f"fold: stage {stage}: rank {sender} writes arrivals of rank {rank} twice")
             arrivals[rank][place] = sums
-            came[rank][place] = recv
+            arrived[rank][place] = True
     for program in programs:
         sums, brought = total(program, 0, program.num_owned, with_own=True)
-        if (brought < 0).any() or not np.array_equal(sums, expected[program.owned_ids]):
+        if not brought.all() or not np.array_equal(sums, expected[program.owned_ids]):
             raise fail(program, "fold: an owned row is not the sum over the ranks that hold it")
