@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from dgcl.grid.choice import GridChoice
@@ -218,14 +218,16 @@ def _strategy(
         measured = EdgeSeconds()
         if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
             measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
-        return GridChoice(whole, settings.grid.needs, settings.grid.memory_limit, measured)
+        return GridChoice(
+            whole, settings.grid.needs, cast("int | None", settings.grid.memory_limit), measured
+        )
     if settings.grid is not None and settings.grid != GridOptions(Grid(control.world_size)):
         assert isinstance(settings.grid.sizes, Grid)
         return GridPlacement(settings.grid.sizes, settings.grid.needs)
     if placement.placement != "head":
         return whole
     free = tuple(bytes_free for bytes_free, _ in told)
-    return Replication(settings.replicas.hops, settings.replicas.memory_limit, free, work)
+    return Replication(settings.replicas.hops, cast("int | None", settings.replicas.memory_limit), free, work)
 
 
 def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | None]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dgcl.grid.grid import Grid
 from dgcl.planner import PlanOptions
+from dgcl.prepare.sizes import as_bytes
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,16 @@ class GridOptions:
             ``"3d"``; or ``"auto"``: what is predicted fastest, ``edges`` without a grid included.
         needs: What travels: ``"sparse"``, the rows that edges need; ``"all"``, every row to every rank that may need
             it, the volume of dense algorithms.
-        memory_limit: For ``"auto"``: bytes that a rank may take for its edges and rows; None: no bound.
+        memory_limit: For ``"auto"``: bytes, or like "8GB", that a rank may take for its edges and rows; None: no
+            bound.
     """
 
     sizes: str | tuple[int, int, int] | Grid = "auto"
     needs: str = "sparse"
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None
+
+    def __post_init__(self) -> None:
+        _set_bytes(self)
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,22 @@ class ReplicaOptions:
     Attributes:
         hops: How many exchanges of a forward pass build on each other, usually the layers of the model. Replicas reach
             that far. A model with more layers gives wrong numbers, and nothing can notice.
-        memory_limit: Bytes that a rank may take for the rows and the graph; None: what is free where each rank
-            computes. A lower bound is known before anything is copied; halo rows are counted after. Where it does not
-            fit, ``"replicate-across-machines"`` refuses, and ``"auto"`` stays with the ordinary plan.
+        memory_limit: Bytes, or like "8GB", that a rank may take for the rows and the graph; None: what is free where
+            each rank computes. A lower bound is known before anything is copied; halo rows are counted after. Where it
+            does not fit, ``"replicate-across-machines"`` refuses, and ``"auto"`` stays with the ordinary plan.
     """
 
     hops: int | None = None
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None
+
+    def __post_init__(self) -> None:
+        _set_bytes(self)
+
+
+def _set_bytes(options: GridOptions | ReplicaOptions) -> None:
+    """Make a number of ``memory_limit``, which may be given like "8GB"."""
+    if options.memory_limit is not None:
+        object.__setattr__(options, "memory_limit", as_bytes(options.memory_limit, "memory_limit"))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 __all__ = ["NAMES", "Grid", "as_grid", "dense_words", "legal_grids"]
 
@@ -44,8 +45,9 @@ class Grid:
     def __post_init__(self) -> None:
         for name in ("parts", "depth", "slices"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
                 raise ValueError(f"grid: {name} must be a positive integer (got {value!r})")
+            object.__setattr__(self, name, index(value))
 
     @property
     def size(self) -> int:

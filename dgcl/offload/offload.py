@@ -27,10 +27,10 @@ from dgcl.offload.refusals import (
     check_rows_of_layer,
     learned_by,
 )
-from dgcl.offload.sizes import as_bytes
 from dgcl.offload.slots import Mover
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.reading.render import size
+from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 from dgcl.transport.connect import connect_transport

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dgcl
+from dgcl.grid.grid import Grid
 from dgcl.options import MOVED, settle, warn_of_moved
 from dgcl.planner import PlanOptions
 
@@ -86,3 +87,19 @@ def test_bad_options_are_raised_on_every_rank(
 def test_a_keyword_that_never_was_is_refused_as_python_does() -> None:
     with pytest.raises(TypeError, match=r"build_comm_info\(\) got an unexpected keyword argument 'hop'"):
         warn_of_moved("build_comm_info", {"hop": 2})
+
+
+@pytest.mark.parametrize("kind", [dgcl.GridOptions, dgcl.ReplicaOptions])
+def test_limits_of_memory_are_numbers_or_written_out(kind: Any) -> None:
+    assert kind(memory_limit="8GB").memory_limit == kind(memory_limit=8 << 30).memory_limit == 8 << 30
+    assert kind().memory_limit is None
+    for wrong in (-1, 0, "much", 1.5):
+        with pytest.raises(
+            ValueError, match=r"memory_limit must be a positive number of bytes, or like '8GB'"
+        ):
+            kind(memory_limit=wrong)
+
+
+def test_a_grid_takes_integers_of_any_kind() -> None:
+    assert Grid(*np.array([2, 1, 4])) == Grid(2, 1, 4)
+    assert str(Grid(*np.array([2, 1, 4]))) == "2,1,4"

@@ -15,11 +15,12 @@ import os
 import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.sizes import as_bytes
+from dgcl.prepare.sizes import as_bytes
 
 SHAPE = (50, 3, 2)
 
@@ -120,7 +121,15 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(7, 7), ("8GB", 8 << 30), ("1.5 MiB", 3 << 19), ("64k", 65536), ("100", 100), ("2T", 2 << 40)],
+    [
+        (7, 7),
+        (np.int32(7), 7),
+        ("8GB", 8 << 30),
+        ("1.5 MiB", 3 << 19),
+        ("64k", 65536),
+        ("100", 100),
+        ("2T", 2 << 40),
+    ],
 )
 def test_numbers_of_bytes(text: int | str, expected: int) -> None:
     assert as_bytes(text, "memory_limit") == expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from operator import index
+from typing import SupportsIndex
 
 __all__ = ["as_bytes"]
 
@@ -15,8 +17,8 @@ def as_bytes(value: int | str, name: str) -> int:
     Raises:
         ValueError: It is neither, or not positive.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) > 0:
+        return index(value)
     match = (
         re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", value.strip(), re.IGNORECASE)
         if isinstance(value, str)
