@@ -143,15 +143,23 @@ class Block:
                 f"weight must be ({self.num_edges},) floats, one for each edge"
                 f" (got {weight.dtype}, shape {tuple(weight.shape)})"
             )
-        with torch.no_grad():
-            x, weight = x.resolve_neg(), None if weight is None else weight.resolve_neg()
-            if x.is_complex():
-                x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
-            self._grouped.sum(x, out, weight, add=add)
+        if add and not self.num_edges:
+            return
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._sum(x, out, weight, add=add)
+            return
+        if x.is_neg():
+            x = x.resolve_neg()
+        if weight is not None and weight.is_neg():
+            weight = weight.resolve_neg()
+        if x.is_complex():
+            x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
+        self._grouped.sum(x, out, weight, add=add)
 
 
 def _check(x: Tensor, name: str, num_rows: int) -> None:
-    if x.dim() != 2 or len(x) != num_rows:
+    if x.dim() != 2 or x.shape[0] != num_rows:
         raise ValueError(f"{name} must have shape ({num_rows}, F) (got {tuple(x.shape)})")
     if not x.is_floating_point() and not x.is_complex():
         raise TypeError(
@@ -183,15 +191,15 @@ class _Side:
         return found
 
     @functools.cached_property
-    def missing(self) -> Tensor:
-        """Rows of heads without an edge."""
+    def missing(self) -> Tensor | None:
+        """Rows of heads without an edge; None if each has one."""
         has_edge = np.zeros(self.sizes[0], bool)
         has_edge[self.edges.heads if len(self.edges.heads) else slice(self.edges.num_heads)] = True
-        return torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
+        return None if has_edge.all() else torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
 
     def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
         """As :meth:`Block.add`, or :meth:`Block.put`."""
-        if not add and len(self.missing):
+        if not add and self.missing is not None:
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
         sum_over_edges(self.edges, x, out, weight, add=add)

@@ -88,7 +88,7 @@ def sum_over_edges(
         add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
             ``edges``.
     """
-    weights = torch.ones(1, dtype=out.dtype) if weight is None else weight
+    weights = _one(out.dtype) if weight is None else weight
     kernel, step = EDGE_SUMS[_name(x.dtype)], 0 if weight is None else weights.element_size()
     x = x if has_contiguous_rows(x) else x.contiguous()
     rows = *_rows(out), *_rows(x)
@@ -126,6 +126,13 @@ def prepare() -> None:
             kernel.compile(kernel.only_signature)
 
 
+@functools.cache
+def _one(dtype: torch.dtype) -> Tensor:
+    """The weight of edges without weights; only read."""
+    return torch.ones(1, dtype=dtype)
+
+
+@functools.cache
 def _name(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
     if name not in EDGE_SUMS:

@@ -22,13 +22,14 @@ from halo rows, then what others fold, in a fixed order: the same input gives th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from dgcl.aggregation.block import Block
+from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.transport.base import Transport
 
@@ -47,6 +48,7 @@ class Operation:
         edges: Which of the rank's edges are in each block, ``(E_b,)`` int64 each.
         expand, fold: Numbers of the exchanges; None: no rank sends a row.
         weights: Constant ones of each block's edges.
+        memory: Of results and partial sums; that of the adjoint, too.
     """
 
     blocks: tuple[Block, Block, Block, Block]
@@ -54,6 +56,7 @@ class Operation:
     expand: int | None
     fold: int | None
     weights: Weights = (None, None, None, None)
+    memory: ResultMemory = field(default_factory=ResultMemory)
 
     @cached_property
     def transposed(self) -> Operation:
@@ -65,6 +68,7 @@ class Operation:
             self.fold,
             self.expand,
             _turned(self.weights),
+            self.memory,
         )
 
     def weighted(self, weight: Tensor) -> Operation:
@@ -89,10 +93,11 @@ class Operation:
         del keep
         (own, outgoing, incoming, through), weights = self.blocks, self.weights
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
+        x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
         started = None if self.expand is None else transport.begin_expand(x, self.expand)
         wide = sum_dtype(x.dtype)
-        out = x.new_empty(own.num_heads, x.shape[1], dtype=wide) if out is None else out
-        partial = x.new_empty(outgoing.num_heads, x.shape[1], dtype=wide)
+        out = self.memory.empty(x, own.num_heads, x.shape[1], wide) if out is None else out
+        partial = self.memory.empty(x, outgoing.num_heads, x.shape[1], wide)
         outgoing.put(x, partial, weights[1])
         if early:
             own.put(x, out, weights[0])

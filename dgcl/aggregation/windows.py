@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.operation import Operation
+from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.relation.local_graph import LocalGraph
 
@@ -61,6 +62,7 @@ class WindowedOperation:
         windows: Numbers of the windows' exchanges.
         fold: Number of the exchange of partial sums; None: no rank sends one.
         weights: Constant ones of each block's edges; None: ones.
+        memory: Of results and partial sums; that of the whole operation.
         is_adjoint: Whether rows go from heads to tails, and windows are folded.
     """
 
@@ -69,6 +71,7 @@ class WindowedOperation:
     windows: range
     fold: int | None
     weights: tuple[Tensor | None, ...]
+    memory: ResultMemory
     is_adjoint: bool = False
 
     @cached_property
@@ -95,8 +98,9 @@ class WindowedOperation:
         Returns:
             ``(num_heads of own, width)`` of x's type; and, if they are kept, the rows that were summed.
         """
+        x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
         if out is None:
-            out = x.new_empty(self.blocks[0].num_heads, x.shape[1], dtype=sum_dtype(x.dtype))
+            out = self.memory.empty(x, self.blocks[0].num_heads, x.shape[1], sum_dtype(x.dtype))
         if self.is_adjoint:
             return self._fold_windows(x, transport, out)
         return self._expand_windows(x, transport, out, keep)
@@ -106,7 +110,7 @@ class WindowedOperation:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
         started = transport.begin_expand(x, self.windows[0])
-        partial = x.new_empty(outgoing.num_heads, x.shape[1], dtype=out.dtype)
+        partial = self.memory.empty(x, outgoing.num_heads, x.shape[1], out.dtype)
         outgoing.put(x, partial, outgoing_weight)
         own.put(x, out, own_weight)
         kept: list[Tensor] = []
@@ -180,5 +184,5 @@ def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> Windowe
             blocks.append(Block(heads, tails, block.num_heads, int(sizes[q]), device=device))
             edges.append(torch.from_numpy(mine).to(device))
     return WindowedOperation(
-        tuple(blocks), tuple(edges), windows.exchanges, whole.fold, (None,) * len(blocks)
+        tuple(blocks), tuple(edges), windows.exchanges, whole.fold, (None,) * len(blocks), whole.memory
     )
