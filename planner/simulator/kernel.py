@@ -12,6 +12,8 @@ import numpy as np
 
 from dgcl.planner.compiled import compiled
 
+_LAST = np.iinfo(np.int64).max
+
 
 @compiled
 def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
@@ -24,8 +26,15 @@ def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, ra
     from these. Then the next direction.
     """
     left = capacity.copy()
-    for level in np.unique(urgency[active]):
-        _fill(active[urgency[active] == level], ptr, hops, left, rate)
+    served, last = 0, 0
+    while served < active.shape[0]:
+        level = _LAST
+        for m in active:
+            if urgency[m] < level and (served == 0 or urgency[m] > last):
+                level = urgency[m]
+        shares = active[urgency[active] == level]
+        _fill(shares, ptr, hops, left, rate)
+        served, last = served + shares.shape[0], level
 
 
 @compiled(inline=False)

@@ -208,6 +208,8 @@ def test_cora_is_learnt_as_everyone_learns_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "num_ranks"), [("ogbn_arxiv", 4), ("web_google_scc", 8)])
+@pytest.mark.parametrize(
+    ("name", "num_ranks"), [("ogbn_arxiv", 4), pytest.param("web_google_scc", 8, marks=pytest.mark.matrix)]
+)
 def test_one_epoch_of_a_large_graph(name: str, num_ranks: int) -> None:
     train_on_file(name, num_ranks, "--epochs", "1", "--hidden", "8")
