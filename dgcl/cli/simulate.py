@@ -22,6 +22,7 @@ ORDERS = {
     "eager": "as soon as its rows are there",
     "first": "then, but connections serve earlier stages first",
     "rank": "after all that it sends in earlier stages",
+    "neighbours": "after all that it sends and receives in earlier stages",
     "barrier": "after everybody has finished earlier stages",
 }
 BUSIEST = 10
@@ -41,6 +42,12 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument("--topology", metavar="T", help=f"another machine: {TOPOLOGY_HELP}")
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), help="default: the plan's")
     parser.add_argument("--order", choices=ORDERS, default="eager", help="when a rank sends (default: eager)")
+    parser.add_argument(
+        "--shares",
+        choices=("equal", "bytes"),
+        default="equal",
+        help="what messages that meet get of a connection: as much as each other (default), or by their bytes",
+    )
     parser.add_argument("--slices", metavar="K", type=at_least(1), default=1, help="pass rows on in K slices")
     parser.add_argument(
         "--sends-at-once",
@@ -98,6 +105,7 @@ def simulate(args: argparse.Namespace) -> int:
             topology=machine,
             row_bytes=row_bytes,
             order=args.order,
+            shares=args.shares,
             slices=args.slices,
             sends_at_once=args.sends_at_once,
             slow=_by_rank("--slow", args.slow, plan.world_size),
@@ -113,6 +121,7 @@ def simulate(args: argparse.Namespace) -> int:
             "topology": machine.name,
             "row_bytes": row_bytes,
             "order": args.order,
+            "shares": args.shares,
             "slices": args.slices,
         }
         played = {"what_if": [variant.to_json() for variant in variants]} if args.what_if else {}
@@ -132,8 +141,8 @@ def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> i
     from dgcl.planner.simulator.simulate import simulate as play
     from dgcl.planner.simulator.windows import simulate_windows, sums_by_rows
 
-    for name in ("order", "slices", "sends_at_once", "slow", "late", "what_if", "trace"):
-        if getattr(args, name) not in (None, False, [], "eager", 1):
+    for name in ("order", "shares", "slices", "sends_at_once", "slow", "late", "what_if", "trace"):
+        if getattr(args, name) not in (None, False, [], "eager", "equal", 1):
             raise CliError(f"--{name.replace('_', '-')} goes without --windows")
     plans = windows_of(args, plan)
     with step(f"simulating {len(plans)} windows of {args.plan} on {plan.topology.name}"):

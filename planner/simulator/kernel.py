@@ -16,14 +16,14 @@ _LAST = np.iinfo(np.int64).max
 
 
 @compiled
-def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
-    """Write into ``rate`` the max-min fair share of each message in ``active``, the most urgent served first.
+def fair_rates(active: Any, urgency: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
+    """Write into ``rate`` the weighted max-min fair share of each message in ``active``, the most urgent served first.
 
     Messages of the smallest ``urgency`` share all capacity, those of the next share what is left, and so on.
 
     Progressive filling (Bertsekas and Gallager, Data Networks, 6.5): the direction that leaves the least to each
-    message through it is filled first. Its messages keep that rate, and what they use of other directions is taken
-    from these. Then the next direction.
+    unit of ``weight`` through it is filled first. Its messages keep that rate, and what they use of other directions
+    is taken from these. Then the next direction.
     """
     left = capacity.copy()
     served, last = 0, 0
@@ -33,34 +33,39 @@ def fair_rates(active: Any, urgency: Any, ptr: Any, hops: Any, capacity: Any, ra
             if urgency[m] < level and (served == 0 or urgency[m] > last):
                 level = urgency[m]
         shares = active[urgency[active] == level]
-        _fill(shares, ptr, hops, left, rate)
+        _fill(shares, weight, ptr, hops, left, rate)
         served, last = served + shares.shape[0], level
 
 
 @compiled(inline=False)
-def _fill(active: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
+def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
     """Share ``left`` among the messages in ``active``, and subtract what they use."""
-    through = np.zeros(left.shape[0], np.int64)
+    through = np.zeros(
+        left.shape[0], np.int64
+    )  # messages without a rate over each direction, and their weight
+    weights = np.zeros(left.shape[0])
     for m in active:
         rate[m] = -1.0
         for h in range(ptr[m], ptr[m + 1]):
             through[hops[h]] += 1
+            weights[hops[h]] += weight[m]
     todo = active.shape[0]
     while todo:
         share, tightest = np.inf, -1
         for c in range(left.shape[0]):
-            if through[c] > 0 and left[c] < share * through[c]:
-                share, tightest = left[c] / through[c], c
+            if through[c] > 0 and left[c] < share * weights[c]:
+                share, tightest = left[c] / weights[c], c
         for m in active:
             if rate[m] >= 0:
                 continue
             for h in range(ptr[m], ptr[m + 1]):
                 if hops[h] == tightest:
-                    rate[m] = share
+                    rate[m] = share * weight[m]
                     todo -= 1
                     for other in range(ptr[m], ptr[m + 1]):
-                        left[hops[other]] = max(0.0, left[hops[other]] - share)
+                        left[hops[other]] = max(0.0, left[hops[other]] - rate[m])
                         through[hops[other]] -= 1
+                        weights[hops[other]] -= weight[m]
                     break
 
 
@@ -77,6 +82,7 @@ def run(
     next_message: Any,
     previous: Any,
     urgency: Any,
+    weight: Any,
     sender: Any,
     at_once: int,
 ) -> Any:
@@ -92,7 +98,7 @@ def run(
         capacity: (num_directions,) float64, bytes per second.
         waits: (N,) int64, how many messages each waits for; next_ptr, next_message: which wait for a message.
         previous: (N,) int64, the message queued ahead, or -1.
-        urgency: (N,) int64, see :func:`fair_rates`.
+        urgency: (N,) int64, weight: (N,) float64 > 0, see :func:`fair_rates`.
         sender: (N,) int64, who sends each message, -1 for nobody.
         at_once: how many messages of one sender may flow at a time; of those that could, the first in the order of
             messages goes first. 0: any number.
@@ -175,7 +181,7 @@ def run(
                     done.append(m)
             changed = len(done) > 0
         active = np.flatnonzero(open_)
-        fair_rates(active, urgency, ptr, hops, capacity, rate)
+        fair_rates(active, urgency, weight, ptr, hops, capacity, rate)
     return issued, flowing, arrived, busy
 
 

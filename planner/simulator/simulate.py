@@ -27,8 +27,10 @@ from dgcl.planner.simulator.messages import Messages, messages, transfer_bytes
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-Order = Literal["eager", "first", "rank", "barrier"]
-ORDERS: tuple[Order, ...] = ("eager", "first", "rank", "barrier")
+Order = Literal["eager", "first", "rank", "neighbours", "barrier"]
+ORDERS: tuple[Order, ...] = ("eager", "first", "rank", "neighbours", "barrier")
+Shares = Literal["equal", "bytes"]
+SHARES: tuple[Shares, ...] = ("equal", "bytes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,7 @@ def simulate(
     row_bytes: int | None = None,
     row_cost: float = 0.0,
     order: Order = "eager",
+    shares: Shares = "equal",
     slices: int = 1,
     sends_at_once: int | None = None,
     slow: Mapping[int, float] | None = None,
@@ -102,8 +105,11 @@ def simulate(
             parts of cache lines. It makes narrow rows slower.
         order: when a rank may send for a stage. "eager": as soon as the rows are present and the peer is in the
             call (the protocol); messages to one peer stay in order. "first": likewise, but connections serve
-            earlier stages first. "rank": not before it has sent everything of earlier stages. "barrier":
-            not before everyone has (what the cost model assumes).
+            earlier stages first. "rank": not before it has sent everything of earlier stages. "neighbours": not
+            before it has sent and received everything of earlier stages. "barrier": not before everyone has (what
+            the cost model assumes).
+        shares: how messages that meet share a connection: max-min fairly each as much as another ("equal"), or in
+            proportion to their bytes ("bytes"), as thread blocks do that a kernel deals to its receivers by bytes.
         slices: cut each transfer into so many slices, which are forwarded one by one.
         sends_at_once: how many messages a rank sends at a time, the earliest stages first: 1 is a rank that copies with
             one core or one copy engine; None: any number, as a kernel does that writes to all peers.
@@ -116,7 +122,7 @@ def simulate(
     """
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
-    _check(plan, machine, width, row_cost, order, slices, sends_at_once, slow or {}, start or {})
+    _check(plan, machine, width, row_cost, order, shares, slices, sends_at_once, slow or {}, start or {})
     found = messages(plan.trees, plan.world_size, slices)
     link = links_of(found, machine)
     capacity = capacities(machine, slow or {})
@@ -126,7 +132,7 @@ def simulate(
     size = transfer_bytes(found, width)
     work = size + row_cost * found.rows
     release = np.maximum(late[found.src], late[found.dst])
-    times, busy = _run(found, link, machine, work, capacity, release, order, sends_at_once or 0)
+    times, busy = _run(found, link, machine, work, capacity, release, order, shares, sends_at_once or 0)
     issued, flowing, arrived = times
     hops = np.diff(machine.arrays().link_ptr)[link]
     crossed = np.zeros(capacity.shape[0])
@@ -153,6 +159,7 @@ def _check(
     row_bytes: int,
     row_cost: float,
     order: str,
+    shares: str,
     slices: int,
     sends_at_once: int | None,
     slow: Mapping[int, float],
@@ -169,6 +176,8 @@ def _check(
         raise ValueError(f"row_cost must be a finite number >= 0 (got {row_cost})")
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)} (got {order!r})")
+    if shares not in SHARES:
+        raise ValueError(f"shares must be one of {', '.join(SHARES)} (got {shares!r})")
     if not 1 <= slices <= 1024:
         raise ValueError(f"slices must be from 1 to 1024 (got {slices})")
     if sends_at_once is not None and sends_at_once < 1:
@@ -189,6 +198,7 @@ def _run(
     capacity: FloatArray,
     release: FloatArray,
     order: Order,
+    shares: Shares,
     at_once: int,
 ) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
     """Run the messages, with one without bytes for every gate that ``order`` needs."""
@@ -201,6 +211,7 @@ def _run(
     ptr, hops = routes_of(machine, link)
     none, nobody = np.zeros(num_gates), np.full(num_gates, -1, np.int64)
     urgency = found.stage if order == "first" else np.zeros(num, np.int64)
+    weight = size if shares == "bytes" else np.ones(num)
     issued, flowing, arrived, busy = run(
         np.concatenate([size, none]),
         np.concatenate([machine.arrays().link_latency[link], none]),
@@ -213,6 +224,7 @@ def _run(
         after[by_before],
         np.concatenate([found.previous(), nobody]),
         np.concatenate([urgency, np.zeros(num_gates, np.int64)]),
+        np.concatenate([weight, np.ones(num_gates)]),
         np.concatenate([found.src, nobody]),
         at_once,
     )
@@ -226,20 +238,28 @@ def _run(
 def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
     """Return which messages wait for which, with gates: one per (stage, rank) or one per stage; and their number.
 
-    A gate waits for all messages of its stage (and rank) and for the gate of the stage before. Messages of the next
-    stage (and rank) wait for the gate.
+    A gate waits for all messages of its stage (that its rank sends, or sends and receives) and for the gate of the
+    stage before. Messages of the next stage (that its rank sends) wait for the gate.
     """
     if order in ("eager", "first") or found.num == 0:
         return found.before, found.after, 0
-    group = found.src if order == "rank" else np.zeros_like(found.src)
-    stages, groups = int(found.stage.max()) + 1, int(group.max()) + 1
-    gate = found.num + found.stage * groups + group
+    everyone = order == "barrier"
+    stages = int(found.stage.max()) + 1
+    groups = 1 if everyone else int(max(found.src.max(), found.dst.max())) + 1
+
+    def gate(rank: Int64Array) -> Int64Array:
+        """Return the gate of each message's stage, and of these ranks."""
+        return found.num + found.stage * groups + (0 if everyone else rank)
+
     mine = np.arange(found.num)
     later = found.stage > 0
     chain = found.num + np.arange((stages - 1) * groups)
-    before = np.concatenate([found.before, mine, gate[later] - groups, chain])
-    after = np.concatenate([found.after, gate, mine[later], chain + groups])
-    return before, after, stages * groups
+    before = [found.before, mine, gate(found.src)[later] - groups, chain]
+    after = [found.after, gate(found.src), mine[later], chain + groups]
+    if order == "neighbours":
+        before.append(mine)
+        after.append(gate(found.dst))
+    return np.concatenate(before), np.concatenate(after), stages * groups
 
 
 def _waiting(

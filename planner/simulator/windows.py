@@ -112,6 +112,7 @@ def simulate_windows(
         waits_of[order],
         np.concatenate([*previous, np.full(total - num, -1, np.int64)]),
         np.zeros(total, np.int64),
+        np.ones(total),
         np.concatenate([*(each.src for each in found), np.full(total - num, -1, np.int64)]),
         0,
     )

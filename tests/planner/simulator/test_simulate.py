@@ -64,15 +64,16 @@ def test_fair_rates(
     ptr = np.cumsum([0, *(len(route) for route in routes)])
     hops = np.array([c for route in routes for c in route])
     rate = np.zeros(len(routes))
-    fair_rates(np.arange(len(routes)), np.array(urgency), ptr, hops, np.array(capacity), rate)
+    fair_rates(
+        np.arange(len(routes)), np.array(urgency), np.ones(len(routes)), ptr, hops, np.array(capacity), rate
+    )
     assert rate.tolist() == pytest.approx(rates)
 
 
 @given(st.data())
 def test_rates_are_max_min_fair(data: st.DataObject) -> None:
-    """Nobody can have more without taking from someone who has no more than he: each has a full direction
-    on his
-    way on which he is among the fastest."""
+    """Nobody can have more without taking from someone who has no more than he for his weight: each has a full
+    direction on his way on which he is among the fastest for their weights."""
     num_directions = data.draw(st.integers(1, 5))
     widths = st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=num_directions, max_size=num_directions)
     capacity = np.array(data.draw(widths))
@@ -81,7 +82,9 @@ def test_rates_are_max_min_fair(data: st.DataObject) -> None:
     ptr = np.cumsum([0, *(len(route) for route in routes)])
     hops = np.array([c for route in routes for c in sorted(route)])
     rate = np.zeros(len(routes))
-    fair_rates(np.arange(len(routes)), np.zeros(len(routes), np.int64), ptr, hops, capacity, rate)
+    weight = np.array([data.draw(st.sampled_from([1.0, 1e-3, 3.0, 1e9])) for _ in routes])
+    fair_rates(np.arange(len(routes)), np.zeros(len(routes), np.int64), weight, ptr, hops, capacity, rate)
+    share = rate / weight
     load = np.array(
         [sum(rate[m] for m, route in enumerate(routes) if c in route) for c in range(num_directions)]
     )
@@ -89,7 +92,7 @@ def test_rates_are_max_min_fair(data: st.DataObject) -> None:
     for m, route in enumerate(routes):
         assert any(
             load[c] >= capacity[c] * (1 - 1e-9)
-            and rate[m] >= max(rate[n] for n, other in enumerate(routes) if c in other) * (1 - 1e-9)
+            and share[m] >= max(share[n] for n, other in enumerate(routes) if c in other) * (1 - 1e-6)
             for c in route
         )
 
@@ -228,6 +231,12 @@ MIXED = plan_of(
         # stage 0: 0>1, 1>2; stage 1: 0>3, 1>3.
         pytest.param({"order": "barrier"}, [4, 2, 10, 8], id="stage 1 begins at 4, rank 3's port is shared"),
         pytest.param({"order": "rank"}, [4, 2, 8, 4], id="rank 1 goes on at 2"),
+        pytest.param({"order": "neighbours"}, [4, 2, 10, 8], id="rank 1 receives until 4"),
+        pytest.param({"order": "neighbours", "slow": {2: 4.0}}, [4, 8, 8, 10], id="rank 0 goes on at 4"),
+        pytest.param({"order": "barrier", "slow": {2: 4.0}}, [4, 8, 14, 12], id="nobody goes on before 8"),
+        pytest.param(
+            {"order": "barrier", "shares": "bytes"}, [4, 2, 10, 10], id="twice the bytes, twice the rate"
+        ),
         pytest.param({"order": "first"}, [4, 2, 8, 4], id="stage 1 gets what stage 0 leaves"),
         pytest.param({"order": "eager"}, [8, 4, 8, 4], id="all at once, each half a port"),
         pytest.param({"order": "eager", "sends_at_once": 1}, [4, 2, 8, 4], id="one core per rank"),
@@ -268,7 +277,8 @@ def test_replay_on_another_machine() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": "late"}, "order must be one of eager, first, rank, barrier"),
+        ({"order": "late"}, "order must be one of eager, first, rank, neighbours, barrier"),
+        ({"shares": "weight"}, "shares must be one of equal, bytes"),
         ({"slices": 0}, "slices must be from 1 to 1024"),
         ({"sends_at_once": 0}, "sends_at_once must be >= 1"),
         ({"row_bytes": 0}, "row_bytes must be >= 1"),
@@ -346,6 +356,10 @@ def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relatio
     """
     plan = make_plan(*case, "spst")
     assert simulate(plan, order="barrier").seconds >= plan.predicted_seconds * (1 - 1e-9)
+    by_bytes = simulate(plan, order="barrier", shares="bytes")
+    assert by_bytes.seconds == pytest.approx(
+        plan.predicted_seconds, rel=1e-6
+    )  # all end when the busiest does
 
 
 # The trace, and independence
