@@ -32,11 +32,13 @@ _NAMES = {
     "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",
     "Offload": "dgcl.offload.offload",
+    "check_model": "dgcl.nn.inexact",
     "launch": "dgcl.ranks.launcher",
     "CommError": "dgcl.errors",
     "PeerLostError": "dgcl.errors",
     "CommTimeoutError": "dgcl.errors",
     "DisagreementError": "dgcl.errors",
+    "InexactWarning": "dgcl.errors",
 }
 _MODULES = ("bench", "frameworks", "graph", "nn", "planner", "topology")
 

@@ -16,7 +16,9 @@ from dgcl.communicator import Communicator as Communicator
 from dgcl.errors import CommError as CommError
 from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError
+from dgcl.errors import InexactWarning as InexactWarning
 from dgcl.errors import PeerLostError as PeerLostError
+from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.options import ReplicaOptions as ReplicaOptions

@@ -27,3 +27,7 @@ class DisagreementError(CommError):
 #: The classes by the code under which one rank reports them to the others
 #: (:mod:`dgcl.transport.shared_memory.control_page`).
 ERROR_CODES: tuple[type[CommError], ...] = (CommError, PeerLostError, CommTimeoutError, DisagreementError)
+
+
+class InexactWarning(UserWarning):
+    """What is computed is not what one device would compute; the message names the cause and a way out."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies
+from dgcl.nn.drift import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.in_place import InPlaceGCN
 from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
@@ -30,6 +31,7 @@ __all__ = [
     "accuracy",
     "bce_with_logits",
     "broadcast_parameters",
+    "check_equal",
     "cross_entropy",
     "dropout",
     "global_sum",

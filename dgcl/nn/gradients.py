@@ -11,6 +11,8 @@ from torch.nn import Module, Parameter
 
 import dgcl
 from dgcl.errors import DisagreementError
+from dgcl.nn.drift import remember_names
+from dgcl.nn.inexact import OnInexact, report_inexact
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -72,20 +74,28 @@ def _sum_bucket(parameters: list[Parameter], dtype: torch.dtype, comm: Communica
             parameter.grad = summed.view_as(parameter).to(parameter.dtype, copy=True)
 
 
-def broadcast_parameters(model: Module, *, src: int = 0, comm: Communicator | None = None) -> None:
+def broadcast_parameters(
+    model: Module, *, src: int = 0, comm: Communicator | None = None, inexact: OnInexact = "warn"
+) -> None:
     """Give every rank the parameters and buffers of rank ``src``: call it once, before training. Collective.
+
+    Looks the model through first (:func:`dgcl.check_model`).
 
     Args:
         model: the same architecture on every rank.
         src: the rank whose values all ranks take.
         comm: the communicator; default the current one.
+        inexact: what to do about modules that give other numbers than on one device: "warn" (once, on rank 0),
+            "raise", or "ignore".
 
     Raises:
-        ValueError: a rank's model has other names or shapes than that of rank ``src``.
+        ValueError: a rank's model has other names or shapes than that of rank ``src``, or is not exact.
     """
     comm = comm if comm is not None else dgcl.current_communicator()
     if not 0 <= src < comm.world_size:
         raise ValueError(f"src must be a rank in [0, {comm.world_size}) (got {src})")
+    report_inexact(model, comm, inexact)
+    remember_names(model)
     own = dict([*model.named_parameters(), *model.named_buffers()])
     # Copies: ranks that are threads would otherwise read what rank src already trains.
     copies = {name: value.detach().cpu().clone() for name, value in own.items()} if comm.rank == src else None

@@ -15,8 +15,8 @@ rows are left out.
 
 A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
 runs the exchanges that its peers wait for. Arguments mean what they mean in ``torch.nn.functional``; ``mask``
-selects rows. Nothing here reads a value back from the device, and what masked rows hold, be it infinite or
-NaN, changes nothing.
+selects rows. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here reads a value back from
+the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl.nn.drift`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch import Tensor
 
 import dgcl
 from dgcl.nn.core_rows import first_rows, num_counted
+from dgcl.nn.drift import compare_at_times
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -237,6 +238,7 @@ def _reduce(
     losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator, name: str
 ) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
+    compare_at_times(losses, comm)
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # float64 counts exactly beyond the 2**24 vertices of float32.

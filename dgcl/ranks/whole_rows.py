@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import zlib
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -46,16 +47,24 @@ def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name
                 "; if the last vertices have no edges, build the communicator from"
                 f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
             )
-    told = control.exchange((problem, None if rows is None else (tuple(rows.shape), rows.dtype)))
+    told = control.exchange(
+        (problem, None if rows is None else ((tuple(rows.shape), rows.dtype), _checksum(rows)))
+    )
     for rank, (text, _) in enumerate(told):
         if text is not None:
             raise ValueError(f"{text}, on rank {rank}")
-    kinds = [kind for _, kind in told]
+    kinds, sums = zip(*(((None, 0) if given is None else given) for _, given in told), strict=True)
     if kinds[0] is None:
         raise ValueError(f"{name} must be given on rank 0 (got None there)")
     if all(kind is not None for kind in kinds):
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"{name} must have the same shape and dtype on every rank (got {kinds})")
+        if any(checksum != sums[0] for checksum in sums):
+            odd = next(rank for rank, checksum in enumerate(sums) if checksum != sums[0])
+            raise ValueError(
+                f"{name} must be the same on every rank where each gives them (those of rank {odd} differ from rank"
+                f" 0's); give them on rank 0 alone and None elsewhere, or make them with the same seed"
+            )
         assert rows is not None
         return _take(rows, ids)
     wanted = control.gather(ids)
@@ -140,6 +149,12 @@ def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | N
     if rows.ndim == 0:
         return None, f"{name} must have rows (got a scalar)"
     return rows, None
+
+
+def _checksum(rows: Tensor | np.ndarray) -> int:
+    """Of at most 64 rows, evenly spread: enough to tell random rows apart, whatever their number."""
+    some = _take(rows, np.unique(np.linspace(0, max(len(rows) - 1, 0), 64).astype(np.int64))[: len(rows)])
+    return zlib.crc32(some.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _take(rows: Tensor | np.ndarray, ids: np.ndarray) -> Tensor:

@@ -1,0 +1,172 @@
+"""Ranks whose parameters differ are found while they train: a model is the same on every rank, bit for bit.
+
+A forgotten :func:`dgcl.nn.broadcast_parameters` shows in the first step, a forgotten
+:func:`dgcl.nn.sync_gradients` in the second, in nothing but the numbers. So calls 1, 2, 4, 8, ... of a loss compare
+checksums of the parameters that it depends on, and rank 0 warns once. All other calls cost one increment.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.utils.weak import WeakTensorKeyDictionary
+
+import dgcl
+from dgcl.errors import DisagreementError, InexactWarning
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["check_equal", "compare_at_times", "parameters_of", "remember_names"]
+
+
+def check_equal(
+    model: Module | Iterable[Parameter], *, gradients: bool = False, comm: Communicator | None = None
+) -> None:
+    """Raise where a parameter is not the same on every rank, and name the first. Collective; for debugging.
+
+    Args:
+        model: The model, or its parameters; the same ones in the same order on every rank.
+        gradients: Compare the gradients as well; call it after :func:`dgcl.nn.sync_gradients`.
+        comm: The communicator; default the current one.
+
+    Raises:
+        DisagreementError: On every rank: which tensor differs, and on which ranks; or the models are not alike.
+    """
+    comm = comm if comm is not None else dgcl.current_communicator()
+    if isinstance(model, Module):
+        named = list(model.named_parameters())
+    else:
+        named = [(f"parameter {position}", parameter) for position, parameter in enumerate(model)]
+    entries = [_Entry.of(name, parameter, comm) for name, parameter in named]
+    if gradients:
+        entries += [
+            _Entry.of(f"gradient of {name}", parameter.grad, comm)
+            for name, parameter in named
+            if parameter.grad is not None
+        ]
+    with comm.control.collective("check_equal"):
+        found = comm.control.exchange(entries)
+    for rank, others in enumerate(found):
+        if [entry.kind for entry in others] != [entry.kind for entry in found[0]]:
+            raise DisagreementError(
+                f"model must have the same parameters on every rank: rank 0 has {len(found[0])} tensors, rank"
+                f" {rank} {len(others)}, or of other shapes, types or names"
+            )
+    difference = _first_difference(found)
+    if difference is not None:
+        raise DisagreementError(difference)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor as other ranks are told of it; ``of_rows``: it has a row for each owned vertex, or local one."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    of_rows: bool
+    checksum: int
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return self.name, self.shape, self.dtype
+
+    @staticmethod
+    def of(name: str, value: Tensor, comm: Communicator) -> _Entry:
+        rows = value.dim() > 0 and len(value) in (comm.num_owned, comm.num_local)
+        octets = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return _Entry(name, tuple(value.shape), value.dtype, rows, zlib.crc32(octets.data))
+
+
+def _first_difference(found: list[list[_Entry]]) -> str | None:
+    """Which tensor differs from rank 0's on which ranks; None if none does."""
+    for entries in zip(*found, strict=True):
+        odd = [rank for rank, entry in enumerate(entries) if entry.checksum != entries[0].checksum]
+        if odd:
+            some = ", ".join(map(str, odd[:8])) + (", ..." if len(odd) > 8 else "")
+            return (
+                f"{entries[0].name} of shape {entries[0].shape} is not the same on all ranks: rank"
+                f"{'s' * (len(odd) > 1)} {some} differ{'s' * (len(odd) == 1)} from rank 0"
+            )
+    return None
+
+
+@dataclass
+class _Watch:
+    """What is kept for one communicator: calls so far, parameters of the last walk, and whether it has warned."""
+
+    calls: int = 0
+    told: bool = False
+    parameters: list[ref[Tensor]] = field(default_factory=list)
+
+
+_watches: WeakKeyDictionary[Communicator, _Watch] = WeakKeyDictionary()
+_names = WeakTensorKeyDictionary()
+
+
+def remember_names(model: Module) -> None:
+    """Let warnings call the parameters of a model by their names."""
+    for name, parameter in model.named_parameters():
+        _names[parameter] = name
+
+
+def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
+    """Compare what ``outputs`` depend on over ranks, at calls 1, 2, 4, ... of this communicator. Collective.
+
+    Warns once, on rank 0, with :class:`dgcl.errors.InexactWarning`. Parameters with a row for each vertex of a rank
+    differ as they should, and models that are not alike are left to others' messages.
+    """
+    watch = _watches.setdefault(comm, _Watch())
+    watch.calls += 1
+    if watch.calls & (watch.calls - 1) or watch.told or comm.world_size == 1:
+        return
+    if outputs.requires_grad:
+        watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
+    alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
+    entries = [_Entry.of(_names.get(parameter, "a parameter"), parameter, comm) for parameter in alive]
+    with comm.control.collective("comparing parameters"):
+        found = comm.control.exchange(entries)
+    if len({len(others) for others in found}) > 1:
+        return
+    columns = [each for each in zip(*found, strict=True) if not all(entry.of_rows for entry in each)]
+    if any(entry.kind != each[0].kind for each in columns for entry in each):
+        return
+    difference = _first_difference([list(of_rank) for of_rank in zip(*columns, strict=True)])
+    watch.told = difference is not None
+    if difference is not None and comm.rank == 0:
+        if watch.calls == 1:
+            why = "call dgcl.nn.broadcast_parameters(model) before training"
+        else:
+            why = "call dgcl.nn.sync_gradients(model) between backward() and step(), or wrap it in"
+            why += " DistributedDataParallel and give the loss ddp=True"
+        warnings.warn(
+            f"{difference}, at call {watch.calls} of a loss: ranks train models of their own; {why}",
+            InexactWarning,
+            stacklevel=4,
+        )
+
+
+def parameters_of(outputs: Tensor) -> list[Parameter]:
+    """The parameters that a result depends on, those that are most steps away from it first."""
+    found: dict[int, Parameter] = {}
+    seen, waiting = set(), deque([outputs.grad_fn])
+    while waiting:
+        node = waiting.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # of AccumulateGrad
+        if isinstance(leaf, Parameter):
+            found[id(leaf)] = leaf
+        waiting.extend(following for following, _ in node.next_functions)
+    return list(found.values())[::-1]

@@ -1,0 +1,185 @@
+"""Finds the modules of a model that give other numbers on several ranks than on one device, and says what to do.
+
+Modules are known by the package and name of their class, so neither PyG nor DGL is imported; subclasses count.
+A layer of one's own is not known here: :func:`dgcl.testing.assert_equivalent` tries it out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch.nn import Module
+
+import dgcl
+from dgcl.errors import InexactWarning
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["Finding", "OnInexact", "check_model", "report_inexact"]
+
+OnInexact = Literal["warn", "raise", "ignore"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A module that is not exact on several ranks.
+
+    Attributes:
+        name: Where it is in the model; "" for the model itself.
+        module: Its class, as ``torch_geometric.nn.GCNConv``.
+        why: What it does.
+        instead: What to write.
+        random: It draws random numbers of its own on each rank: right on average, but not the numbers of one device.
+    """
+
+    name: str
+    module: str
+    why: str
+    instead: str
+    random: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name or 'the model'} ({self.module}) {self.why}; {self.instead}"
+
+
+_HOPS = "goes several hops, through rows that no rank has sent"
+_DEGREES = "normalises by the degrees that it counts, which are those of this rank's edges"
+_ROWS = "takes statistics over this rank's rows alone"
+_ALL = "looks at the rows of all vertices, and sees this rank's alone"
+_RANDOM = "draws other random numbers on each rank"
+_BY_HOPS = "write the hops, each with an exchange of its own (docs/frameworks.md, Several hops)"
+_BY_SUMS = "compute it with dgcl.nn.global_sum (docs/frameworks.md, Losses)"
+_BY_WEIGHTS = "set normalize=False and give it g.gcn_norm()'s edges and weights"
+
+
+def _normalizes(module: Any) -> bool:
+    return bool(getattr(module, "normalize", False))
+
+
+def _uses_own_statistics(norm: Any) -> bool:
+    return bool(norm.training or not norm.track_running_stats)
+
+
+def _is_on(dropout: Any) -> bool:
+    return bool(dropout.p > 0)
+
+
+def _over_the_graph(norm: Any) -> bool:
+    return bool(norm.mode == "graph")
+
+
+def _always(module: Any) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class _Rule:
+    why: str
+    instead: str
+    applies: Callable[[Any], bool] = _always
+    random: bool = False
+
+
+_BATCH_NORM = _Rule(
+    _ROWS,
+    "take dgcl.nn.BatchNorm, or put it in with model = dgcl.nn.BatchNorm.convert(model)",
+    _uses_own_statistics,
+)
+_DROPOUT = _Rule(_RANDOM, "take dgcl.nn.Dropout, which drops by vertex", _is_on, random=True)
+_GCN = _Rule(_DEGREES, f"take dgcl.nn.GCNConv, or {_BY_WEIGHTS}", _normalizes)
+_WEIGHTS = _Rule(_DEGREES, _BY_WEIGHTS, _normalizes)
+_SEVERAL = _Rule(_HOPS, _BY_HOPS)
+_STATISTICS = _Rule(_ROWS, _BY_SUMS)
+_GLOBAL = _Rule(_ALL, _BY_SUMS)
+
+_RULES: dict[str, dict[str, _Rule]] = {
+    "torch": {
+        "BatchNorm1d": _BATCH_NORM,
+        **dict.fromkeys(("Dropout", "AlphaDropout", "Dropout1d"), _DROPOUT),
+    },
+    "torch_geometric": {
+        "GCNConv": _GCN,
+        **dict.fromkeys(("LGConv", "GCN2Conv", "FAConv"), _WEIGHTS),
+        **dict.fromkeys(
+            ("APPNP", "SGConv", "SSGConv", "TAGConv", "ChebConv", "ARMAConv", "MixHopConv", "GatedGraphConv"),
+            _SEVERAL,
+        ),
+        **dict.fromkeys(("PANConv", "LabelPropagation", "CorrectAndSmooth", "AntiSymmetricConv"), _SEVERAL),
+        **dict.fromkeys(
+            ("EGConv", "PDNConv", "DNAConv", "HypergraphConv"),
+            _Rule(_DEGREES, "write it with the sums of comm.local_graph('csr')"),
+        ),
+        **dict.fromkeys(
+            ("GraphNorm", "PairNorm", "InstanceNorm", "MeanSubtractionNorm", "HeteroBatchNorm"), _STATISTICS
+        ),
+        "LayerNorm": _Rule(_ROWS, "set mode='node'", _over_the_graph),
+        **dict.fromkeys(("GPSConv", "GravNetConv", "DynamicEdgeConv", "XConv"), _GLOBAL),
+        **dict.fromkeys(("TopKPooling", "SAGPooling", "ASAPooling", "EdgePooling", "MemPooling"), _GLOBAL),
+    },
+    "dgl": {
+        "EdgeWeightNorm": _Rule(_DEGREES, "use it on rank 0, and hand its result out with dispatch_edges")
+    },
+}
+
+
+def check_model(model: Module, comm: Communicator | None = None) -> list[Finding]:
+    """Find the modules that give other numbers on these ranks than on one device. Not collective.
+
+        >>> for finding in dgcl.check_model(model):
+        ...     print(finding)
+
+    Runs by itself in :func:`dgcl.nn.broadcast_parameters`. Knows classes of PyG, DGL and torch by name and
+    arguments; what a forward of your own does with them, :func:`dgcl.testing.assert_equivalent` finds out.
+
+    Args:
+        model: In the mode (``train()`` or ``eval()``) in which it will run.
+        comm: The communicator; default the current one. On a single rank everything is exact.
+
+    Returns:
+        What is not exact, in the model's order; those that are merely random have ``random`` set.
+    """
+    comm = comm if comm is not None else dgcl.current_communicator()
+    if comm.world_size == 1:
+        return []
+    found = []
+    for name, module in model.named_modules():
+        known = _rule_of(type(module))
+        if known is not None and known[1].applies(module):
+            kind, rule = known
+            found.append(Finding(name, kind, rule.why, rule.instead, rule.random))
+    return found
+
+
+def _rule_of(kind: type) -> tuple[str, _Rule] | None:
+    """The rule of the first class of these that has one, unless a class of ours comes before it."""
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package == "dgcl":
+            return None
+        rule = _RULES.get(package, {}).get(base.__name__)
+        if rule is not None:
+            return f"{package}.nn.{base.__name__}", rule
+    return None
+
+
+def report_inexact(model: Module, comm: Communicator, how: OnInexact) -> None:
+    """Warn (once, on rank 0) or raise on every rank where a model has modules that are not exact."""
+    if how not in ("warn", "raise", "ignore"):
+        raise ValueError(f"inexact must be 'warn', 'raise' or 'ignore' (got {how!r})")
+    found = [] if how == "ignore" else [each for each in check_model(model, comm) if not each.random]
+    if not found:
+        return
+    lines = "".join(f"\n  {finding}" for finding in found)
+    text = f"the model gives other numbers on {comm.world_size} ranks than on one device:{lines}"
+    if how == "raise":
+        raise ValueError(text)
+    if comm.rank == 0:
+        warnings.warn(
+            f"{text}\nbroadcast_parameters(model, inexact='ignore') leaves this out",
+            InexactWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,133 @@
+"""Ranks that train different models are told so, once; ranks that train the same one hear nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import dgcl
+import dgcl.nn
+from dgcl.nn.drift import parameters_of
+from tests.dgcl.nn.ranks import on_ranks, rows
+
+
+def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False):
+    """What two ranks are warned of; every rank draws its own parameters, unless one of them is broadcast."""
+
+    def rank(comm):
+        generator = torch.Generator().manual_seed(comm.rank)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+        own = nn.Parameter(torch.full((comm.num_owned, 3), float(comm.rank), dtype=torch.float64))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        if broadcast:
+            dgcl.nn.broadcast_parameters(model)
+        x, y = rows(3)[comm.owned_ids], rows(2, seed=1)[comm.owned_ids]
+        optimizer = torch.optim.SGD([*model.parameters(), own], lr=0.1)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            dgcl.nn.mse(model(x + own if frozen_rows else x), y).backward()
+            if sync:
+                dgcl.nn.sync_gradients(model)
+            optimizer.step()
+        with torch.no_grad():
+            dgcl.nn.mse(model(x), y)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        on_ranks(2, rank)
+    return [str(each.message) for each in told if each.category is dgcl.InexactWarning]
+
+
+@pytest.mark.parametrize("rows_too", [False, True], ids=["plain", "rows-of-vertices-too"])
+def test_nothing_is_said_of_ranks_that_agree(rows_too) -> None:
+    assert train(True, True, frozen_rows=rows_too) == []
+
+
+def test_no_broadcast() -> None:
+    (told,) = train(False, True)
+    assert "shape (4, 3) is not the same on all ranks: rank 1 differs from rank 0, at call 1" in told
+    assert "dgcl.nn.broadcast_parameters(model)" in told
+
+
+def test_no_sync() -> None:
+    (told,) = train(True, False)
+    assert told.startswith(
+        "0.weight of shape (4, 3) is not the same on all ranks: rank 1 differs from rank 0, at call 2"
+    )
+    assert "dgcl.nn.sync_gradients(model)" in told
+
+
+def test_a_loss_without_gradients_compares_what_the_last_one_had() -> None:
+    """Call 2 is the validation loss."""
+    (told,) = train(True, False, steps=1)
+    assert "at call 2 of a loss" in told
+
+
+def test_only_calls_that_are_powers_of_two_compare() -> None:
+    """By the collectives that a rank begins: one of each loss, and one of each comparison."""
+
+    def rank(comm):
+        model, counts = nn.Linear(3, 2).double(), []
+        dgcl.nn.broadcast_parameters(model)
+        x, y = rows(3)[comm.owned_ids], rows(2, seed=1)[comm.owned_ids]
+        for _ in range(9):
+            before = comm.control.num_collectives
+            dgcl.nn.mse(model(x), y)
+            counts.append(comm.control.num_collectives - before)
+        return counts
+
+    assert on_ranks(2, rank)[1] == [2, 2, 1, 2, 1, 1, 1, 2, 1]
+    assert on_ranks(1, rank)[0] == [1] * 9
+
+
+def test_parameters_of_a_result() -> None:
+    first, second, unused = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    found = parameters_of(second(first(torch.ones(1, 2))))
+    assert {id(each) for each in found} == {id(each) for each in (*first.parameters(), *second.parameters())}
+    assert not {id(each) for each in found} & {id(each) for each in unused.parameters()}
+    assert parameters_of(torch.ones(1)) == []
+
+
+def test_check_equal_names_the_first_tensor() -> None:
+    def rank(comm, what):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2 + (what == "shape") * comm.rank))
+        dgcl.nn.broadcast_parameters(model) if what != "shape" else None
+        model(torch.ones(1, 2)).sum().backward()
+        dgcl.nn.check_equal(model, gradients=True)
+        with torch.no_grad():
+            if what == "parameter" and comm.rank == 2:
+                model[1].bias[0] += 1e-7
+            if what == "gradient" and comm.rank > 0:
+                model[0].weight.grad[1, 1] += 1.0
+        dgcl.nn.check_equal(model, gradients=what == "gradient")
+
+    on_ranks(3, rank, "nothing")
+    with pytest.raises(dgcl.DisagreementError, match=r"1.bias of shape \(2,\).*rank 2 differs from rank 0"):
+        on_ranks(3, rank, "parameter")
+    with pytest.raises(dgcl.DisagreementError, match=r"gradient of 0.weight .*ranks 1, 2 differ from rank 0"):
+        on_ranks(3, rank, "gradient")
+    with pytest.raises(dgcl.DisagreementError, match="model must have the same parameters on every rank"):
+        on_ranks(2, rank, "shape")
+
+
+@pytest.mark.parametrize("shape", [(5,), (), (3, 2), (0,)], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64], ids=str
+)
+def test_features_that_ranks_make_themselves_must_be_the_same(shape, dtype) -> None:
+    def rank(comm, same):
+        features = rows(*shape, seed=0 if same else comm.rank).to(dtype)
+        return dgcl.dispatch_features(features).equal(features[comm.owned_ids])
+
+    assert on_ranks(2, rank, True) == [True, True]
+    different = 0 not in shape and dtype != torch.bool
+    if different:
+        with pytest.raises(
+            ValueError, match=r"features must be the same on every rank .*those of rank 1 differ"
+        ):
+            on_ranks(2, rank, False)
