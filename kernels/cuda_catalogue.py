@@ -1,6 +1,6 @@
 """All CUDA kernels by name.
 
-``gather_16``, ``sum_float32_4``, ``wait``, ...: the number is the unit in bytes. Variants of the gather are
+``gather_16``, ``sum_float32_4``, ``begin``, ...: the number is the unit in bytes. Variants of the gather are
 named like ``gather_16_x8_stream``: eight loads under way, with a cache hint.
 
 A kernel's Python function is imported when it is compiled, not before: whoever loads stored PTX needs no CUDA half
@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from dgcl.kernels.cuda_memory import HINTS
+from dgcl.kernels.cuda_tables import NUM_ENTERED, Begin, SignalWait
 
 #: Compute capabilities that PTX is made for; newer GPUs run the newest of them.
 CAPABILITIES: Final = ((7, 5), (8, 0), (9, 0))
@@ -43,7 +44,7 @@ class Kernel:
 def gather(unit: int, unroll: int = _UNROLL, hint: str = "plain") -> Kernel:
     """A gather, or a variant of it."""
     name = f"gather_{unit}" + (f"_x{unroll}" if unroll != _UNROLL else "") + f"_{hint}" * (hint != "plain")
-    return Kernel(name, 6, lambda: _import("cuda_gather", "gather_kernel")(unit, unroll, hint))
+    return Kernel(name, 6, lambda: _import("cuda_rows", "gather_kernel")(unit, unroll, hint))
 
 
 def _import(module: str, name: str) -> Any:
@@ -58,14 +59,11 @@ def catalogue() -> dict[str, Kernel]:
         return Kernel(name, num_parameters, lambda: _import("cuda_flags", name))
 
     def sums(element: str, unit: int) -> Kernel:
-        return Kernel(f"sum_{element}_{unit}", 7, lambda: _import("cuda_sum", "sum_kernel")(element, unit))
+        return Kernel(f"sum_{element}_{unit}", 7, lambda: _import("cuda_rows", "sum_kernel")(element, unit))
 
     kernels = [
-        flags("enter", 13),
-        flags("announce", 5),
-        flags("wait", 3),
-        flags("resolve", 5),
-        flags("signal", 3),
+        flags("begin", len(Begin._fields) + NUM_ENTERED),
+        flags("signal_wait", len(SignalWait._fields)),
         *(gather(unit) for unit in UNITS),
         *(sums(element, unit) for element, size in ITEM_BYTES.items() for unit in UNITS if unit >= size),
     ]

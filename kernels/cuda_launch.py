@@ -122,7 +122,7 @@ class Prepared:
     Streams are numbered; their handles are given when enqueueing.
 
     >>> prepared = Prepared(driver)
-    >>> prepared.launch(kernels["signal"], 1, 32, state, flags, num_flags)
+    >>> prepared.launch(kernels["signal_wait"], 1, 32, *SignalWait(state, raised=flags, num_raised=3))
     >>> prepared.enqueue([torch.cuda.current_stream().cuda_stream], call=1)
     """
 

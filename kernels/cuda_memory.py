@@ -12,50 +12,21 @@ therefore contain no fence at all.
 
 from __future__ import annotations
 
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
-from numba import config
+from numba import config, njit
 
 #: Whether kernels run in numba's simulator (the environment variable NUMBA_ENABLE_CUDASIM).
 SIMULATED: Final = bool(config.ENABLE_CUDASIM)
 
-if SIMULATED:
-    from dgcl.kernels.cuda_memory_simulated import (
-        HINTS,
-        load_acquire,
-        load_index,
-        load_unit,
-        load_word,
-        num_words,
-        sleep_nanoseconds,
-        store_release,
-        store_unit,
-        store_word,
-    )
-else:
-    from dgcl.kernels.cuda_memory_ptx import (
-        HINTS,
-        load_acquire,
-        load_index,
-        load_unit,
-        load_word,
-        num_words,
-        sleep_nanoseconds,
-        store_release,
-        store_unit,
-        store_word,
-    )
+_here: Any = import_module(f"dgcl.kernels.cuda_memory_{'simulated' if SIMULATED else 'ptx'}")
+HINTS, num_words, load_unit, store_unit = _here.HINTS, _here.num_words, _here.load_unit, _here.store_unit
+load_index, load_word, store_word = _here.load_index, _here.load_word, _here.store_word
+load_acquire, store_release = _here.load_acquire, _here.store_release
+sleep_nanoseconds = _here.sleep_nanoseconds
 
-__all__ = [
-    "HINTS",
-    "SIMULATED",
-    "load_acquire",
-    "load_index",
-    "load_unit",
-    "load_word",
-    "num_words",
-    "sleep_nanoseconds",
-    "store_release",
-    "store_unit",
-    "store_word",
-]
+
+def inlined(function: Any) -> Any:
+    """A step of several kernels, which the compiler puts in its place in each of them."""
+    return function if SIMULATED else njit(inline="always")(function)

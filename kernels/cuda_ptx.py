@@ -27,12 +27,11 @@ ARCHIVE: Final = Path(__file__).with_name("cuda_ptx.tar.xz")
 _SOURCES: Final = (
     "cuda_catalogue.py",
     "cuda_flags.py",
-    "cuda_gather.py",
     "cuda_memory.py",
     "cuda_memory_ptx.py",
     "cuda_numbers.py",
     "cuda_ptx.py",
-    "cuda_sum.py",
+    "cuda_rows.py",
     "cuda_tables.py",
 )
 _FINGERPRINT: Final = "fingerprint"

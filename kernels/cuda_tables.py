@@ -19,7 +19,7 @@ maps       :data:`MAP` records: a peer's segments and where they are mapped here
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -95,6 +95,44 @@ FLAG_NUM_MAPS: Final = _place(FLAG, "num_maps")
 MAP_BYTES: Final = MAP.itemsize
 MAP_SIZE: Final = _place(MAP, "size")
 MAP_ADDRESS: Final = _place(MAP, "address")
+
+
+#: Threads of the block of a flag kernel.
+FLAG_THREADS: Final = 32
+
+#: The last parameters of the kernel ``begin``, which differ from call to call: this rank's buffers.
+NUM_ENTERED: Final = 11
+
+
+class Begin(NamedTuple):
+    """The parameters of the kernel :func:`dgcl.kernels.cuda_flags.begin` before the last :data:`NUM_ENTERED`."""
+
+    state: int
+    addresses: int = 0
+    words: int = 0
+    num_words: int = 0
+    lines: int = 0
+    num_lines: int = 0
+    ready: int = 0
+    num_ready: int = 0
+    awaited: int = 0
+    num_awaited: int = 0
+
+
+class SignalWait(NamedTuple):
+    """The parameters of the kernel :func:`dgcl.kernels.cuda_flags.signal_wait`."""
+
+    state: int
+    raised: int = 0
+    num_raised: int = 0
+    addresses: int = 0
+    tag: int = 0
+    ready: int = 0
+    num_ready: int = 0
+    awaited: int = 0
+    num_awaited: int = 0
+    ended: int = 0
+    num_ended: int = 0
 
 
 def records(kind: np.dtype, rows: list[dict[str, Any]]) -> np.ndarray:

@@ -9,7 +9,16 @@ import numpy as np
 import torch
 
 from dgcl.kernels.cuda_launch import Prepared
-from dgcl.kernels.cuda_tables import ABORT, FLAG, STATE_BYTES, records
+from dgcl.kernels.cuda_tables import (
+    ABORT,
+    FLAG,
+    FLAG_THREADS,
+    NUM_ENTERED,
+    STATE_BYTES,
+    Begin,
+    SignalWait,
+    records,
+)
 from tests.gpu.device import Gpu, Tables
 
 
@@ -36,10 +45,14 @@ class FlagRounds:
         )
         self._tables = tables
         if way == "kernels":
-            self._prepared.launch(gpu.kernels["announce"], 1, 1, state, 0, 0, 0, 0)
-            steps = [("signal", theirs), ("wait", mine)]
-            for name, table in steps if first else reversed(steps):
-                self._prepared.launch(gpu.kernels[name], 1, 1, state, table, 1)
+            self._prepared.launch(gpu.kernels["begin"], 1, FLAG_THREADS, *Begin(state), *[0] * NUM_ENTERED)
+            waits = SignalWait(state, awaited=mine, num_awaited=1)
+            both = (
+                waits._replace(raised=theirs, num_raised=1)
+                if first
+                else waits._replace(ended=theirs, num_ended=1)
+            )
+            self._prepared.launch(gpu.kernels["signal_wait"], 1, FLAG_THREADS, *both)
         elif first:
             self._prepared.write_value(other, 1, 0)
             self._prepared.wait_value(own, 1, 0)

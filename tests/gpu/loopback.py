@@ -9,7 +9,7 @@ and timed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,22 +17,21 @@ import torch
 
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_shapes import unit_of
-from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, SKIP, STATE_BYTES
+from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, NUM_ENTERED, SKIP, STATE_BYTES
 from dgcl.program import Program
 from dgcl.transport.cuda.program import (
     EXPAND,
     FOLD,
-    LOCAL,
-    RESULT,
-    SECOND,
     Launch,
     RankAddresses,
+    fuse,
     lay_out,
     num_slots,
 )
 from tests.gpu.device import Tables
 
 _LINE_WORDS = 16
+_ANNOUNCED_WORDS = 7
 _ALIGN = 256
 
 
@@ -72,11 +71,18 @@ class Rank:
         """What peers write to: rows and relay rows in an expand, arrivals in a fold."""
         return self.local, self.relay, self.arrivals
 
-    def point(self, verb: int) -> None:
-        """Enter this rank's own buffers for a verb into its address table."""
-        self.addresses[LOCAL] = self.local.data_ptr()
-        self.addresses[SECOND] = (self.relay if verb == EXPAND else self.arrivals).data_ptr()
-        self.addresses[RESULT] = self.result.data_ptr()
+    def entered(self, verb: int) -> list[int]:
+        """What a call of a verb enters: this rank's buffers, and those that peers write to.
+
+        Each buffer stands for a segment of its own; its address is the name by which peers know it.
+        """
+        second = self.relay if verb == EXPAND else self.arrivals
+        named = self.buffers[:2] if verb == EXPAND else self.buffers[2:]
+        words = [verb + 1]
+        for buffer in named:
+            words += [buffer.data_ptr(), buffer.nbytes, 0]
+        places = [self.local.data_ptr(), second.data_ptr(), self.result.data_ptr(), 0, *words]
+        return places + [0] * (NUM_ENTERED - len(places))
 
 
 def _words(device: torch.device, *shape: int) -> torch.Tensor:
@@ -94,16 +100,15 @@ def _rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -> t
 
 @dataclass(frozen=True)
 class Loopback:
-    """All ranks, and their launches by verb: ``launches[verb][rank]``."""
+    """All ranks, and their launches by verb: ``launches[verb][rank]``.
+
+    Those of ``launches`` wait before they signal, so that ranks can run in turns; ``fused`` are as in a communicator.
+    """
 
     ranks: list[Rank]
     launches: dict[int, list[list[Launch]]]
+    fused: dict[int, list[list[Launch]]]
     tables: Tables
-
-    def begin(self, verb: int) -> None:
-        """Before a call: where this verb's own buffers are."""
-        for rank in self.ranks:
-            rank.point(verb)
 
     def check(self, calls: int) -> None:
         """After some calls: everyone has made them, and nothing went wrong.
@@ -141,33 +146,30 @@ def connect(
     unit = unit_of(row_bytes, *rows, item_bytes=dtype.itemsize)
     kernels = {EXPAND: f"gather_{unit}", FOLD: sum_name(str(dtype).removeprefix("torch."), unit)}
     launches: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
+    fused: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
     for rank in ranks:
+        addresses = _addresses(rank, ranks, tables)
         for verb, kernel in kernels.items():
-            addresses = _addresses(rank, ranks, verb, tables)
-            launches[verb].append(
-                lay_out(
-                    rank.program,
-                    verb,
-                    addresses,
-                    kernel,
-                    unit,
-                    row_bytes,
-                    max_blocks(kernel),
-                    tables.put,
-                    threads,
-                )
+            laid_out = lay_out(
+                rank.program,
+                verb,
+                addresses,
+                kernel,
+                unit,
+                row_bytes,
+                max_blocks(kernel),
+                tables.put,
+                threads,
             )
-    return Loopback(ranks, launches, tables)
+            for waits_first, lists in ((True, launches), (False, fused)):
+                begin, *others = fuse(laid_out, waits_first=waits_first)
+                entered = *begin.parameters, *rank.entered(verb)
+                lists[verb].append([replace(begin, parameters=entered), *others])
+    return Loopback(ranks, launches, fused, tables)
 
 
-def _addresses(rank: Rank, ranks: Sequence[Rank], verb: int, tables: Tables) -> RankAddresses:
+def _addresses(rank: Rank, ranks: Sequence[Rank], tables: Tables) -> RankAddresses:
     me = rank.program.rank
-    # Each buffer stands for a segment of its own; its address is the name by which peers know it.
-    named = rank.buffers[:2] if verb == EXPAND else rank.buffers[2:]
-    words = [verb + 1]
-    for buffer in named:
-        words += [buffer.data_ptr(), buffer.nbytes, 0]
-    words += [0] * (7 - len(words))
     maps = []
     for peer in ranks:
         mapped = [(b.data_ptr(), b.nbytes, b.data_ptr()) for b in peer.buffers]
@@ -176,8 +178,8 @@ def _addresses(rank: Rank, ranks: Sequence[Rank], verb: int, tables: Tables) -> 
         state=rank.state.data_ptr(),
         address_table=rank.addresses.data_ptr(),
         lines=_lines([peer.ready for peer in ranks], me),
-        words=tables.put(np.array(words, np.int64)),
-        num_words=len(words),
+        words=tables.put(np.zeros(_ANNOUNCED_WORDS, np.int64)),
+        num_words=_ANNOUNCED_WORDS,
         ready=_own_lines(rank.ready),
         done=_own_lines(rank.done),
         raised=_lines([peer.done for peer in ranks], me),
@@ -202,7 +204,6 @@ def run_in_lockstep(loopback: Loopback, verb: int, launch: Callable[..., None]) 
         verb: EXPAND or FOLD.
         launch: ``launch(kernel, blocks, threads, *parameters)`` runs it.
     """
-    loopback.begin(verb)
     lists = loopback.launches[verb]
     for stage in sorted({step.stage for steps in lists for step in steps}):
         for steps in lists:

@@ -143,7 +143,7 @@ def parts() -> list[Part]:
     ]  # fmt: skip
     folders = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
     if sanitizer := shutil.which("compute-sanitizer", path=folders):
-        chosen = (f"tests/{kernels}", "-k", "not waits and not gives_up and not loads")
+        chosen = (f"tests/{kernels}", "-k", "not waits and not gives-up and not loads")
         prefix = (sanitizer, "--tool", "memcheck", "--error-exitcode", "9")
         found.append(
             Part("sanitizer", "compute-sanitizer memcheck on the kernel tests", 50, chosen, (), prefix)

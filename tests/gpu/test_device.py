@@ -17,7 +17,7 @@ import torch
 from dgcl.kernels.cuda_catalogue import catalogue, fitting_capabilities
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_ptx import compile_ptx
-from dgcl.kernels.cuda_tables import FLAG
+from dgcl.kernels.cuda_tables import SignalWait
 from tests.gpu.device import Gpu, Tables
 
 pytestmark = pytest.mark.gpu
@@ -69,9 +69,9 @@ def test_driver(gpu: Gpu, found: Found) -> None:
         }
     )
     start = time.perf_counter()
-    for name in ("gather_16", "sum_float32_16", "announce", "wait", "resolve", "signal"):
+    for name in ("gather_16", "sum_float32_16", "begin", "signal_wait"):
         gpu.kernels[name]
-    found({"seconds to load six kernels": round(time.perf_counter() - start, 3)})
+    found({"seconds to load four kernels": round(time.perf_counter() - start, 3)})
     start = time.perf_counter()
     try:
         compile_ptx(catalogue()["sum_float32_16"], fitting_capabilities(capability)[-1])
@@ -84,12 +84,12 @@ def test_driver(gpu: Gpu, found: Found) -> None:
 def test_launch(gpu: Gpu, found: Found) -> None:
     """Host time of one prepared list of launches, of torch for scale, and of stream memory operations."""
     tables = Tables(gpu.device)
-    parameters = tables.state(), tables.put(np.zeros(1, FLAG)), 0
+    parameters = SignalWait(tables.state())
     stream = [torch.cuda.current_stream().cuda_stream]
     for count in (1, 10, 20):
         prepared = Prepared(gpu.driver)
         for _ in range(count):
-            prepared.launch(gpu.kernels["signal"], 1, 32, *parameters)
+            prepared.launch(gpu.kernels["signal_wait"], 1, 32, *parameters)
         found({f"{count} prepared launches, us": host_microseconds(lambda p=prepared: p.enqueue(stream))})  # type: ignore[misc]
     word = torch.zeros(1, device=gpu.device)
     found({"one torch add_, us": host_microseconds(lambda: word.add_(1))})

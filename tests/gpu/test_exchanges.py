@@ -51,7 +51,6 @@ def test_a_captured_exchange_counts_its_calls(gpu: Gpu) -> None:
         programs, 64, torch.float32, gpu.device, lambda name: gpu.kernels.num_multiprocessors, 256
     )
     streams = Streams(gpu, loopback)
-    loopback.begin(EXPAND)
     streams.run(loopback, EXPAND)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -252,7 +252,7 @@ from dgcl.kernels.cuda_driver import Driver
 from dgcl.kernels.cuda_launch import Kernels, Prepared
 driver = Driver(FakeLibrary())
 prepared = Prepared(driver)
-prepared.launch(Kernels(driver, 0)["signal"], 1, 32, 64, 64, 1)
+prepared.launch(Kernels(driver, 0)["signal_wait"], 1, 32, 64, *[0] * 10)
 prepared.enqueue([1])
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}

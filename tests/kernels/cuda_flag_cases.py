@@ -1,4 +1,4 @@
-"""Cases for the CUDA flag kernels: calls are announced, waited for, resolved, signalled, and stopped."""
+"""Cases for the CUDA flag kernels: calls begin, are waited for, resolved, signalled, and stopped."""
 
 from __future__ import annotations
 
@@ -32,21 +32,109 @@ class Rank:
     def get(self, place: int) -> int:
         return int(self.words[place // 8])
 
-    def flags(self, *rows: dict[str, int]) -> tuple[int, int]:
-        return self.machine.upload(tables.records(tables.FLAG, list(rows))), len(rows)
+    def flags(self, *rows: dict[str, int]) -> int:
+        """The address of a table of flags."""
+        return self.machine.upload(tables.records(tables.FLAG, list(rows)))
+
+    def start(self, **parameters: int) -> Callable[[], None]:
+        """``signal_wait`` with these tables."""
+        return self.machine.start("signal_wait", 1, 2, *tables.SignalWait(self.state, **parameters))
+
+    def run(self, **parameters: int) -> None:
+        self.start(**parameters)()
+
+    def begin(
+        self, lines: list[int], words: int, entered: list[int], **parameters: int
+    ) -> Callable[[], None]:
+        """``begin``, which announces to these lines."""
+        at = self.machine.upload(np.array(lines, np.int64))
+        begins = tables.Begin(self.state, self.addresses, words, 7, at, len(lines), **parameters)
+        return self.machine.start("begin", 1, 2, *begins, *entered)
 
 
-def announce_writes_lines_and_counts(machine: Machine) -> None:
+ENTERED: Final = [1, 2, 3, 4, TAG, 11, 12, 13, 21, 22, 23]
+
+
+def begin_enters_counts_and_announces(machine: Machine) -> None:
     rank = Rank(machine)
     memory, at = machine.words(64)
-    lines = machine.upload(np.array([at, at + 128, at + 256], np.int64))
-    words = machine.upload(np.array([TAG, 11, 12, 13, 21, 22, 23], np.int64))
+    said, words = machine.words(8)
     for call in (4, 5):
-        machine.launch("announce", 1, 2, rank.state, lines, 3, words, 7)
+        rank.begin([at, at + 128, at + 256], words, ENTERED)()
         assert rank.get(tables.CALL) == call
+        assert rank.slots.tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
+        assert said.tolist() == [TAG, 11, 12, 13, 21, 22, 23, 0]
         for line in memory[:48].reshape(3, 16):
             assert line.tolist() == [call, TAG, 11, 12, 13, 21, 22, 23] + [0] * 8
     assert not memory[48:].any()
+
+
+def begin_without_tables_only_counts(machine: Machine) -> None:
+    rank = Rank(machine)
+    machine.launch("begin", 1, 2, *tables.Begin(rank.state), *[0] * tables.NUM_ENTERED)
+    assert rank.get(tables.CALL) == 4
+    assert not rank.slots.any()
+
+
+def begin_announces_before_it_waits(machine: Machine) -> None:
+    """Two ranks that begin with each other: neither may wait for what the other has not been told."""
+    lines = Lines(machine)
+    memory, at = machine.words(16)
+    _, words = machine.words(8)
+    finish = lines.begin([at], words, ENTERED, ready=lines.table, num_ready=2)
+    _until(lambda: memory[0] == 4)  # the peers' lines say 3
+    time.sleep(0.02)
+    assert lines.get(tables.WAITING) == 1
+    assert not lines.slots[4:].any(), "resolved too early"
+    lines.lines[[0, 16]] = 4
+    finish()
+    assert lines.get(tables.SKIP) == 0
+    assert lines.slots.tolist() == [1, 2, 10_064, 20_128, 30_000, 0, 0, 0]
+
+
+def signals_leave_before_it_waits_and_the_end_comes_behind(machine: Machine) -> None:
+    lines = Lines(machine)
+    flags, at = machine.words(4)
+    first, awaited, last = (
+        lines.flags({"address": at + 8 * i, "multiplier": 5, "offset": 2}) for i in range(3)
+    )
+    lines.lines[16] = 2  # the second peer has not begun
+    finish = lines.start(
+        raised=first, num_raised=1, awaited=awaited, num_awaited=1, ended=last, num_ended=1, **lines.peers
+    )
+    _until(lambda: lines.get(tables.WAITING) == 2)
+    assert flags.tolist() == [17, 0, 0, 0]
+    lines.lines[16] = 3
+    _until(lambda: lines.get(tables.WAITING) == 3)
+    assert lines.slots.tolist() == [0, 0, 10_064, 20_128, 30_000, 0, 0, 0]
+    assert flags.tolist() == [17, 0, 0, 0]
+    flags[1] = 16  # one stage too early
+    time.sleep(0.02)
+    assert flags[2] == 0
+    flags[1] = 17
+    finish()
+    assert flags.tolist() == [17, 17, 17, 0]
+    assert lines.get(tables.WAITING) == 0
+
+
+def nothing_is_signalled_behind_a_wait_that_failed(machine: Machine) -> None:
+    for fault in (tables.ABORTED, tables.DISAGREES):
+        lines = Lines(machine)
+        flags, at = machine.words(2)
+        awaited, last = (lines.flags({"address": at + 8 * i, "multiplier": 1}) for i in range(2))
+        flags[0] = 3 if fault == tables.DISAGREES else tables.FLAG_MAX
+        lines.lines[17] = TAG + (fault == tables.DISAGREES)
+        lines.run(awaited=awaited, num_awaited=1, ended=last, num_ended=1, **lines.peers)
+        assert lines.get(tables.SKIP) == 1
+        assert lines.get(tables.FAULT) == fault
+        assert lines.get(tables.WHERE) == (1 if fault == tables.DISAGREES else 2)
+        assert flags[1] == 0
+
+
+def _until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < deadline, "does not come so far"
 
 
 def wait_passes_what_has_come(machine: Machine) -> None:
@@ -56,7 +144,7 @@ def wait_passes_what_has_come(machine: Machine) -> None:
     table = rank.flags(
         {"address": at, "multiplier": 5, "offset": 2}, {"address": at + 8, "multiplier": 1, "offset": 0}
     )
-    machine.launch("wait", 1, 1, rank.state, *table)
+    rank.run(awaited=table, num_awaited=2)
     assert rank.get(tables.WAITING) == 0
     assert rank.get(tables.SKIP) == 0
 
@@ -66,10 +154,8 @@ def wait_waits(machine: Machine) -> None:
     flags, at = machine.words(2)
     flags[0] = 3
     table = rank.flags({"address": at, "multiplier": 1}, {"address": at + 8, "multiplier": 5, "offset": 2})
-    finish = machine.start("wait", 1, 1, rank.state, *table)
-    deadline = time.monotonic() + 10
-    while rank.get(tables.WAITING) == 0:
-        assert time.monotonic() < deadline, "does not say what it waits for"
+    finish = rank.start(awaited=table, num_awaited=2)
+    _until(lambda: rank.get(tables.WAITING) != 0)
     assert rank.get(tables.WAITING) == 2
     flags[1] = 3 * 5 + 1  # one stage too early
     time.sleep(0.02)
@@ -89,7 +175,7 @@ def _aborted(rank: Rank, where: int) -> None:
 def wait_gives_up_on_the_abort_word(machine: Machine) -> None:
     rank = Rank(machine)
     _, at = machine.words(1)
-    finish = machine.start("wait", 1, 1, rank.state, *rank.flags({"address": at, "multiplier": 1}))
+    finish = rank.start(awaited=rank.flags({"address": at, "multiplier": 1}), num_awaited=1)
     time.sleep(0.02)
     rank.abort[0] = 1
     finish()
@@ -103,7 +189,7 @@ def wait_knows_the_greatest_value_as_a_stop(machine: Machine) -> None:
     flags, at = machine.words(2)
     flags[:] = (7, tables.FLAG_MAX)
     table = rank.flags({"address": at, "multiplier": 1}, {"address": at + 8, "multiplier": 1})
-    machine.launch("wait", 1, 1, rank.state, *table)
+    rank.run(awaited=table, num_awaited=2)
     _aborted(rank, 1)
 
 
@@ -115,7 +201,7 @@ def signal_raises_flags(machine: Machine) -> None:
         {"address": at + 24, "multiplier": 2, "offset": 1},
         {"address": at, "multiplier": 1},
     )
-    machine.launch("signal", 2, 2, rank.state, *table)
+    rank.run(raised=table, num_raised=3)  # more than threads
     assert flags.tolist() == [3, 17, 0, 7]
 
 
@@ -139,6 +225,7 @@ class Lines(Rank):
             *(
                 {
                     "address": line + 128 * peer,
+                    "multiplier": 1,
                     "target": 2 + 2 * peer,
                     "maps": at,
                     "num_maps": len(rows) if num_maps is None else num_maps,
@@ -149,11 +236,10 @@ class Lines(Rank):
         tag, self.tag = machine.words(1)
         tag[0] = TAG
 
-    def resolve(self) -> None:
-        self.start()()
+        self.peers = {"addresses": self.addresses, "tag": self.tag, "ready": self.table, "num_ready": 2}
 
-    def start(self) -> Callable[[], None]:
-        return self.machine.start("resolve", 1, 32, self.state, self.addresses, *self.table, self.tag)
+    def resolve(self) -> None:
+        self.run(**self.peers)
 
 
 def resolve_finds_buffers(machine: Machine) -> None:
@@ -185,7 +271,7 @@ def resolve_notices_another_kind_of_call(machine: Machine) -> None:
 def resolve_waits_for_what_is_not_mapped_yet(machine: Machine) -> None:
     lines = Lines(machine)
     lines.lines[18] = 500  # new memory of the second peer
-    finish = lines.start()
+    finish = lines.start(**lines.peers)
     time.sleep(0.02)
     assert lines.slots[4] == 0, "resolved too early"
     lines.maps[1][1, :2] = (500, 7001)  # of another size
@@ -211,7 +297,7 @@ def resolve_only_compares_calls_of_who_is_out_of_reach(machine: Machine) -> None
 def resolve_gives_up_on_the_abort_word(machine: Machine) -> None:
     lines = Lines(machine)
     lines.lines[18] = 200  # mapped of the other peer only
-    finish = lines.start()
+    finish = lines.start(**lines.peers)
     time.sleep(0.02)
     assert lines.get(tables.SKIP) == 0
     lines.abort[0] = 1
@@ -221,14 +307,6 @@ def resolve_gives_up_on_the_abort_word(machine: Machine) -> None:
     assert lines.get(tables.WHERE) == 1
 
 
-def enter_fills_the_tables(machine: Machine) -> None:
-    slots, addresses = machine.words(6)
-    words, at = machine.words(8)
-    machine.launch("enter", 1, 1, addresses, at, *range(1, 12))
-    assert slots.tolist() == [1, 2, 3, 4, 0, 0]
-    assert words.tolist() == [5, 6, 7, 8, 9, 10, 11, 0]
-
-
 def nothing_is_done_after_a_stop(machine: Machine) -> None:
     lines = Lines(machine)
     lines.set(tables.SKIP, 1)
@@ -236,13 +314,13 @@ def nothing_is_done_after_a_stop(machine: Machine) -> None:
     flags, at = machine.words(1)
     table = lines.flags({"address": at, "multiplier": 1})
     lines.resolve()
-    machine.launch("wait", 1, 1, lines.state, *table)  # would wait forever
-    machine.launch("signal", 1, 1, lines.state, *table)
-    words = machine.upload(np.ones(7, np.int64))
-    at_lines = machine.upload(np.array([at], np.int64))
-    machine.launch("announce", 1, 1, lines.state, at_lines, 1, words, 7)
-    assert flags[0] == 0
+    lines.run(awaited=table, num_awaited=1)  # would wait forever
+    lines.run(raised=table, num_raised=1)
+    lines.run(ended=table, num_ended=1)
     assert not lines.slots.any()
+    _, words = machine.words(8)
+    lines.begin([at], words, ENTERED, awaited=table, num_awaited=1)()
+    assert flags[0] == 0
     assert np.array_equal(lines.lines, before)
     assert lines.get(tables.CALL) == 3
 
@@ -261,7 +339,11 @@ def nothing_is_done_after_a_stop(machine: Machine) -> None:
 FLAG_CASES: Final = {
     function.__name__.replace("_", "-"): function
     for function in (
-        announce_writes_lines_and_counts,
+        begin_enters_counts_and_announces,
+        begin_without_tables_only_counts,
+        begin_announces_before_it_waits,
+        signals_leave_before_it_waits_and_the_end_comes_behind,
+        nothing_is_signalled_behind_a_wait_that_failed,
         wait_passes_what_has_come,
         wait_waits,
         wait_gives_up_on_the_abort_word,
@@ -273,7 +355,6 @@ FLAG_CASES: Final = {
         resolve_waits_for_what_is_not_mapped_yet,
         resolve_only_compares_calls_of_who_is_out_of_reach,
         resolve_gives_up_on_the_abort_word,
-        enter_fills_the_tables,
         nothing_is_done_after_a_stop,
     )
 }

@@ -37,7 +37,7 @@ needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs NVVM, of t
 needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas, of the CUDA toolkit")
 
 # A few of each kind; the rest take as long as they are many.
-QUICK = ("wait", "resolve", "gather_16", "sum_float32_16", "sum_bfloat16_2")
+QUICK = ("begin", "signal_wait", "gather_16", "sum_float32_16", "sum_bfloat16_2")
 
 
 @needs_compiler
@@ -78,8 +78,13 @@ def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) ->
         (gather(8), {"ld.global.v2.u32": 4}, {"st.global.v2.u32": 4}),
         (gather(2), {"ld.global.u16": 4}, {"st.global.u16": 4}),
         (catalogue()["sum_float32_16"], {"ld.global.v4.u32": 5}, {"st.global.v4.u32": 1}),
-        (catalogue()["wait"], {"ld.acquire.sys.global.s64": 3, "nanosleep.u32": 1}, {}),
-        (catalogue()["signal"], {}, {"st.release.sys.global.s64": 1}),
+        # Two waits (flag, flag again, abort word), and a line with its MAP record and the abort word, in a loop that is
+        # compiled for each of the two buffers; each wait says what it waits for, and that it has stopped.
+        (
+            catalogue()["signal_wait"],
+            {"ld.acquire.sys.global.s64": 2 * 3 + 1 + 2 * 3, "nanosleep.u32": 4, "bar.sync": 3},
+            {"st.release.sys.global.s64": 2 + 2 * 2},
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, Kernel) else "",
 )
@@ -88,14 +93,14 @@ def test_accesses_are_what_they_are_meant_to_be(
 ) -> None:
     text = compile_ptx(kernel, (9, 0))
     for instruction, count in {**loads, **stores}.items():
-        assert len(re.findall(rf"\s{re.escape(instruction)} ", text)) == count, instruction
+        assert len(re.findall(rf"\s{re.escape(instruction)}\s", text)) == count, instruction
     # Rows never pass through local memory.
     assert not re.search(r"(ld|st)\.local|\.local \.", text)
 
 
 @needs_compiler
 def test_report_is_a_table_of_all_kernels() -> None:
-    kernels = [catalogue()["signal"], catalogue()["gather_4"]]
+    kernels = [catalogue()["signal_wait"], catalogue()["gather_4"]]
     table, good = report(kernels, None)
     assert good
     assert table.splitlines()[2:] == [
@@ -106,9 +111,9 @@ def test_report_is_a_table_of_all_kernels() -> None:
 @needs_compiler
 @needs_ptxas
 def test_report_has_registers() -> None:
-    table, good = report([catalogue()["signal"]], find_ptxas())
+    table, good = report([catalogue()["signal_wait"]], find_ptxas())
     assert good
-    assert re.fullmatch(r"\| signal( \| \d+){5} \|", table.splitlines()[-1])
+    assert re.fullmatch(r"\| signal_wait( \| \d+){5} \|", table.splitlines()[-1])
 
 
 @needs_ptxas
@@ -134,7 +139,7 @@ def test_the_archive_is_of_these_sources_and_complete(monkeypatch: pytest.Monkey
 def test_stored_ptx_is_used_while_it_is_of_these_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = catalogue()["signal"]
+    kernel = catalogue()["signal_wait"]
     compiled = compile_ptx(kernel, (9, 0))
     with monkeypatch.context() as patch:
         patch.setattr("dgcl.kernels.cuda_ptx.compile_ptx", lambda kernel, capability: "as stored")
@@ -146,7 +151,7 @@ def test_stored_ptx_is_used_while_it_is_of_these_sources(
     for name, text in (("one", "as stored"), ("old", compiled), ("missing", compiled)):
         monkeypatch.setattr("dgcl.kernels.cuda_ptx.ARCHIVE", tmp_path / name)
         assert ptx_of(kernel, (9, 0)) == text, name
-        assert ptx_of(kernel, (8, 0)).count(".entry dgcl_signal(") == 1
+        assert ptx_of(kernel, (8, 0)).count(".entry dgcl_signal_wait(") == 1
 
 
 def test_the_archive_travels_with_the_package() -> None:

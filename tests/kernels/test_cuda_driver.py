@@ -107,14 +107,14 @@ def test_kernels_are_loaded_once_and_unloaded(library: FakeLibrary) -> None:
         return ptx_of(kernel, capability)
 
     kernels = Kernels(Driver(library), 0, ptx)
-    first = kernels["signal"]
-    assert kernels["signal"] is first
-    assert asked == [("signal", (9, 0))]
-    assert first == Loaded("signal", 3, 10 * len("signal for sm_90"))
+    first = kernels["signal_wait"]
+    assert kernels["signal_wait"] is first
+    assert asked == [("signal_wait", (9, 0))]
+    assert first == Loaded("signal_wait", 11, 10 * len("signal_wait for sm_90"))
     assert kernels.blocks_at_once(first, 256) == 132 * 8
     kernels.close()
-    assert library.unloaded == [len("signal for sm_90")]
-    assert kernels["signal"] is not first
+    assert library.unloaded == [len("signal_wait for sm_90")]
+    assert kernels["signal_wait"] is not first
 
 
 def test_an_unknown_kernel_is_an_error(library: FakeLibrary) -> None:
@@ -126,7 +126,7 @@ def test_refused_ptx_is_an_error(library: FakeLibrary) -> None:
     library.refuse = "cuModuleLoadDataEx"
     told = r"cuModuleLoadDataEx: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: ptxas fatal: too new \(222\)"
     with pytest.raises(CudaError, match=told) as caught:
-        Kernels(Driver(library), 0, ptx_of)["signal"]
+        Kernels(Driver(library), 0, ptx_of)["signal_wait"]
     assert caught.value.code == 222
 
 
@@ -142,10 +142,10 @@ def test_ptx_that_a_driver_refuses_is_replaced_by_older_ptx(
         return tried[-1]
 
     kernels = Kernels(Driver(library), 0, ptx)
-    assert kernels["signal"].handle == 30
+    assert kernels["signal_wait"].handle == 30
     assert tried == ["9.0", "8.0", "7.5"]
     assert "refuses kernels for compute capability 9.0 (cuModuleLoadDataEx" in caplog.text
-    assert kernels["wait"].handle == 30
+    assert kernels["begin"].handle == 30
     assert tried[3:] == ["7.5"], "what was refused is asked for again"
 
 

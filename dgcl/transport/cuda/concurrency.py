@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from dgcl.kernels.cuda_launch import Prepared
-from dgcl.kernels.cuda_tables import FLAG, records
+from dgcl.kernels.cuda_tables import FLAG, FLAG_THREADS, SignalWait, records
 from dgcl.transport.cuda.control_block import HostPage
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.tables import Tables
@@ -54,7 +54,7 @@ def hindrance(device: Device, page: HostPage, tables: Tables, state: int, rank: 
         device, page, tables, rank: Of this rank.
         state: Address of its state, of which no call has been made.
     """
-    device.load("wait", "signal")
+    device.load("signal_wait")
     # Whatever else takes long in a first launch is not repeated.
     blocking, one_by_one = _try(device, page, tables, state)
     if blocking:
@@ -86,8 +86,9 @@ def _try(device: Device, page: HostPage, tables: Tables, state: int) -> tuple[bo
     page.set_trial(0, 0)
     page.set_trial(1, 0)
     waiting, passing = Prepared(driver), Prepared(driver)
-    waiting.launch(device.kernels["wait"], 1, 1, state, flags[0], 1)
-    passing.launch(device.kernels["signal"], 1, 32, state, flags[1], 1)
+    kernel = device.kernels["signal_wait"]
+    waiting.launch(kernel, 1, FLAG_THREADS, *SignalWait(state, awaited=flags[0], num_awaited=1))
+    passing.launch(kernel, 1, FLAG_THREADS, *SignalWait(state, raised=flags[1], num_raised=1))
     stream = driver.create_stream()
     timer = threading.Timer(_SECONDS, page.set_trial, (0, 1))
     timer.start()

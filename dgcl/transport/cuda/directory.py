@@ -8,7 +8,7 @@
 
 An entry is written before the first call that uses its allocation is enqueued; peers poll the count and open new
 entries. So memory grows without a collective and without a host that waits: a kernel that meets an allocation which
-is not mapped yet waits for its MAP record (:func:`dgcl.kernels.cuda_flags.resolve`).
+is not mapped yet waits for its MAP record (:func:`dgcl.kernels.cuda_flags.signal_wait`).
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ stream: one rank's wait would stand in front of what the other does to end it.
 tables are on the device, its kernels loaded, and its memory allocated. Replays count calls on the device; every rank
 must replay as often as the others. ``bytes_sent`` does not count replays.
 
-**Waits** are kernels of one sleeping thread. Where the device is shared with another process, such a kernel may hold
-the time slice that would end the wait; so there the stream itself waits first, if it can, until a call has been
-captured: from then on the host does not know the number of a call.
+**Waits** are kernels of one block, of which one thread polls and sleeps. Where the device is shared with another
+process, such a kernel may hold the time slice that would end the wait; so there the stream itself waits first, if it
+can, behind signals in a launch of their own, until a call has been captured: then the host knows no call's number.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class DeviceExchange(WholeCalls):
         others = self._connections.shares_device_with(self._process, same=False)
         with device.current():
             # A rank that is a thread waits in this process, and may wait for what is being loaded.
-            device.load("enter", "announce", "wait", "resolve", "signal", "gather")
+            device.load("begin", "signal_wait", "gather")
             if self._connections.shares_device_with(self._process, same=True):
                 device.load("sum")
         control.barrier()

@@ -5,7 +5,7 @@
     the call's stream                            the network's stream
     announce, also into the outbox      ->       wait until the outbox holds this call
                                                  group: partners exchange their outboxes (call, tag)
-                                                 resolve: do they make the same call?
+                                                 compare: do they make the same call?
                                                  wait for the answer
     for every stage:
         gather or sum into staging memory
@@ -23,7 +23,7 @@ there, so all these groups complete. The first groups of a call depend only on e
 whole previous call.
 
 **Agreement.** Rows are sent only between ranks that make the same call: messages may differ in size otherwise, which is
-undefined in NCCL. So partners first exchange their calls, in messages of one size. Where these differ, ``resolve``
+undefined in NCCL. So partners first exchange their calls, in messages of one size. Where these differ, the comparison
 stops the rank, as it does within a machine; then nothing sets the flag that the network's stream waits for next, and no
 further group starts.
 
@@ -44,11 +44,10 @@ from typing import Final
 import numpy as np
 
 from dgcl.kernels.cuda_launch import Prepared
-from dgcl.kernels.cuda_tables import FLAG, records
+from dgcl.kernels.cuda_tables import FLAG, NUM_ENTERED, Begin, SignalWait, records
 from dgcl.transport.cuda.message_channel import Message, MessageChannel
 from dgcl.transport.cuda.program import (
     BEGUN,
-    EXPAND,
     GROUPED,
     JOINED,
     RECEIVED,
@@ -56,7 +55,7 @@ from dgcl.transport.cuda.program import (
     ready_flag,
     stage_flag,
 )
-from dgcl.transport.cuda.staged_rows import FLAG_THREADS, MAIN, NETWORK, CallKind, StagedRows
+from dgcl.transport.cuda.staged_rows import MAIN, NETWORK, CallKind, StagedRows
 
 _WORD: Final = 8
 _ANNOUNCEMENT_BYTES: Final = 16  # a line's call and tag
@@ -135,16 +134,24 @@ class Groups(StagedRows):
         addresses, endpoint = self._kind.addresses, self._endpoint
         partners = sorted(addresses.partners)
         self._follow(MAIN, NETWORK)
-        self._launch("announce", 1, endpoint.state, 0, 0, 0, 0, stream=NETWORK)  # to no peer: counts the call
+        self._launch("begin", [*Begin(endpoint.state), *[0] * NUM_ENTERED], NETWORK)  # counts the call
         self._wait_here({"address": addresses.outbox, "multiplier": 1})
         outgoing = [(peer, -1, addresses.outbox, _ANNOUNCEMENT_BYTES) for peer in partners]
         incoming = [(peer, -1, int(addresses.ready[peer]), _ANNOUNCEMENT_BYTES) for peer in partners]
         self._group(outgoing, incoming)
-        flags = self._kind.upload(records(FLAG, [ready_flag(addresses, peer) for peer in partners]))
-        tables = addresses.state, addresses.address_table, flags, len(partners), addresses.words
-        self._launch("resolve", -(-len(partners) // FLAG_THREADS), *tables, stream=NETWORK)
+        # What has come is compared, not waited for: the group has ended.
+        flags = [{**ready_flag(addresses, peer), "multiplier": 0} for peer in partners]
         agreed = {"address": endpoint.agreed, "multiplier": 1}
-        self._signal(agreed, NETWORK)
+        compare = SignalWait(
+            addresses.state,
+            addresses=addresses.address_table,
+            tag=addresses.words,
+            ready=self._kind.upload(records(FLAG, flags)),
+            num_ready=len(partners),
+            ended=self._kind.upload(records(FLAG, [agreed])),
+            num_ended=1,
+        )
+        self._launch("signal_wait", compare, NETWORK)
         self._wait_here(agreed)
 
     def _exchange(self, stage: int) -> None:
@@ -155,17 +162,12 @@ class Groups(StagedRows):
         for i in np.flatnonzero(schedule.send_stage == stage).tolist():
             peer = int(schedule.send_peer[i])
             if peer in addresses.partners:
-                row = self._staging[i]
-                for count in schedule.send_count[i].tolist():
-                    sends += self._rows(peer, 2, row, count)
-                    row += count
+                sends += self._rows(peer, self._sent(i))
                 sends.append((peer, -1, addresses.packed, _WORD))
         for i in np.flatnonzero(schedule.recv_stage == stage).tolist():
             peer = int(schedule.recv_peer[i])
             if peer in addresses.partners:
-                for portion, count in enumerate(schedule.recv_count[i].tolist()):
-                    base = portion if kind.verb == EXPAND else 0
-                    receives += self._rows(peer, base, int(schedule.recv_to[i, portion]), count)
+                receives += self._rows(peer, self._received(i))
                 receives.append((peer, -1, int(addresses.done[peer]), _WORD))
         if sends:
             self._follow(MAIN, NETWORK)
@@ -173,10 +175,10 @@ class Groups(StagedRows):
         self._group(sends, receives)
         self._events[stage] = self._record(NETWORK)
 
-    def _rows(self, peer: int, base: int, first_row: int, count: int) -> list[_Piece]:
-        """Rows as a message; none where they have no bytes, as both ends know."""
-        row_bytes = self._kind.row_bytes
-        return [(peer, base, first_row * row_bytes, count * row_bytes)] if count * row_bytes else []
+    def _rows(self, peer: int, places: list[tuple[int, int, int]]) -> list[_Piece]:
+        """Rows as messages; none where they have no bytes, as both ends know."""
+        size = self._kind.row_bytes
+        return [(peer, base, row * size, count * size) for base, row, count in places if count * size]
 
     def _group(self, sends: list[_Piece], receives: list[_Piece]) -> None:
         self._groups.append((len(self._prepared), sends, receives))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.transport.cuda.lanes import MOST_SLICES, NUM_SLOTS, Lanes, Slice, cut
-from dgcl.transport.cuda.program import BEGUN, EXPAND, JOINED, PACKED, Launch, stage_flag
+from dgcl.transport.cuda.program import BEGUN, JOINED, PACKED, Launch, stage_flag
 from dgcl.transport.cuda.staged_rows import IN, MAIN, OUT, CallKind, StagedRows
 
 __all__ = ["LaneCopies"]
@@ -45,7 +45,7 @@ class LaneCopies(StagedRows):
         """Give the copies of the next call their addresses.
 
         Args:
-            bases: Addresses of the rows that peers write, of relay rows, and of the staging memory.
+            bases: See :mod:`dgcl.transport.cuda.staged_rows`.
         """
         for operation, which, offset, other, is_target in self._placed:
             here = bases[which] + offset
@@ -67,36 +67,32 @@ class LaneCopies(StagedRows):
 
     def _receive(self, receive: int, piece: Slice) -> None:
         """Copy a slice from its slot to its place, and free the slot."""
-        lanes, schedule, kind = self._lanes, self._schedule, self._kind
+        lanes, kind = self._lanes, self._kind
         self._wait(_slice_flag(lanes.full(piece.peer, receives=True), piece.number + 1), IN)
-        which = piece.portion if kind.verb == EXPAND else 0
-        offset = int(schedule.recv_to[receive, piece.portion]) * kind.row_bytes + piece.first
-        source = lanes.slot(piece.peer, piece.number, receives=True)
-        self._copy(which, offset, source, piece.num_bytes, IN, is_target=True)
+        slot = lanes.slot(piece.peer, piece.number, receives=True)
+        self._copy(self._received(receive)[piece.portion], piece, slot, IN)
         self._signal(_slice_flag(lanes.taken(piece.peer, receives=True), piece.number + 1), IN)
         if piece.last:
             done = int(kind.addresses.done[piece.peer])
-            self._signal(stage_flag(kind.program, done, int(schedule.recv_stage[receive])), IN)
+            self._signal(stage_flag(kind.program, done, int(self._schedule.recv_stage[receive])), IN)
 
     def _send(self, send: int, piece: Slice) -> None:
         """Copy a slice from the staging memory to its slot, once the slot is free."""
-        lanes, schedule, row_bytes = self._lanes, self._schedule, self._kind.row_bytes
+        lanes = self._lanes
         if piece.number >= NUM_SLOTS:
             free = lanes.taken(piece.peer, receives=False)
             self._wait(_slice_flag(free, piece.number + 1 - NUM_SLOTS), OUT)
-        before = int(schedule.send_count[send, 0]) if piece.portion == 1 else 0
-        offset = (self._staging[send] + before) * row_bytes + piece.first
-        target = lanes.slot(piece.peer, piece.number, receives=False)
-        self._copy(2, offset, target, piece.num_bytes, OUT, is_target=False)
+        slot = lanes.slot(piece.peer, piece.number, receives=False)
+        self._copy(self._sent(send)[piece.portion], piece, slot, OUT)
         self._signal(_slice_flag(lanes.full(piece.peer, receives=False), piece.number + 1), OUT)
 
-    def _copy(
-        self, which: int, offset: int, other: int, num_bytes: int, stream: int, *, is_target: bool
-    ) -> None:
-        if num_bytes == 0:
-            return
-        self._placed.append((len(self._prepared), which, offset, other, is_target))
-        self._prepared.copy(0, 0, num_bytes, stream)
+    def _copy(self, place: tuple[int, int, int], piece: Slice, slot: int, stream: int) -> None:
+        """Copy a slice of the rows at a place into its slot, or out of it."""
+        if piece.num_bytes:
+            base, row, _ = place
+            offset = row * self._kind.row_bytes + piece.first
+            self._placed.append((len(self._prepared), base, offset, slot, stream == IN))
+            self._prepared.copy(0, 0, piece.num_bytes, stream)
 
 
 def _slice_flag(address: int, count: int) -> dict[str, int]:

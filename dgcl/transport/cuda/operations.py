@@ -1,7 +1,7 @@
 """The operations of one kind of call (a verb, a row size, an element type), prepared once.
 
 What differs from call to call is written into the prepared operations before they are enqueued: the addresses of this
-rank's buffers (parameters of the kernel ``enter``, which puts them into tables on the device), and those of the copy of
+rank's buffers (parameters of the kernel ``begin``, which puts them into tables on the device), and those of the copy of
 an expand's own rows.
 """
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
+from dgcl.kernels.cuda_tables import NUM_ENTERED, Begin, SignalWait
 from dgcl.program.model import Program
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.groups import Endpoint, Groups
@@ -25,6 +26,7 @@ from dgcl.transport.cuda.program import (
     RECEIVED,
     Launch,
     RankAddresses,
+    fuse,
     lay_out,
 )
 from dgcl.transport.cuda.staged_rows import CallKind
@@ -32,14 +34,13 @@ from dgcl.transport.cuda.tables import Tables
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.row_types import RowType
 
-_STATIC_PARAMETERS = 2  # of ``enter``: the tables
 _MARKS = (BEGUN, PACKED, GROUPED, RECEIVED, JOINED)
 
 
 def enter_parameters(
     tag: int, local: int, second: int, result: int, staging: int, buffer: Block, relay: Block | None
 ) -> tuple[int, ...]:
-    """The parameters of the kernel ``enter`` that differ from call to call.
+    """The parameters of the kernel ``begin`` that differ from call to call.
 
     Args:
         tag: Verb and row type of the call.
@@ -90,7 +91,14 @@ class Operations:
         kind = CallKind(device, program, addresses, verb, row_type.row_bytes, upload)
         # Two lists: waits by kernels, and by the stream itself before them.
         self._lists = tuple(
-            _OperationList(kind, launches, uploaded, lanes, endpoint, stream_waits=stream_waits)
+            _OperationList(
+                kind,
+                fuse(launches, waits_first=stream_waits),
+                uploaded,
+                lanes,
+                endpoint,
+                stream_waits=stream_waits,
+            )
             for stream_waits in (False, True)
         )
 
@@ -114,7 +122,7 @@ class Operations:
         Args:
             streams: Handles: of the call's stream, then those for copies to and from the host, and for the network.
             call: The call's number, for waits by the stream itself.
-            enter_parameters: The last parameters of ``enter``.
+            enter_parameters: The last parameters of ``begin``.
             copy: Where own rows go, and where they are.
             bases: Addresses of the rows that peers write, of relay rows, and of the staging memory.
             stream_waits: Let the stream itself wait for flags, before the kernels that do.
@@ -135,12 +143,11 @@ class _OperationList:
         *,
         stream_waits: bool,
     ) -> None:
-        device, addresses = kind.device, kind.addresses
+        device = kind.device
         self._prepared = prepared = Prepared(device.driver)
+        self._enter_parameters = np.zeros(NUM_ENTERED, np.int64)
         if stream_waits and not device.waits_in_streams:
             return
-        first = (addresses.address_table, addresses.words)
-        self._enter_parameters = prepared.launch(device.kernels["enter"], 1, 1, *first, *[0] * 11)
         own_bytes = kind.program.num_owned * kind.row_bytes if kind.verb == EXPAND else 0
         self._copy = len(prepared) if own_bytes else -1
         prepared.copy(0, 0, own_bytes)
@@ -152,12 +159,20 @@ class _OperationList:
                     if staged is not None:
                         staged.add(launch)
                 continue
-            if stream_waits and launch.kernel == "wait":
+            parameters = launch.parameters
+            if stream_waits and isinstance(parameters, SignalWait):
                 # The kernel follows all the same: it tells a stop from a flag.
-                for flag in uploaded[launch.parameters[1]]:
-                    prepared.wait_value(int(flag["address"]), int(flag["multiplier"]), int(flag["offset"]))
-            kernel = device.kernels[launch.kernel]
-            prepared.launch(kernel, launch.blocks, launch.threads, *launch.parameters)
+                for table in (parameters.ready, parameters.awaited):
+                    for flag in uploaded.get(table, ()):
+                        prepared.wait_value(
+                            int(flag["address"]), int(flag["multiplier"]), int(flag["offset"])
+                        )
+            entered = [0] * NUM_ENTERED if isinstance(parameters, Begin) else []
+            values = prepared.launch(
+                device.kernels[launch.kernel], launch.blocks, launch.threads, *parameters, *entered
+            )
+            if entered:
+                self._enter_parameters = values[-NUM_ENTERED:]
 
     @property
     def num_operations(self) -> int:
@@ -171,7 +186,7 @@ class _OperationList:
         copy: tuple[int, int],
         bases: tuple[int, int, int],
     ) -> None:
-        self._enter_parameters[_STATIC_PARAMETERS:] = enter_parameters
+        self._enter_parameters[:] = enter_parameters
         if self._copy >= 0:
             self._prepared.place_copy(self._copy, *copy)
         if self._lane_copies is not None:

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 
 from dgcl.kernels.cuda_launch import Prepared
-from dgcl.kernels.cuda_tables import FLAG, records
+from dgcl.kernels.cuda_tables import FLAG, FLAG_THREADS, SignalWait, records
 from dgcl.transport.cuda.control_block import PROOF, ControlBlock, HostPage
 from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.cuda.tables import Tables
@@ -32,7 +32,8 @@ def write_patterns(
             continue
         words, half = pattern(rank, other), PROOF // 2
         flag = {"address": theirs.proof(rank), "offset": int(words[0])}
-        prepared.launch(device.kernels["signal"], 1, 32, own.address, tables.upload(records(FLAG, [flag])), 1)
+        signal = SignalWait(own.address, raised=tables.upload(records(FLAG, [flag])), num_raised=1)
+        prepared.launch(device.kernels["signal_wait"], 1, FLAG_THREADS, *signal)
         prepared.copy(theirs.proof(rank) + half, tables.upload(words) + half, half)
     prepared.enqueue([device.side])
     device.driver.synchronize_stream(device.side)

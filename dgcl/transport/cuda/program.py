@@ -2,16 +2,17 @@
 
 A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
 
-    enter                          addresses of this call's buffers (not part of the list here)
-    announce                       this call may be written, here are the buffers
+    begin                          this call may be written, here are the buffers
     for every stage:
-        wait, resolve              the receivers have announced; where do they want their rows?
-        wait                       the rows that this stage passes on have arrived
+        signal_wait: ready         the receivers have announced; where do they want their rows?
+        signal_wait: awaited       the rows that this stage passes on have arrived
         gather (expand), sum (fold)    one task per receiver and kind of rows
-        signal                     the receivers' done flags
-    wait                           everything that is sent here has arrived
+        signal_wait: raised        the receivers' done flags
+    signal_wait: awaited           everything that is sent here has arrived
     sum (fold)                     the sums of owned rows
-    signal                         the host: the call is over
+    signal_wait: raised            the host: the call is over
+
+:func:`fuse` makes one launch of flag kernels that follow each other.
 
 Rows for peers out of reach are gathered into staging memory of this rank. From there they are copied through the
 host's memory (:mod:`dgcl.transport.cuda.lane_copies`), or sent to another machine (:mod:`dgcl.transport.cuda.groups`).
@@ -27,17 +28,25 @@ launches run on a device and in numba's simulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from dgcl.kernels.cuda_shapes import THREADS, deal_blocks
-from dgcl.kernels.cuda_tables import FLAG, TASK, arrival_pointers, records
+from dgcl.kernels.cuda_tables import (
+    FLAG,
+    FLAG_THREADS,
+    TASK,
+    Begin,
+    SignalWait,
+    arrival_pointers,
+    records,
+)
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 
-__all__ = ["EXPAND", "FOLD", "Launch", "RankAddresses", "lay_out", "peer_slot"]
+__all__ = ["EXPAND", "FOLD", "Launch", "RankAddresses", "fuse", "lay_out", "peer_slot"]
 
 #: Slots of the address table: this rank's rows (the result of an expand, the input of a fold); its relay rows, or
 #: arrivals; the result of a fold; staging memory for peers out of reach. Two slots for each peer follow.
@@ -56,7 +65,9 @@ JOINED: Final = "joined"
 
 # Bytes of a copy kernel's task that are worth a thread block.
 _UNITS_PER_THREAD: Final = {EXPAND: 4, FOLD: 1}
-_FLAG_THREADS: Final = 32
+
+#: Tables of a launch of ``signal_wait``, in the order in which it goes through them; ``begin`` has the middle two.
+_FLAG_TABLES: Final = ("raised", "ready", "awaited", "ended")
 
 
 def peer_slot(peer: int) -> int:
@@ -111,6 +122,8 @@ class RankAddresses:
 class Launch:
     """A launch of a kernel of the catalogue, and the stage that it belongs to.
 
+    The parameters of ``begin`` that differ from call to call are left out.
+
     Where peers are out of reach there are also marks, which launch nothing: :data:`BEGUN` (this rank's buffers may be
     written), :data:`PACKED` (the rows of the sends in ``parameters`` are ready to be copied to the host; here the
     copies of the stage are enqueued), :data:`GROUPED` (here a stage's messages to and from partners are enqueued),
@@ -154,6 +167,41 @@ def lay_out(
     )
 
 
+def fuse(launches: list[Launch], *, waits_first: bool = False) -> list[Launch]:
+    """The same in fewer launches: one of flag kernels that follow each other, in their order.
+
+    Args:
+        launches: As laid out.
+        waits_first: Let no launch announce or signal before it waits. Where the stream itself waits ahead of the
+            kernel, it would keep from the peers what they wait for.
+    """
+    fused: list[Launch] = []
+    for launch in launches:
+        last = _fused(fused[-1], launch, waits_first) if fused else None
+        if last is None:
+            fused.append(launch)
+        else:
+            fused[-1] = last
+    return fused
+
+
+def _fused(first: Launch, second: Launch, waits_first: bool) -> Launch | None:
+    """Both in one, if they can be; ``second`` has one table."""
+    before, after = first.parameters, second.parameters
+    if not isinstance(before, Begin | SignalWait) or not isinstance(after, SignalWait):
+        return None
+    full = [name for name in _FLAG_TABLES if getattr(before, f"num_{name}", 0)]
+    if isinstance(before, Begin):
+        full.insert(0, "raised")  # so to speak: it announces
+    (name,) = (each for each in _FLAG_TABLES if getattr(after, f"num_{each}"))
+    place = "ended" if name == "raised" else name
+    behind = _FLAG_TABLES[_FLAG_TABLES.index(full[-1]) + 1 :]
+    if place not in behind or not hasattr(before, place) or (waits_first and full[0] == "raised"):
+        return None
+    tables = {place: getattr(after, name), f"num_{place}": getattr(after, f"num_{name}")}
+    return replace(first, parameters=before._replace(**tables))
+
+
 class _Layout:
     """One call of :func:`lay_out`, with its arguments."""
 
@@ -187,8 +235,11 @@ class _Layout:
         # Everyone within reach learns of every call, so that ranks that make different calls notice it.
         near = np.delete(addresses.lines, [program.rank, *addresses.remote]).tolist()
         announced = np.array([*near, *filter(None, (addresses.outbox, addresses.begun))], np.int64)
-        parameters = self._upload(announced), len(announced), addresses.words, addresses.num_words
-        yield Launch(-1, "announce", 1, _FLAG_THREADS, (addresses.state, *parameters))
+        words = addresses.words, addresses.num_words
+        parameters = Begin(
+            addresses.state, addresses.address_table, *words, self._upload(announced), len(announced)
+        )
+        yield Launch(-1, "begin", 1, FLAG_THREADS, parameters)
         has_unreachable = bool(addresses.staged | addresses.partners)
         if has_unreachable:
             yield Launch(-1, BEGUN, 0, 0, ())
@@ -205,7 +256,7 @@ class _Layout:
         if has_unreachable:
             yield Launch(last, JOINED, 0, 0, ())
         if addresses.finished:
-            yield from self._flags(last, "signal", [{"address": addresses.finished, "multiplier": 1}])
+            yield from self._flags(last, "raised", [{"address": addresses.finished, "multiplier": 1}])
 
     def _stage(self, stage: int, has_messages: bool, has_slices: bool) -> Iterator[Launch]:
         """Wait for the receivers and for what is passed on, move the rows, and signal.
@@ -219,8 +270,7 @@ class _Layout:
         direct = [i for i in sends if i not in self._first_rows]
         grouped = [i for i in sends if self._is_partner[schedule.send_peer[i]]]
         ready = [ready_flag(addresses, int(schedule.send_peer[i])) for i in sends if i not in grouped]
-        yield from self._flags(stage, "wait", ready)
-        yield from self._flags(stage, "resolve", ready, addresses.words)
+        yield from self._flags(stage, "ready", ready)
         needed = [_dependencies(schedule, i) for i in sends]
         yield from self._arrived(
             stage, np.unique(np.concatenate(needed)) if needed else np.zeros(0, np.int64)
@@ -230,7 +280,7 @@ class _Layout:
         raised = [_raised_flag(program, addresses, schedule, i) for i in direct]
         if grouped:
             raised.append(stage_flag(program, addresses.packed, stage))
-        yield from self._flags(stage, "signal", raised)
+        yield from self._flags(stage, "raised", raised)
         packed = tuple(i for i in sends if i in self._first_rows and i not in grouped)
         if packed or has_slices:
             yield Launch(stage, PACKED, 0, 0, packed)
@@ -247,15 +297,13 @@ class _Layout:
             parameters = (*own, *tables, *self._fixed, self._row_bytes)
             yield Launch(stage, self._kernel, len(blocks), self._threads, parameters)
 
-    def _flags(self, stage: int, name: str, rows: list[dict[str, int]], *more: int) -> Iterator[Launch]:
-        """Wait for some flags, resolve them, or signal them."""
+    def _flags(self, stage: int, name: str, rows: list[dict[str, int]]) -> Iterator[Launch]:
+        """A launch of ``signal_wait`` with one table."""
         if rows:
-            table = self._upload(records(FLAG, rows)), len(rows)
-            blocks = 1 if name == "wait" else -(-len(rows) // _FLAG_THREADS)
-            width = 1 if name == "wait" else _FLAG_THREADS
-            own = self._addresses.state, self._addresses.address_table
-            prefix = own if name == "resolve" else own[:1]
-            yield Launch(stage, name, blocks, width, (*prefix, *table, *more))
+            own = self._addresses
+            parameters = SignalWait(own.state, addresses=own.address_table, tag=own.words)
+            table = {name: self._upload(records(FLAG, rows)), f"num_{name}": len(rows)}
+            yield Launch(stage, "signal_wait", 1, FLAG_THREADS, parameters._replace(**table))
 
     def _arrived(self, stage: int, receives: np.ndarray) -> Iterator[Launch]:
         """Wait until these receives have arrived."""
@@ -263,7 +311,8 @@ class _Layout:
         stages = [int(schedule.recv_stage[i]) for i in receives if self._is_partner[schedule.recv_peer[i]]]
         if stages:
             yield Launch(stage, RECEIVED, 0, 0, (max(stages),))
-        yield from self._flags(stage, "wait", _done_flags(self._program, self._addresses, schedule, receives))
+        done = _done_flags(self._program, self._addresses, schedule, receives)
+        yield from self._flags(stage, "awaited", done)
 
 
 def stage_flag(program: Program, address: int, stage: int) -> dict[str, int]:

@@ -3,7 +3,8 @@
 Rows for a peer whose memory cannot be written directly are gathered into staging memory of this rank. From there
 copies (:mod:`dgcl.transport.cuda.lane_copies`) or messages (:mod:`dgcl.transport.cuda.groups`) on other streams bring
 them on. Both add operations to the same prepared list, at the marks that :mod:`dgcl.transport.cuda.program` leaves
-there, and both are given the addresses of a call's buffers when it is enqueued.
+there, and both are given the addresses of a call's buffers, its *bases*, when it is enqueued: of the rows that peers
+write, of relay rows, and of the staging memory.
 
 **Queues.** A device takes work from few hardware queues (one with ``CUDA_DEVICE_MAX_CONNECTIONS=1``). In a queue all
 streams that share it stand in the order in which the host enqueued, and what stands behind a wait waits, too, whatever
@@ -15,7 +16,9 @@ its stream. Two things keep ranks from waiting for each other in a circle:
    gather, signal; then rounds of slices (:mod:`dgcl.transport.cuda.lane_copies`), where round k puts slice k of every
    send into its slot, which wants round k - 2 at the receiver, and then takes slice k of every receive, which wants
    round k at the sender; then the group of messages, which wants the same group of its partners. By induction over
-   that order all of it ends. Receivers announce themselves in the first phase of a call.
+   that order all of it ends. Receivers announce themselves in the first phase of a call. Where phases follow each
+   other in one stream with nothing of another stream between them, one kernel does them
+   (:func:`dgcl.transport.cuda.program.fuse`), in the same order: it signals before it waits, so the argument holds.
 2. *A level of priority for each role* (the numbers below; the watchdog's stream is above them), because streams of
    different priorities are given different queues. So roles overlap, as far as the device has levels (six today), and
    the watchdog's copies get past a wait. Nothing is wrong without it, only slower, and errors are less precise.
@@ -32,7 +35,7 @@ from typing import Final
 import numpy as np
 
 from dgcl.kernels.cuda_launch import Prepared
-from dgcl.kernels.cuda_tables import FLAG, records
+from dgcl.kernels.cuda_tables import FLAG, FLAG_THREADS, SignalWait, records
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.program import EXPAND, RankAddresses, staging_rows
@@ -43,8 +46,6 @@ MAIN: Final = 0
 OUT: Final = 1
 IN: Final = 2
 NETWORK: Final = 3
-
-FLAG_THREADS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,22 @@ class StagedRows:
         out_of_reach = kind.addresses.staged | kind.addresses.partners
         self._staging = staging_rows(self._schedule, out_of_reach)
 
+    def _sent(self, send: int) -> list[tuple[int, int, int]]:
+        """Where a send's rows lie, for each of its two portions: (which base, first row, number of rows)."""
+        first, second = self._schedule.send_count[send].tolist()
+        row = self._staging[send]
+        return [(2, row, first), (2, row + first, second)]
+
+    def _received(self, receive: int) -> list[tuple[int, int, int]]:
+        """Where a receive's rows go, as :meth:`_sent` says it; a fold's arrivals are one buffer."""
+        places = zip(
+            self._schedule.recv_to[receive].tolist(), self._schedule.recv_count[receive].tolist(), strict=True
+        )
+        return [
+            (portion if self._kind.verb == EXPAND else 0, row, count)
+            for portion, (row, count) in enumerate(places)
+        ]
+
     def _record(self, stream: int) -> int:
         """A new event behind all that ``stream`` was given so far."""
         event = self._kind.device.driver.create_event()
@@ -97,21 +114,21 @@ class StagedRows:
         """Let stream ``after`` go on behind all that stream ``before`` was given so far."""
         self._prepared.wait_event(self._record(before), after)
 
-    def _launch(self, kernel: str, blocks: int, *parameters: int, stream: int) -> None:
-        threads = 1 if kernel == "wait" else FLAG_THREADS
-        self._prepared.launch(self._kind.device.kernels[kernel], blocks, threads, *parameters, stream=stream)
+    def _launch(self, kernel: str, parameters: Sequence[int], stream: int) -> None:
+        self._prepared.launch(self._kind.device.kernels[kernel], 1, FLAG_THREADS, *parameters, stream=stream)
 
     def _wait(self, flag: dict[str, int], stream: int, state: int = 0) -> None:
         """Wait for a flag, with ``state`` instead of the rank's own."""
         if self._stream_waits:
             self._prepared.wait_value(flag["address"], flag["multiplier"], flag["offset"], stream)
         table = self._kind.upload(records(FLAG, [flag]))
-        self._launch("wait", 1, state or self._kind.addresses.state, table, 1, stream=stream)
+        waits = SignalWait(state or self._kind.addresses.state, awaited=table, num_awaited=1)
+        self._launch("signal_wait", waits, stream)
 
     def _signal(self, flag: dict[str, int], stream: int) -> None:
         """Set a flag behind all that the stream did before."""
         table = self._kind.upload(records(FLAG, [flag]))
-        self._launch("signal", 1, self._kind.addresses.state, table, 1, stream=stream)
+        self._launch("signal_wait", SignalWait(self._kind.addresses.state, table, 1), stream)
 
 
 def staged_row_counts(programs: Sequence[Program], peers: frozenset[int]) -> list[list[int]]:

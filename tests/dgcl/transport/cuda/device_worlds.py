@@ -11,7 +11,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 
 from dgcl.kernels.cuda_catalogue import catalogue
 from dgcl.kernels.cuda_memory import SIMULATED
-from dgcl.kernels.cuda_tables import CALL, FLAG
+from dgcl.kernels.cuda_tables import CALL, FLAG, NUM_ENTERED, Begin, SignalWait
 from dgcl.transport.cuda.program import EXPAND, FOLD, Launch
 from tests.dgcl.support_plans import TREES, World, random_world
 from tests.gpu.loopback import Loopback, connect
@@ -116,14 +116,36 @@ def run_case(
 
 
 def _satisfied(launch: Launch) -> bool:
-    """Whether a wait would end at once."""
-    state, table, count = launch.parameters
-    call = ctypes.c_int64.from_address(state + CALL).value
-    flags = np.frombuffer((ctypes.c_char * (count * FLAG.itemsize)).from_address(table), FLAG)
+    """Whether a launch would end at once."""
+    at = launch.parameters
+    if not isinstance(at, SignalWait):
+        return True
+    call = ctypes.c_int64.from_address(at.state + CALL).value
+    flags = [
+        flag
+        for table, count in ((at.ready, at.num_ready), (at.awaited, at.num_awaited))
+        for flag in np.frombuffer((ctypes.c_char * (count * FLAG.itemsize)).from_address(table or 1), FLAG)
+    ]
     return all(
         ctypes.c_int64.from_address(int(flag["address"])).value >= call * flag["multiplier"] + flag["offset"]
         for flag in flags
     )
+
+
+def _halves(launch: Launch) -> list[Launch]:
+    """What a launch does before it waits, and the rest: here a kernel that waits would keep all others waiting."""
+    if launch.kernel == "begin":
+        at = Begin(*launch.parameters[:-NUM_ENTERED])
+        first = at._replace(num_ready=0, num_awaited=0)
+        waits = ("addresses", "ready", "num_ready", "awaited", "num_awaited")
+        second = SignalWait(at.state, tag=at.words, **{name: getattr(at, name) for name in waits})
+        entered = *first, *launch.parameters[-NUM_ENTERED:]
+        return [replace(launch, parameters=entered), Launch(launch.stage, "signal_wait", 1, 32, second)]
+    if isinstance(launch.parameters, SignalWait):
+        at_once = SignalWait(launch.parameters.state, launch.parameters.raised, launch.parameters.num_raised)
+        later = launch.parameters._replace(num_raised=0)
+        return [replace(launch, parameters=each) for each in (at_once, later)]
+    return [launch]
 
 
 def run_in_any_order(loopback: Loopback, verb: int, launch: Callable[..., None], seed: int) -> None:
@@ -132,14 +154,16 @@ def run_in_any_order(loopback: Loopback, verb: int, launch: Callable[..., None],
     What a wait fails to wait for has not come, then.
     """
     generator = np.random.default_rng(seed)
-    loopback.begin(verb)
-    left = {rank: list(launches) for rank, launches in enumerate(loopback.launches[verb])}
+    left = {
+        rank: [half for launch in launches for half in _halves(launch)]
+        for rank, launches in enumerate(loopback.fused[verb])
+    }
     while left:
         for rank in generator.permutation(list(left)).tolist():
             steps = left[rank]
-            if steps[0].kernel == "wait" and not _satisfied(steps[0]):
+            if not _satisfied(steps[0]):
                 continue
-            while steps and (steps[0].kernel != "wait" or _satisfied(steps[0])):
+            while steps and _satisfied(steps[0]):
                 step = steps.pop(0)
                 launch(step.kernel, step.blocks, step.threads, *step.parameters)
             if not steps:

@@ -123,6 +123,7 @@ class FakeCuda:
         self.name = "NVIDIA Example 40GB"
         self.waited_in_streams = 0
         self.blocking = False  # launches return when their kernels have ended
+        self.enqueued: list[tuple[int, str]] = []  # streams, and what they were given to do, events left out
         self.most_work = 0  # operations that were ever in a stream, of those that the host has launched
         self.frozen = threading.Event()
         self._streams: dict[int, Stream] = {0: Stream()}
@@ -236,10 +237,25 @@ class FakeCuda:
     def _launch(self, function: int, blocks: int, *rest: Any) -> int:
         stream, parameters = rest[6], rest[7]
         name = self._functions[function]
-        count, ready, run = KERNELS[re.sub(r"_\d+$", "", name)]
+        count, start, ready, run = KERNELS[re.sub(r"_\d+$", "", name)]
         values = [ctypes.c_int64.from_address(parameters[i]).value for i in range(count)]
         here = self._streams[stream or 0]
-        here.put(lambda: run(self, name, blocks, *values), lambda: ready(self, *values))
+        started = False
+
+        def may_go_on() -> bool:  # asked when all before it has ended
+            nonlocal started
+            if not started:
+                started = True
+                start(self, *values)
+            return ready(self, *values)
+
+        def finish() -> None:
+            nonlocal started
+            started = False  # of the next replay
+            run(self, name, blocks, *values)
+
+        here.put(finish, may_go_on)
+        self.enqueued.append((stream or 0, re.sub(r"_.*\d$", "", name)))
         self.most_work = max(self.most_work, len(here.work))
         while self.blocking and here.work:
             time.sleep(1e-4)
@@ -254,6 +270,7 @@ class FakeCuda:
         if value:  # not a test at set-up
             self.waited_in_streams += 1
         self._streams[stream or 0].put(lambda: self.check(address, 8), lambda: word.value >= value)
+        self.enqueued.append((stream or 0, "wait"))
         return 0
 
     def _write_value(self, stream: int, address: int, value: int, flags: int) -> int:
@@ -288,6 +305,7 @@ class FakeCuda:
                 ctypes.memmove(target, source, num_bytes)
 
         self._streams[stream or 0].put(run)
+        self.enqueued.append((stream or 0, "copy"))
         return 0
 
     # The driver: the rest.

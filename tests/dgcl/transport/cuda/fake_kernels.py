@@ -1,6 +1,6 @@
 """What the CUDA kernels do, on the same tables, with numpy: for the driver that is made of host memory.
 
-Each is (number of parameters, whether it can go on, what it does).
+Each is (number of parameters, what it does at once, whether it can go on, what it does then).
 """
 
 from __future__ import annotations
@@ -47,22 +47,24 @@ def skips(state: int) -> bool:
     return word(state + tables.SKIP) != 0
 
 
-def enter(device: FakeCuda, name: str, grid: int, addresses: int, words: int, *values: int) -> None:
-    for i, value in enumerate(values[:4]):
-        set_word(device, addresses + 8 * i, value)
-    for i, value in enumerate(values[4:]):
-        set_word(device, words + 8 * i, value)
+def nothing(device: FakeCuda, *values: int) -> None:
+    pass
 
 
-def announce(
-    device: FakeCuda, name: str, grid: int, state: int, lines: int, num_lines: int, words: int, num_words: int
-) -> None:
-    if skips(state):
+def announce(device: FakeCuda, *values: int) -> None:
+    """What ``begin`` does before it waits."""
+    begins, entered = tables.Begin(*values[: -tables.NUM_ENTERED]), values[-tables.NUM_ENTERED :]
+    if begins.addresses:
+        for i, value in enumerate(entered[:4]):
+            set_word(device, begins.addresses + 8 * i, value)
+        for i, value in enumerate(entered[4:]):
+            set_word(device, begins.words + 8 * i, value)
+    if skips(begins.state):
         return
-    call = word(state + tables.CALL) + 1
-    set_word(device, state + tables.CALL, call)
-    said = array(device, words, num_words, np.int64).tolist()
-    for line in array(device, lines, num_lines, np.int64).tolist():
+    call = word(begins.state + tables.CALL) + 1
+    set_word(device, begins.state + tables.CALL, call)
+    said = array(device, begins.words, begins.num_words, np.int64).tolist()
+    for line in array(device, begins.lines, begins.num_lines, np.int64).tolist():
         for i, value in enumerate(said):
             set_word(device, line + 8 * (i + 1), value)
         set_word(device, line, call)
@@ -72,31 +74,27 @@ def flags_of(device: FakeCuda, flags: int, count: int) -> list[tuple[int, ...]]:
     return array(device, flags, count, tables.FLAG).tolist()
 
 
-def wait_ready(device: FakeCuda, state: int, flags: int, count: int) -> bool:
-    call = word(state + tables.CALL)
-    if skips(state) or word(word(state + tables.ABORT)) != 0:
-        return True
-    for flag in flags_of(device, flags, count):
-        device.check(flag[0], 8)
-        value = word(flag[0])
-        if value == tables.FLAG_MAX:
-            return True
-        if value < call * flag[1] + flag[2]:
-            return False
-    return True
+def signal(device: FakeCuda, state: int, flags: int, count: int) -> None:
+    if not skips(state):
+        call = word(state + tables.CALL)
+        for flag in flags_of(device, flags, count):
+            set_word(device, flag[0], call * flag[1] + flag[2])
 
 
-def wait(device: FakeCuda, name: str, grid: int, state: int, flags: int, count: int) -> None:
-    if skips(state):
-        return
-    call = word(state + tables.CALL)
-    for i, flag in enumerate(flags_of(device, flags, count)):
-        value = word(flag[0])
-        if value == tables.FLAG_MAX or value < call * flag[1] + flag[2]:
-            set_word(device, state + tables.FAULT, tables.ABORTED)
-            set_word(device, state + tables.WHERE, i)
-            set_word(device, state + tables.SKIP, 1)
-            return
+def _stop(device: FakeCuda, state: int, fault: int, where: int) -> None:
+    set_word(device, state + tables.FAULT, fault)
+    set_word(device, state + tables.WHERE, where)
+    set_word(device, state + tables.SKIP, 1)
+
+
+def _value(device: FakeCuda, state: int, flag: tuple[int, ...]) -> tuple[int, int]:
+    """What a flag is, and what it is to be."""
+    device.check(flag[0], 8)
+    return word(flag[0]), word(state + tables.CALL) * flag[1] + flag[2]
+
+
+def _differs(state: int, flag: tuple[int, ...], tag: int) -> bool:
+    return word(flag[0]) != word(state + tables.CALL) or word(flag[0] + 8) != word(tag)
 
 
 def _find(device: FakeCuda, flag: tuple[int, ...], which: int) -> int | None:
@@ -109,42 +107,70 @@ def _find(device: FakeCuda, flag: tuple[int, ...], which: int) -> int | None:
     return None
 
 
-def resolve_ready(device: FakeCuda, state: int, addresses: int, flags: int, count: int, tag: int) -> bool:
+def met(device: FakeCuda, at: tables.Begin | tables.SignalWait, tag: int) -> bool:
+    """Whether what is waited for has come, or the wait is over anyhow."""
+    state = at.state
     if skips(state) or word(word(state + tables.ABORT)) != 0:
         return True
-    return all(
-        _find(device, flag, which) is not None or word(flag[0]) != word(state + tables.CALL)
-        for flag in flags_of(device, flags, count)
-        for which in range(2)
-    )
+    ready, awaited = flags_of(device, at.ready, at.num_ready), flags_of(device, at.awaited, at.num_awaited)
+    values = [_value(device, state, flag) for flag in ready]
+    if any(seen < wanted for seen, wanted in values):
+        return False
+    if any(seen == tables.FLAG_MAX for seen, _ in values) or any(_differs(state, f, tag) for f in ready):
+        return True
+    if any(_find(device, flag, which) is None for flag in ready for which in range(2)):
+        return False
+    return all(seen >= wanted for seen, wanted in (_value(device, state, flag) for flag in awaited))
 
 
-def resolve(
-    device: FakeCuda, name: str, grid: int, state: int, addresses: int, flags: int, count: int, tag: int
-) -> None:
-    if skips(state):
-        return
-    for i, flag in enumerate(flags_of(device, flags, count)):
-        fault = 0
-        if word(flag[0]) != word(state + tables.CALL) or word(flag[0] + 8) != word(tag):
-            fault = tables.DISAGREES
+def meet(device: FakeCuda, at: tables.Begin | tables.SignalWait, tag: int) -> None:
+    """What waiting leaves behind."""
+
+    def wait(flags: int, count: int, before: int) -> None:
+        for i, flag in enumerate(flags_of(device, flags, count)):
+            seen, wanted = _value(device, at.state, flag)
+            if not skips(at.state) and (seen == tables.FLAG_MAX or seen < wanted):
+                _stop(device, at.state, tables.ABORTED, before + i)
+
+    wait(at.ready, at.num_ready, 0)
+    for i, flag in enumerate([] if skips(at.state) else flags_of(device, at.ready, at.num_ready)):
+        fault = tables.DISAGREES if _differs(at.state, flag, tag) else 0
         for which in range(2):
             found = _find(device, flag, which)
             if found is None and fault == 0:
                 fault = tables.UNMAPPED
-            set_word(device, addresses + 8 * (flag[3] + which), found or 0)
+            set_word(device, at.addresses + 8 * (flag[3] + which), found or 0)
         if fault:
-            set_word(device, state + tables.FAULT, fault)
-            set_word(device, state + tables.WHERE, i)
-            set_word(device, state + tables.SKIP, 1)
+            _stop(device, at.state, fault, i)
+    wait(at.awaited, at.num_awaited, at.num_ready)
 
 
-def signal(device: FakeCuda, name: str, grid: int, state: int, flags: int, count: int) -> None:
-    if skips(state):
-        return
-    call = word(state + tables.CALL)
-    for flag in flags_of(device, flags, count):
-        set_word(device, flag[0], call * flag[1] + flag[2])
+def may_begin(device: FakeCuda, *values: int) -> bool:
+    begins = tables.Begin(*values[: -tables.NUM_ENTERED])
+    return met(device, begins, begins.words)
+
+
+def begin(device: FakeCuda, name: str, grid: int, *values: int) -> None:
+    assert grid == 1
+    begins = tables.Begin(*values[: -tables.NUM_ENTERED])
+    meet(device, begins, begins.words)
+
+
+def raise_flags(device: FakeCuda, *values: int) -> None:
+    at = tables.SignalWait(*values)
+    signal(device, at.state, at.raised, at.num_raised)
+
+
+def may_go_on(device: FakeCuda, *values: int) -> bool:
+    at = tables.SignalWait(*values)
+    return met(device, at, at.tag)
+
+
+def signal_wait(device: FakeCuda, name: str, grid: int, *values: int) -> None:
+    assert grid == 1
+    at = tables.SignalWait(*values)
+    meet(device, at, at.tag)
+    signal(device, at.state, at.ended, at.num_ended)
 
 
 def _tasks(device: FakeCuda, tasks: int, blocks: int, grid: int) -> list[dict[str, int]]:
@@ -244,13 +270,10 @@ def always(device: FakeCuda, *values: int) -> bool:
     return True
 
 
-KERNELS: dict[str, tuple[int, Callable[..., bool], Callable[..., None]]] = {
-    "enter": (13, always, enter),
-    "announce": (5, always, announce),
-    "wait": (3, wait_ready, wait),
-    "resolve": (5, resolve_ready, resolve),
-    "signal": (3, always, signal),
-    "gather": (6, always, gather),
-    **{f"sum_{element}": (7, always, sum_rows) for element in ITEM_BYTES},
+KERNELS: dict[str, tuple[int, Callable[..., None], Callable[..., bool], Callable[..., None]]] = {
+    "begin": (len(tables.Begin._fields) + tables.NUM_ENTERED, announce, may_begin, begin),
+    "signal_wait": (len(tables.SignalWait._fields), raise_flags, may_go_on, signal_wait),
+    "gather": (6, nothing, always, gather),
+    **{f"sum_{element}": (7, nothing, always, sum_rows) for element in ITEM_BYTES},
 }
 assert UNITS

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from dgcl.kernels.cuda_tables import FLAG, TASK
-from dgcl.transport.cuda.program import EXPAND, FOLD, Launch, RankAddresses, lay_out, peer_slot
+from dgcl.transport.cuda.program import (
+    BEGUN,
+    EXPAND,
+    FOLD,
+    GROUPED,
+    JOINED,
+    PACKED,
+    RECEIVED,
+    Launch,
+    RankAddresses,
+    fuse,
+    lay_out,
+    peer_slot,
+)
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.transport.cuda.device_worlds import CASES, ORDERS, run_case
 from tests.simulated import run_simulated
@@ -57,12 +71,21 @@ def laid_out(verb: int, trees: str = "line", rank: int = 1) -> tuple[list[Launch
     return lay_out(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload, 32), upload
 
 
+def tables_of(launch: Launch) -> list[str]:
+    """The tables of flags that a launch has, in its order."""
+    names = ("raised", "ready", "awaited", "ended")
+    return [name for name in names if getattr(launch.parameters, f"num_{name}", 0)]
+
+
+def steps(launches: list[Launch]) -> list[str]:
+    return [step for launch in launches for step in (tables_of(launch) or [launch.kernel])]
+
+
 @pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
 def test_a_call_is_announced_first_and_waited_for_last(verb: int) -> None:
     launches, _ = laid_out(verb)
-    names = [launch.kernel for launch in launches]
-    assert names[0] == "announce"
-    assert names[-1] == ("wait" if verb == EXPAND else "sum_float32_16")
+    assert launches[0].kernel == "begin"
+    assert steps(launches)[-1] == ("awaited" if verb == EXPAND else "sum_float32_16")
     assert [launch.stage for launch in launches] == sorted(launch.stage for launch in launches)
 
 
@@ -72,13 +95,56 @@ def test_every_stage_waits_moves_and_signals_in_this_order(verb: int) -> None:
     program = random_world(3, 4, "line").programs[1]
     mover = "gather_16" if verb == EXPAND else "sum_float32_16"
     for stage in range(program.num_stages):
-        names = [launch.kernel for launch in launches if launch.stage == stage]
-        if names:
-            assert names in (
-                ["wait", "resolve", mover, "signal"],
-                ["wait", "resolve", "wait", mover, "signal"],
-            )
-    assert sum(launch.kernel == "signal" for launch in launches) >= 2
+        found = steps([launch for launch in launches if launch.stage == stage])
+        if found:
+            assert found in (["ready", mover, "raised"], ["ready", "awaited", mover, "raised"])
+    assert steps(launches).count("raised") >= 2
+
+
+@pytest.mark.parametrize("waits_first", [False, True], ids=["fused", "waits-first"])
+@pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
+@pytest.mark.parametrize("trees", ["direct", "line", "random-1"])
+def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int, waits_first: bool) -> None:
+    launches, upload = laid_out(verb, trees)
+
+    def done(launches: list[Launch]) -> list[tuple[str, int]]:
+        found = []
+        for launch in launches:
+            found += [] if launch.kernel == "signal_wait" else [(launch.kernel, launch.parameters[-1])]
+            for name in tables_of(launch):
+                table = getattr(launch.parameters, name)
+                assert len(upload.tables[table]) == getattr(launch.parameters, f"num_{name}")
+                found.append(("raised" if name == "ended" else name, table))
+        return found
+
+    # A begin's last parameter changes when it waits, too.
+    def without_begin(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        return [each for each in found if each[0] != "begin"]
+
+    fused = fuse(launches, waits_first=waits_first)
+    assert fused[0].kernel == "begin"
+    assert without_begin(done(fused)) == without_begin(done(launches))
+    for launch in fused:
+        names = tables_of(launch)
+        if waits_first and set(names) & {"ready", "awaited"}:
+            assert launch.kernel != "begin"
+            assert "raised" not in names
+        if "ready" in names and launch.kernel == "signal_wait":
+            assert launch.parameters.addresses == 8
+            assert launch.parameters.tag == 9
+    # Of two flag kernels in a row the second does what the first could not.
+    for one, two in pairwise(fused):
+        if {one.kernel, two.kernel} <= {"begin", "signal_wait"}:
+            assert waits_first, "two launches where one would do"
+            assert one.kernel == "begin" or "raised" in tables_of(one)
+
+
+@pytest.mark.parametrize("mark", [BEGUN, PACKED, GROUPED, RECEIVED, JOINED])
+def test_nothing_is_fused_across_a_mark(mark: str) -> None:
+    """There other streams are given work, which stands between the two."""
+    launches, _ = laid_out(EXPAND)
+    apart = [each for launch in launches for each in (launch, Launch(launch.stage, mark, 0, 0, ()))]
+    assert fuse(apart) == apart
 
 
 def test_all_rows_and_receivers_are_in_the_tasks() -> None:
@@ -94,31 +160,23 @@ def test_all_rows_and_receivers_are_in_the_tasks() -> None:
 
 def test_flags_are_those_of_the_peers() -> None:
     launches, upload = laid_out(EXPAND, "direct")
-    assert [launch.kernel for launch in launches] == [
-        "announce",
-        "wait",
-        "resolve",
-        "gather_16",
-        "signal",
-        "wait",
-    ]
-    _, ready, resolved, _, signal, done = (
-        upload.tables.get(launch.parameters[2 if launch.kernel == "resolve" else 1]) for launch in launches
+    assert steps(launches) == ["begin", "ready", "gather_16", "raised", "awaited"]
+    assert [launch.kernel for launch in fuse(launches)] == ["begin", "gather_16", "signal_wait"]
+    ready, signal, done = (
+        upload.tables[getattr(launch.parameters, name)] for launch in launches for name in tables_of(launch)
     )
     for table, first, multiplier, offset in (
         (ready, 2000, 1, 0),
-        (resolved, 2000, 1, 0),
         (signal, 4000, 1, 1),
         (done, 3000, 1, 1),
     ):
-        assert table is not None
         assert table.dtype == FLAG
         assert table["peer"].tolist() == [0, 2, 3]
         assert table["address"].tolist() == [first, first + 2, first + 3]
         assert (table["multiplier"] == multiplier).all()
         assert (table["offset"] == offset).all()
-    assert resolved["maps"].tolist() == [50, 52, 53]  # type: ignore[index]
-    assert resolved["target"].tolist() == [peer_slot(peer) for peer in (0, 2, 3)]  # type: ignore[index]
+    assert ready["maps"].tolist() == [50, 52, 53]
+    assert ready["target"].tolist() == [peer_slot(peer) for peer in (0, 2, 3)]
 
 
 @pytest.mark.gpu

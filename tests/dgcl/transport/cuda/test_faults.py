@@ -195,7 +195,7 @@ def test_a_driver_that_refuses_a_launch_is_an_error_of_all() -> None:
         warm(rank)
         if rank.rank == 1:
             rank.fake.refused["cuLaunchKernel"] = 719
-            with pytest.raises(CudaError, match=r"operation 0 \(enter\).*\(719\)"):
+            with pytest.raises(CudaError, match=r"operation 1 \(begin\).*\(719\)"):
                 rank.exchange.expand(rank.owned(3))
             return None
         return failing(rank)
