@@ -3,6 +3,7 @@ from dgcl import frameworks as frameworks
 from dgcl import graph as graph
 from dgcl import nn as nn
 from dgcl import planner as planner
+from dgcl import testing as testing
 from dgcl import topology as topology
 from dgcl.api import collect as collect
 from dgcl.api import current_communicator as current_communicator

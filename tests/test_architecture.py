@@ -289,6 +289,7 @@ ORDER = (
     ("aggregation",),
     ("autograd", "communicator", "whole_graph_rows", "frameworks", "nn", "options", "build", "api"),
     ("offload",),
+    ("testing",),
     ("bench",),
     ("calibration",),
     ("cli", "__main__"),

@@ -134,8 +134,7 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
     entries = [_Entry.of(_names.get(parameter, "a parameter"), parameter, comm) for parameter in alive]
-    with comm.control.collective("comparing parameters"):
-        found = comm.control.exchange(entries)
+    found = comm.control.exchange(entries)
     if len({len(others) for others in found}) > 1:
         return
     columns = [each for each in zip(*found, strict=True) if not all(entry.of_rows for entry in each)]

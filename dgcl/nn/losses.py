@@ -238,11 +238,12 @@ def _reduce(
     losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator, name: str
 ) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
-    compare_at_times(losses, comm)
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # float64 counts exactly beyond the 2**24 vertices of float32.
-    total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
+    with comm.control.collective(name):
+        compare_at_times(losses, comm)
+        total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
     share, value = (own / divisor.to(wide), total / divisor) if reduction == "mean" else (own, total)
     out: Tensor = _WithValue.apply(share, value.to(wide), comm.world_size if ddp else 1)
     return out.to(losses.dtype)

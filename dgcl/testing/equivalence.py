@@ -1,0 +1,234 @@
+"""One model, on one device and on many ranks: outputs of every module, gradients and several steps must agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+import dgcl
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from dgcl.communicator import Communicator
+
+__all__ = ["assert_equivalent"]
+
+_LONGEST = 12  # lines of a report
+
+
+def assert_equivalent(
+    model_fn: Callable[[Communicator], Module],
+    graph: Any,
+    features: Tensor | ArrayLike,
+    ranks: int = 4,
+    *,
+    alone: Callable[[], Module] | None = None,
+    steps: int = 3,
+    learning_rate: float = 0.1,
+    dtype: torch.dtype = torch.float64,
+    tolerance: float | None = None,
+    **options: Any,
+) -> None:
+    """Assert that a model computes and learns on several ranks what it does on one device.
+
+        >>> def model_fn(comm):
+        ...     return MyModel(comm.local_graph("csr"), 32, 7)
+        >>> dgcl.testing.assert_equivalent(model_fn, graph, features, ranks=4)
+
+    Ranks are threads of this process. Both sides begin with the same parameters and take ``steps`` steps of gradient
+    descent towards random targets. Compared are, in this order: what each module returns for its first rows, in the
+    order in which modules run, the output, the loss, the gradients, and so on for each step.
+
+    Args:
+        model_fn: Makes a new model for this rank's communicator; called on each rank. The model takes this rank's
+            rows of ``features``, ``(num_owned, *F)``, and returns ``(num_owned, *G)``.
+        graph: As for :func:`dgcl.build_comm_info`.
+        features: ``(num_nodes, *F)`` of all vertices.
+        ranks: How many.
+        alone: Makes the model for one device, without dgcl, which takes and returns rows of all vertices and has
+            parameters of the same names; None: ``model_fn`` on a single rank.
+        steps: How many.
+        learning_rate: Of each step.
+        dtype: Of parameters and features. What is wrong shows best in float64.
+        tolerance: Of differences, relative to the largest value of a tensor; None: 1e-9 in float64, else 1e-3.
+        options: For :func:`dgcl.build_comm_info`: ``part``, ``topology``, ...
+
+    Raises:
+        AssertionError: What differs, where and by how much, the first in the order of computation first.
+        ValueError, TypeError: ``model_fn`` makes no new model in each call, or models that are not comparable.
+    """
+    if ranks < 1 or steps < 1:
+        raise ValueError(f"ranks and steps must be at least 1 (got {ranks} and {steps})")
+    x = torch.as_tensor(features).detach().to("cpu", dtype)
+    models: list[Module] = []  # all are kept, so that no two have the same id
+
+    def one_device() -> _Run:
+        comm = dgcl.build_comm_info(
+            graph, **{name: value for name, value in options.items() if name == "plan"}
+        )
+        model = _new(
+            alone() if alone is not None else model_fn(comm), models, "alone" if alone else "model_fn"
+        )
+        state = {name: value.detach().clone() for name, value in model.to(dtype).state_dict().items()}
+        return _train(comm, model, x, state, steps, learning_rate)
+
+    def many(state: dict[str, Tensor]) -> _Run:
+        comm = dgcl.build_comm_info(graph, **options)
+        model = _new(model_fn(comm), models, "model_fn").to(dtype)
+        return _train(comm, model, x, state, steps, learning_rate)
+
+    (expected,) = dgcl.launch(one_device, 1)
+    found: _Run = dgcl.launch(many, ranks, expected.state)[0]
+    limit = tolerance if tolerance is not None else (1e-9 if dtype == torch.float64 else 1e-3)
+    lines = _differences(expected, found, limit)
+    if lines:
+        more = [f"... and {len(lines) - _LONGEST} more"] if len(lines) > _LONGEST else []
+        known = [f"known of this model: {each}" for each in found.findings]
+        raise AssertionError(
+            f"the model gives other numbers on {ranks} ranks than on one device (tolerance {limit:g} of the largest"
+            " value); what is computed first comes first:\n  "
+            + "\n  ".join([*lines[:_LONGEST], *more, *known])
+        )
+
+
+@dataclass
+class _Run:
+    """What was computed, in its order: by name, and whether it has a row for each vertex."""
+
+    state: dict[str, Tensor]
+    tensors: dict[str, tuple[Tensor | None, bool]] = field(default_factory=dict)
+    owner: Tensor | None = None
+    findings: list[Any] = field(default_factory=list)
+
+
+def _new(model: Any, models: list[Module], what: str) -> Module:
+    if not isinstance(model, Module):
+        raise TypeError(f"{what} must return a torch.nn.Module (got {type(model).__name__})")
+    if any(model is other for other in models):
+        raise ValueError(
+            f"{what} must make a new model in each call: ranks that share one train it at the same time"
+        )
+    models.append(model)
+    return model
+
+
+def _train(
+    comm: Communicator,
+    model: Module,
+    x_all: Tensor,
+    state: dict[str, Tensor],
+    steps: int,
+    learning_rate: float,
+) -> _Run:
+    """Several steps; rows are collected on rank 0. Collective."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the models of ranks and of one device must have the same parameters: {error}"
+        ) from None
+    run = _Run(state, findings=dgcl.check_model(model, comm))
+    run.owner = comm.collect(torch.full((comm.num_owned,), comm.rank))
+    x = x_all[comm.owned_ids]
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        with _Recorder(model, comm) as recorder:
+            out = model(x)
+        _check_output(out, comm)
+        for name, rows in recorder.rows.items():
+            run.tensors[f"step {step}: {name}"] = comm.collect(rows), True
+        run.tensors[f"step {step}: the output"] = comm.collect(out.detach()), True
+        shape = (comm.num_nodes, *out.shape[1:])
+        targets = torch.randn(shape, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        loss = dgcl.nn.mse(out, targets.to(out.dtype)[comm.owned_ids], comm=comm)
+        run.tensors[f"step {step}: the loss"] = loss.detach(), False
+        loss.backward()
+        dgcl.nn.sync_gradients(model, comm=comm)
+        for name, parameter in model.named_parameters():
+            gradient = None if parameter.grad is None else parameter.grad.clone()
+            run.tensors[f"step {step}: the gradient of {name}"] = gradient, False
+        optimizer.step()
+    return run
+
+
+def _check_output(out: Any, comm: Communicator) -> None:
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        raise TypeError(f"the model must return a floating point tensor (got {type(out).__name__})")
+    if out.dim() == 0 or len(out) != comm.num_owned:
+        raise ValueError(
+            f"the model must return the {comm.num_owned} owned rows of rank {comm.rank} (got shape"
+            f" {tuple(out.shape)})"
+        )
+
+
+class _Recorder:
+    """Keeps the owned rows that modules return, while it is entered; the same modules on every rank."""
+
+    def __init__(self, model: Module, comm: Communicator) -> None:
+        self._modules = {module: name for name, module in model.named_modules() if name}
+        self._comm = comm
+        self._calls: Counter[str] = Counter()
+        self._seen: dict[str, Tensor | None] = {}
+        self.rows: dict[str, Tensor] = {}
+
+    def __enter__(self) -> _Recorder:
+        self._hooks = [module.register_forward_hook(self._keep) for module in self._modules]
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if kind is not None:
+            return
+        mine = {name: None if rows is None else rows.shape[1:] for name, rows in self._seen.items()}
+        others = self._comm.control.exchange(mine)
+        for name, rows in self._seen.items():  # what has rows of vertices on every rank
+            if rows is not None and all(shapes.get(name) == rows.shape[1:] for shapes in others):
+                self.rows[name] = rows
+
+    def _keep(self, module: Module, inputs: Any, out: Any) -> None:
+        name = self._modules[module]
+        self._calls[name] += 1
+        name += f", call {self._calls[name]}" if self._calls[name] > 1 else ""
+        fits = isinstance(out, Tensor) and out.dim() > 0
+        fits = fits and len(out) in (self._comm.num_owned, self._comm.num_local)
+        self._seen[name] = out.detach()[: self._comm.num_owned].clone() if fits else None
+
+
+def _differences(expected: _Run, found: _Run, tolerance: float) -> list[str]:
+    """A line for each tensor that differs, in the order of computation on one device."""
+    lines = []
+    for name, (wanted, of_rows) in expected.tensors.items():
+        if name not in found.tensors:
+            continue  # rows of edges on some rank, or a module that has another name there
+        got, _ = found.tensors[name]
+        if wanted is None or got is None:
+            if (wanted is None) != (got is None):
+                lines.append(f"{name} is there only {'on ranks' if wanted is None else 'on one device'}")
+            continue
+        if wanted.shape != got.shape:
+            lines.append(f"{name} has shape {tuple(got.shape)} on ranks, {tuple(wanted.shape)} on one device")
+            continue
+        error = (got - wanted).abs().double()
+        scale = wanted.abs().max().item() if wanted.numel() else 0.0
+        bad = ~(error <= tolerance * scale) & ~(got == wanted) & ~(got.isnan() & wanted.isnan())
+        if not bad.any():
+            continue
+        most = error.nan_to_num(nan=float("inf")).max().item()
+        line = f"{name} differs by up to {most:.2g} (largest value {scale:.2g})"
+        if of_rows:
+            rows = bad.flatten(1).any(1) if bad.dim() > 1 else bad
+            first = int(rows.nonzero()[0])
+            assert found.owner is not None
+            owner = int(found.owner[first])
+            line += f" in {int(rows.sum())} of {len(rows)} rows, first in vertex {first}, of rank {owner}"
+        lines.append(line)
+    return lines
