@@ -34,6 +34,8 @@ class Block:
         num_heads: Rows of results.
         num_tails: Rows of what is summed.
         device: Where rows are.
+        first_heads: (num_heads,) heads whose sums :meth:`put_piece` makes first. None: none.
+        first_tails: (num_tails,) the same of the adjoint.
 
     Rows are (rows, F) tensors of floats or complex numbers on ``device``. Results have the type of sums: float32 for
     16-bit floats, else the type of the rows. At each head edges are added in the order in which they were given. All
@@ -50,6 +52,9 @@ class Block:
         num_heads: int,
         num_tails: int,
         device: torch.device | str = "cpu",
+        *,
+        first_heads: NDArray[np.bool_] | None = None,
+        first_tails: NDArray[np.bool_] | None = None,
     ) -> None:
         if len(heads) != len(tails) or len(heads) >= 2**31:
             raise ValueError(
@@ -59,6 +64,7 @@ class Block:
             if len(rows) and not 0 <= rows.min() <= rows.max() < count:
                 raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
         self._ends, self._sizes = (heads, tails), (num_heads, num_tails)
+        self._first = (first_heads, first_tails)
         self._device = torch.device(device)
         self._sides: list[_Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
         self._side = 0
@@ -88,7 +94,11 @@ class Block:
         """The same edges the other way round: the adjoint."""
         other = object.__new__(Block)
         other.__dict__.update(
-            self.__dict__, _ends=self._ends[::-1], _sizes=self._sizes[::-1], _side=1 - self._side
+            self.__dict__,
+            _ends=self._ends[::-1],
+            _sizes=self._sizes[::-1],
+            _first=self._first[::-1],
+            _side=1 - self._side,
         )
         return other
 
@@ -108,6 +118,15 @@ class Block:
         """Write to ``out`` what :meth:`add` adds; zeros for heads without an edge."""
         self._sum(x, out, weight, add=False)
 
+    def put_piece(
+        self, x: Tensor, out: Tensor, weight: Tensor | None = None, *, piece: int, number: int
+    ) -> None:
+        """Write a part of what :meth:`put` writes; pieces 0 to ``number - 1`` together write all, ``number`` above 1.
+
+        Piece 0 are the heads that come first, and those without an edge; the others have about as many edges each.
+        """
+        self._sum(x, out, weight, add=False, piece=(piece, number))
+
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """(E,) of the type of sums: for each edge the dot product of its head's row of ``y`` (num_heads, F) with its
         tail's row of ``x`` (num_tails, F), in the order in which edges were given."""
@@ -125,11 +144,19 @@ class Block:
     def _grouped(self) -> _Side:
         side = self._sides[self._side]
         if side is None:
-            edges = group_edges(*self._ends, self.num_heads)
+            edges = group_edges(*self._ends, self.num_heads, self._first[0])
             side = self._sides[self._side] = side_class(self._device)(edges, self._sizes, self._device)
         return side
 
-    def _sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
+    def _sum(
+        self,
+        x: Tensor,
+        out: Tensor,
+        weight: Tensor | None,
+        *,
+        add: bool,
+        piece: tuple[int, int] | None = None,
+    ) -> None:
         _check(x, "x", self.num_tails)
         _check(out, "out", self.num_heads)
         dtype = sum_dtype(x.dtype)
@@ -147,7 +174,7 @@ class Block:
             return
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._sum(x, out, weight, add=add)
+                self._sum(x, out, weight, add=add, piece=piece)
             return
         if x.is_neg():
             x = x.resolve_neg()
@@ -155,7 +182,7 @@ class Block:
             weight = weight.resolve_neg()
         if x.is_complex():
             x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
-        self._grouped.sum(x, out, weight, add=add)
+        self._grouped.sum(x, out, weight, add, piece)
 
 
 def _check(x: Tensor, name: str, num_rows: int) -> None:
@@ -197,12 +224,14 @@ class _Side:
         has_edge[self.edges.heads if len(self.edges.heads) else slice(self.edges.num_heads)] = True
         return None if has_edge.all() else torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
 
-    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
-        """As :meth:`Block.add`, or :meth:`Block.put`."""
-        if not add and self.missing is not None:
+    def sum(
+        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None
+    ) -> None:
+        """As :meth:`Block.add`, :meth:`Block.put`, or :meth:`Block.put_piece`."""
+        if not add and self.missing is not None and (piece is None or piece[0] == 0):
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
-        sum_over_edges(self.edges, x, out, weight, add=add)
+        sum_over_edges(self.edges, x, out, weight, add=add, piece=piece)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
@@ -212,8 +241,12 @@ class _Side:
 class _SparseSide(_Side):
     """The same by torch's own operations, on any device."""
 
-    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
-        """As :meth:`Block.add`, or :meth:`Block.put`."""
+    def sum(
+        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None
+    ) -> None:
+        """As :meth:`Block.add`, :meth:`Block.put`, or :meth:`Block.put_piece`: piece 0 is all."""
+        if piece is not None and piece[0] > 0:
+            return
         values = self._ones(out.dtype) if weight is None else self.sort(weight, out.dtype)
         shape = (self.edges.num_heads, self.sizes[1])
         matrix = torch.sparse_csr_tensor(self._indptr, self._tails, values, shape, check_invariants=False)

@@ -85,6 +85,13 @@ def _connect_windows(
             problem = error
         agree(comm.control, problem)
         first = comm.transport.add_windows(comm.number_of(HALO), programs)
-        room = max(max(each.num_halo + each.num_relay, each.num_arrivals) for each in programs)
-        made[num_windows, by] = HaloWindows(range(first, first + num_windows), window, room)
+        read_by_others = np.zeros(halo.program.num_owned, bool)
+        read_by_others[halo.program.arrival_rows[halo.program.arrival_rows < halo.program.num_owned]] = True
+        made[num_windows, by] = HaloWindows(
+            range(first, first + num_windows),
+            window,
+            read_by_others,
+            expanded=max(each.num_halo + each.num_relay for each in programs),
+            arriving=max(each.num_arrivals for each in programs),
+        )
     return made[num_windows, by]

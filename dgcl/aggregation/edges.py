@@ -33,15 +33,18 @@ class EdgeGroups:
     Attributes:
         indptr: (R + 1,) int64; the edges of the i-th head are ``indptr[i]:indptr[i + 1]``.
         tails: (E,) int32, the row that each edge reads.
-        heads: (R,) int32, ascending, each head's row; empty where the i-th head is row i.
+        heads: (R,) int32, each head's row; empty where the i-th head is row i. Ascending, those that come first before
+            the others.
         order: (E,) int32, the place of each edge in the order in which the edges were given, ascending at each head;
             empty where that is this order.
+        num_first: Heads that come first.
     """
 
     indptr: NDArray[np.int64]
     tails: NDArray[np.int32]
     heads: NDArray[np.int32]
     order: NDArray[np.int32]
+    num_first: int = 0
 
     @property
     def num_heads(self) -> int:
@@ -49,8 +52,22 @@ class EdgeGroups:
         return len(self.indptr) - 1
 
 
-def group_edges(heads: NDArray[np.integer], tails: NDArray[np.integer], num_heads: int) -> EdgeGroups:
-    """Group (E,) edges by ``heads`` in [0, num_heads), which need not be sorted; only heads that have an edge."""
+def group_edges(
+    heads: NDArray[np.integer],
+    tails: NDArray[np.integer],
+    num_heads: int,
+    first: NDArray[np.bool_] | None = None,
+) -> EdgeGroups:
+    """Group (E,) edges by ``heads`` in [0, num_heads), which need not be sorted; only heads that have an edge.
+
+    ``first`` (num_heads,) are the heads that come before the others.
+    """
+    rows = None
+    if first is not None and first.any():
+        rows = np.concatenate([np.flatnonzero(first), np.flatnonzero(~first)]).astype(np.int32)
+        place = np.empty_like(rows)
+        place[rows] = np.arange(num_heads, dtype=np.int32)
+        heads = place[heads]
     counts = np.bincount(heads, minlength=num_heads)
     columns = tails.astype(np.int32, copy=False)
     order = NONE
@@ -60,8 +77,11 @@ def group_edges(heads: NDArray[np.integer], tails: NDArray[np.integer], num_head
     present = np.flatnonzero(counts)
     indptr = np.zeros(len(present) + 1, np.int64)
     np.cumsum(counts[present], out=indptr[1:])
-    rows = NONE if len(present) == num_heads else present.astype(np.int32)
-    return EdgeGroups(indptr, columns, rows, order)
+    if rows is not None:
+        assert first is not None
+        num_first = int(np.searchsorted(present, np.count_nonzero(first)))
+        return EdgeGroups(indptr, columns, rows[present], order, num_first)
+    return EdgeGroups(indptr, columns, NONE if len(present) == num_heads else present.astype(np.int32), order)
 
 
 def _stable_order(keys: NDArray[np.integer], num_keys: int) -> NDArray[np.int32]:
@@ -76,7 +96,13 @@ def _stable_order(keys: NDArray[np.integer], num_keys: int) -> NDArray[np.int32]
 
 
 def sum_over_edges(
-    edges: EdgeGroups, x: Tensor, out: Tensor, weight: Tensor | None = None, *, add: bool
+    edges: EdgeGroups,
+    x: Tensor,
+    out: Tensor,
+    weight: Tensor | None = None,
+    *,
+    add: bool,
+    piece: tuple[int, int] | None = None,
 ) -> None:
     """Write, or add, to each head's row of ``out`` the sum of its tails' rows of ``x``, in the order of the edges.
 
@@ -87,7 +113,9 @@ def sum_over_edges(
         weight: (E,) of that type, contiguous, in the order of ``edges``; default 1.
         add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
             ``edges``.
+        piece: (i, number): only the i-th of so many pieces, of heads; see :func:`piece_of_heads`. Default: all.
     """
+    begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
     weights = _one(out.dtype) if weight is None else weight
     kernel, step = EDGE_SUMS[_name(x.dtype)], 0 if weight is None else weights.element_size()
     x = x if has_contiguous_rows(x) else x.contiguous()
@@ -98,7 +126,17 @@ def sum_over_edges(
             *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, x.shape[1], add
         )  # fmt: skip
 
-    _in_threads(run, edges, x.shape[1] * x.element_size())
+    _in_threads(run, edges, x.shape[1] * x.element_size(), begin, end)
+
+
+def piece_of_heads(edges: EdgeGroups, piece: int, number: int) -> tuple[int, int]:
+    """Which heads are in a piece: in piece 0 those that come first, in the others about as many edges each."""
+    if piece == 0:
+        return 0, edges.num_first
+    done, all_edges = int(edges.indptr[edges.num_first]), len(edges.tails)
+    ends = [done + (all_edges - done) * i // (number - 1) for i in (piece - 1, piece)]
+    begin, end = np.searchsorted(edges.indptr, ends).tolist()
+    return max(begin, edges.num_first), edges.num_heads if piece == number - 1 else max(end, edges.num_first)
 
 
 def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
@@ -114,7 +152,7 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
             out.data_ptr(), *rows, edges.indptr, edges.tails, edges.heads, edges.order, begin, end, x.shape[1]
         )  # fmt: skip
 
-    _in_threads(run, edges, x.shape[1] * x.element_size())
+    _in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
     return out
 
 
@@ -150,15 +188,19 @@ def _rows(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), x.stride(0) * x.element_size()
 
 
-def _in_threads(run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int) -> None:
-    """Call ``run(begin, end)`` for ranges of heads with about as many edges each, side by side."""
-    num_edges = len(edges.tails)
-    num_threads = min(torch.get_num_threads(), 1 + num_edges * row_bytes // _LEAST)
-    if num_threads == 1:
-        run(0, edges.num_heads)
+def _in_threads(
+    run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int, begin: int, end: int
+) -> None:
+    """Call ``run`` for ranges of heads ``begin:end`` with about as many edges each, side by side."""
+    if begin >= end:
         return
-    bounds = np.searchsorted(edges.indptr, np.linspace(0, num_edges, num_threads + 1)[1:-1]).tolist()
-    bounds = [0, *bounds, edges.num_heads]
+    first, last = int(edges.indptr[begin]), int(edges.indptr[end])
+    num_threads = min(torch.get_num_threads(), 1 + (last - first) * row_bytes // _LEAST)
+    if num_threads == 1:
+        run(begin, end)
+        return
+    bounds = np.searchsorted(edges.indptr, np.linspace(first, last, num_threads + 1)[1:-1]).tolist()
+    bounds = [begin, *bounds, end]
     others = [_pool(num_threads - 1).submit(run, *bounds[i : i + 2]) for i in range(1, num_threads)]
     try:
         run(*bounds[:2])

@@ -9,6 +9,9 @@ so that at most two windows' rows are held. In the adjoint gradients of a window
 in the opposite order: those that are sent and those that arrive are two buffers, and to sum the next window
 meanwhile would take a third.
 
+What a rank sums while a window travels, either way, is a piece of ``own``: heads that no window adds to can come at any
+time. Those that some window adds to come first, as without windows.
+
 Owned rows and partial sums travel whole: windows divide rows that are expanded. Sums are made in a fixed order: edges
 from owned rows, then window by window, then what others fold.
 """
@@ -36,6 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HaloWindows", "WindowedOperation", "divide"]
 
+_MOST_PIECES = 64
+"""Pieces that sums of edges between owned rows are divided into at most, one for each of the first windows."""
+
+_ROUNDING = 256
+"""Bytes that a buffer is rounded to."""
+
 
 @dataclass(frozen=True, eq=False)
 class HaloWindows:
@@ -44,12 +53,21 @@ class HaloWindows:
     Attributes:
         exchanges: ``(W,)`` the number of each window's exchange.
         window: ``(num_halo,)`` the window of each halo row; in its window rows keep their order.
-        room: Rows that a window's buffer has place for, relay rows and arrivals too.
+        read_by_others: ``(num_owned,)`` bool: owned rows that are sent, whose gradients arrive.
+        expanded: Rows of the largest window as it is expanded, relay rows too.
+        arriving: The same of those that arrive when it is folded.
     """
 
     exchanges: range
     window: NDArray[np.int64]
-    room: int
+    read_by_others: NDArray[np.bool_]
+    expanded: int
+    arriving: int
+
+    @property
+    def room(self) -> int:
+        """Rows that both buffers have place for: two expanded windows, or one and what arrives."""
+        return self.expanded + max(self.expanded, self.arriving)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +77,7 @@ class WindowedOperation:
     Attributes:
         blocks: ``own``, ``outgoing``, then ``incoming`` and ``through`` of each window.
         edges: Which of the rank's edges are in each block, ``(E_b,)`` int64 each.
-        windows: Numbers of the windows' exchanges.
+        halo: The windows.
         fold: Number of the exchange of partial sums; None: no rank sends one.
         weights: Constant ones of each block's edges; None: ones.
         memory: Of results and partial sums; that of the whole operation.
@@ -68,7 +86,7 @@ class WindowedOperation:
 
     blocks: tuple[Block, ...]
     edges: tuple[Tensor, ...]
-    windows: range
+    halo: HaloWindows
     fold: int | None
     weights: tuple[Tensor | None, ...]
     memory: ResultMemory
@@ -101,27 +119,49 @@ class WindowedOperation:
         x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
         if out is None:
             out = self.memory.empty(x, self.blocks[0].num_heads, x.shape[1], sum_dtype(x.dtype))
+        if not keep:
+            self.reserve(x.shape[1], x.dtype, transport)
         if self.is_adjoint:
             return self._fold_windows(x, transport, out)
         return self._expand_windows(x, transport, out, keep)
 
+    def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
+        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small."""
+        row_bytes, wide = width * dtype.itemsize, width * sum_dtype(dtype).itemsize
+        of_rows = [self.halo.expanded * row_bytes, max(self.halo.expanded, self.halo.arriving) * row_bytes]
+        if self.is_adjoint and wide > row_bytes:
+            of_rows = [self.halo.expanded * wide, self.halo.arriving * row_bytes]
+        transport.empty((sum(-(-each // _ROUNDING) * _ROUNDING for each in of_rows),), torch.uint8)
+
+    @property
+    def _num_pieces(self) -> int:
+        """Pieces of ``own``: the heads that come first, and what is summed while each of the windows travels."""
+        return 1 + min(len(self.halo.exchanges), _MOST_PIECES)
+
+    def _put_piece(self, x: Tensor, out: Tensor, piece: int) -> None:
+        if piece < self._num_pieces:
+            own = self.blocks[0]
+            own.put_piece(x, out, self.weights[0], piece=piece, number=self._num_pieces)
+
     def _expand_windows(
         self, x: Tensor, transport: Transport, out: Tensor, keep: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
-        started = transport.begin_expand(x, self.windows[0])
+        (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
+        exchanges = self.halo.exchanges
+        started = transport.begin_expand(x, exchanges[0])
         partial = self.memory.empty(x, outgoing.num_heads, x.shape[1], out.dtype)
         outgoing.put(x, partial, outgoing_weight)
-        own.put(x, out, own_weight)
+        self._put_piece(x, out, 0)
         kept: list[Tensor] = []
         folding: StartedFold | None = None
-        for q in range(len(self.windows)):
+        for q in range(len(exchanges)):
+            self._put_piece(x, out, q + 1)
             halo = started.wait()
-            if q + 1 < len(self.windows):
-                started = transport.begin_expand(x, self.windows[q + 1])
+            if q + 1 < len(exchanges):
+                started = transport.begin_expand(x, exchanges[q + 1])
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
             through.add(halo, partial, through_weight)
-            if q + 1 == len(self.windows) and self.fold is not None:
+            if q + 1 == len(exchanges) and self.fold is not None:
                 folding = transport.begin_fold(partial.to(x.dtype), self.fold)
             incoming.add(halo, out, weight)
             if keep:
@@ -135,21 +175,29 @@ class WindowedOperation:
     def _fold_windows(
         self, x: Tensor, transport: Transport, out: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
+        (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
         started = None if self.fold is None else transport.begin_expand(x, self.fold)
         wide = out.dtype
-        own.put(x, out, own_weight)
+        self._put_piece(x, out, 0)
         partial = x.new_empty(0, x.shape[1]) if started is None else started.wait()
         outgoing.add(partial, out, outgoing_weight)
-        out = out.to(x.dtype)
-        for q in reversed(range(len(self.windows))):
+        narrow = out if wide == x.dtype else None
+        for done, q in enumerate(reversed(range(len(self.halo.exchanges))), start=1):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
-            rows = transport.empty((incoming.num_heads, x.shape[1]), wide)
+            rows = transport.empty((self.halo.expanded, x.shape[1]), wide)[: incoming.num_heads]
             incoming.put(x, rows, weight)
             through.add(partial, rows, through_weight)
-            transport.begin_fold(rows.to(x.dtype), self.windows[q], wait=True).wait(out)
-            del rows
-        return out, (partial,)
+            folding = transport.begin_fold(rows.to(x.dtype), self.halo.exchanges[q])
+            if narrow is None:  # rounded before the first arrivals are added
+                for piece in range(1, self._num_pieces):
+                    self._put_piece(x, out, piece)
+                narrow = out.to(x.dtype)
+            elif wide == x.dtype:
+                self._put_piece(x, out, done)
+            folding.wait(narrow)
+            del rows, folding
+        assert narrow is not None
+        return narrow, (partial,)
 
     def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:
         """``(E,)``: for each of the rank's edges the product of the row that it adds to and the row that it reads."""
@@ -165,24 +213,38 @@ class WindowedOperation:
 
 def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> WindowedOperation:
     """Divide an operation's edges from halo rows by the windows of these."""
-    own, outgoing, incoming, through = whole.blocks
-    n, number = local.num_owned, windows.window
-    num_windows = len(windows.exchanges)
-    sizes = np.bincount(number, minlength=num_windows)
-    place = np.empty(len(number), np.int32)
-    place[np.argsort(number, kind="stable")] = np.concatenate(
-        [np.zeros(0, np.int32), *(np.arange(size, dtype=np.int32) for size in sizes)]
-    )
-    blocks, edges = [own, outgoing], [*whole.edges[:2]]
+    n, num_windows = local.num_owned, len(windows.exchanges)
     device = whole.edges[0].device
-    for q in range(num_windows):
-        for block, ids, first_head in ((incoming, whole.edges[2], 0), (through, whole.edges[3], n)):
-            mine = ids.cpu().numpy()
-            mine = mine[number[local.indices[mine] - n] == q]
-            tails = place[local.indices[mine] - n]
-            heads = local.heads[mine] - first_head
-            blocks.append(Block(heads, tails, block.num_heads, int(sizes[q]), device=device))
-            edges.append(torch.from_numpy(mine).to(device))
-    return WindowedOperation(
-        tuple(blocks), tuple(edges), windows.exchanges, whole.fold, (None,) * len(blocks), whole.memory
+    sizes = np.bincount(windows.window, minlength=num_windows)
+    order = np.argsort(windows.window, kind="stable")
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+    ids = [of_block.cpu().numpy() for of_block in whole.edges]
+    first_heads, first_tails = np.zeros(n, bool), windows.read_by_others.copy()
+    first_heads[local.heads[ids[2]]] = True
+    first_tails[local.indices[ids[1]]] = True
+    own = Block(
+        local.heads[ids[0]],
+        local.indices[ids[0]],
+        n,
+        n,
+        device,
+        first_heads=first_heads,
+        first_tails=first_tails,
     )
+
+    divided = []
+    for of_block, block, first_head in ((ids[2], whole.blocks[2], 0), (ids[3], whole.blocks[3], n)):
+        of_edges = windows.window[local.indices[of_block] - n]
+        ends = np.cumsum(np.bincount(of_edges, minlength=num_windows))
+        by_window = of_block[np.argsort(of_edges, kind="stable")]
+        made = []
+        for q, mine in enumerate(np.split(by_window, ends[:-1])):
+            heads, tails = local.heads[mine] - first_head, place[local.indices[mine] - n]
+            made.append((Block(heads, tails, block.num_heads, int(sizes[q]), device), mine))
+        divided.append(made)
+    in_turn = [each for of_window in zip(*divided, strict=True) for each in of_window]
+    blocks = (own, whole.blocks[1], *(block for block, _ in in_turn))
+    edges = (*whole.edges[:2], *(torch.from_numpy(mine).to(device) for _, mine in in_turn))
+    return WindowedOperation(blocks, edges, windows, whole.fold, (None,) * len(blocks), whole.memory)

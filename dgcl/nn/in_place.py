@@ -143,14 +143,14 @@ class InPlaceGCN(Module):
         n, bytes_of = comm.num_owned, weight.element_size()
         widest = max(self._aggregated_widths(constant), default=0)
         windows, program = _connected(self, comm).windows, comm.exchanges[HALO].program
-        room = max(program.num_halo + program.num_relay, program.num_arrivals)
+        room = 2 * max(program.num_halo + program.num_relay, program.num_arrivals)
         if windows is not None:
             room = windows.room
         return StackMemory(
             inputs=n * self.options.channels[0] * bytes_of,
             layers=n * sum(self.options.channels[1:]) * bytes_of,
             product=n * widest * bytes_of,
-            windows=2 * room * widest * bytes_of,
+            windows=room * widest * bytes_of,
         )
 
     def _aggregated_widths(self, constant: bool) -> list[int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
 from dgcl.aggregation.connect import connect_aggregator
-from dgcl.aggregation.windows import HaloWindows
+from dgcl.aggregation.windows import HaloWindows, WindowedOperation
 from dgcl.nn.convolutions import Normalised, Plain
 from dgcl.nn.vertex_dropout import keep_mask
 from dgcl.planner.windows import By
@@ -80,10 +80,8 @@ class KeptRows:
         """Have buffers for rows like x, of hidden layers of these widths; rows that travel have up to ``widest``."""
         if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
             self.layers = [x.new_empty(len(x), width) for width in widths]
-            if (
-                self.windows is not None
-            ):  # narrower rows, if they came first, would leave pieces that are too small
-                comm.transport.empty((2 * self.windows.room, comm.grid.slice_width(widest)), x.dtype)
+            if isinstance(self.operation, WindowedOperation):  # once, for the widest
+                self.operation.reserve(comm.grid.slice_width(widest), x.dtype, comm.transport)
         if self._given_loops is not None and (self._loops is None or self._loops.dtype != x.dtype):
             self._loops = self._given_loops.to(x.dtype)
 

@@ -136,10 +136,6 @@ class CallRunner:
         self.names, self.programs = (*self.names, *named), (*self.programs, *programs)
         made = [self._task(number, verb) for number in range(first, first + last) for verb in (EXPAND, FOLD)]
         rooms = [max(task.room for task in made[verb::2]) for verb in (EXPAND, FOLD)]
-        if (
-            2 * max(rooms) <= 2 * rooms[EXPAND] + rooms[FOLD]
-        ):  # then a backward uses the forward's two buffers
-            rooms = [max(rooms)] * 2
         for task in made:
             task.counted = exchange
             task.room = rooms[task.verb]

@@ -94,6 +94,34 @@ def test_sums_and_dots_both_ways(
             close(each.dots(y, x), (y.double()[h] * x.double()[t]).sum(1))
 
 
+@pytest.mark.parametrize("number", [2, 5, 400])
+@pytest.mark.parametrize("share", [0, 0.3, 1], ids=["none", "some", "all"])
+@pytest.mark.parametrize("order", ["sorted", "given"])
+def test_pieces_write_what_the_whole_writes(order: str, share: float, number: int) -> None:
+    """Piece 0 the heads that come first, and no piece a head of another; bit for bit."""
+    heads, tails = edges_of(300, 40, 200, order)
+    first = [np.random.default_rng(side).random(size) < share for side, size in enumerate((300, 40))]
+    block = Block(heads, tails, 300, 40, first_heads=first[0], first_tails=first[1])
+    whole = Block(heads, tails, 300, 40)
+    weight = random((200,), torch.float32, 1)
+    for each, plain, early in ((block, whole, first[0]), (block.transposed, whole.transposed, first[1])):
+        x = random((each.num_tails, 33), torch.float32)
+        expected, found = (torch.full((each.num_heads, 33), torch.nan) for _ in range(2))
+        plain.put(x, expected, weight)
+        for piece in range(number):
+            before = found.isnan()[:, 0]
+            each.put_piece(x, found, weight, piece=piece, number=number)
+            if piece == 0:
+                assert torch.equal(found[early], expected[early])
+                has_edge = torch.from_numpy(np.bincount(each._ends[0], minlength=each.num_heads) > 0)
+                assert torch.equal(found.isnan()[:, 0], has_edge & ~torch.from_numpy(early))
+            else:
+                assert torch.equal(found[~before], expected[~before])
+        assert torch.equal(found, expected)
+        each.put(x, found, weight)
+        assert torch.equal(found, expected)
+
+
 def test_rows_without_an_edge_stay_as_they_are(way: str) -> None:
     block = Block(np.array([3, 1, 3]), np.array([0, 0, 1]), 6, 2)
     out = torch.full((6, 5), -0.0)

@@ -30,6 +30,7 @@ from dgcl.errors import CommError
 from dgcl.prepare.part_files import save_shares
 from dgcl.prepare.shares import prepare
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
@@ -199,24 +200,63 @@ def test_all_windows_together_move_the_halo(edges, options) -> None:
     assert dgcl.launch(count_rows, 4, edges, options) == dgcl.launch(count_rows, 4, edges, {})
 
 
-def hold(windows: int | None) -> tuple[int, int]:
-    """Rows that the pool has place for; and of the halo, or of what arrives in a fold, if that is more."""
+def hold(windows: int | None) -> tuple[int, int, int]:
+    """Rows that the pool has place for; of the halo; and those that arrive in a fold."""
     generator = torch.Generator().manual_seed(0)
     edges = torch.randint(0, 4000, (2, 60_000), generator=generator)
     comm = dgcl.build_comm_info(edges, "uniform", partition="random")
     x = torch.ones(comm.num_owned, 1024, requires_grad=True)
     aggregate = comm.aggregator(windows=windows)
     for _ in range(3):
+        aggregate(x[:, :3].contiguous()).sum().backward()  # narrow rows leave no pieces that are too small
         aggregate(x).sum().backward()
     allocated: int = comm.transport.runtime.pool.bytes_allocated  # type: ignore[attr-defined]
-    return allocated // 4096, max(comm.num_halo, comm.exchanges[HALO].program.num_arrivals)
+    return allocated // 4096, comm.num_halo, comm.exchanges[HALO].program.num_arrivals
 
 
 def test_two_windows_are_held_at_most() -> None:
-    for held, num_rows in dgcl.launch(hold, 3, 8):
-        assert held <= 1.02 * 2 / 8 * num_rows
-    for held, num_rows in dgcl.launch(hold, 3, None):
-        assert held >= num_rows
+    """In the forward two that were expanded, in the backward one and what arrives of it."""
+    for held, num_halo, num_arrivals in dgcl.launch(hold, 3, 8):
+        assert (
+            held - 256 <= 1.02 * (num_halo + max(num_halo, num_arrivals)) / 8
+        )  # 256: of the narrow rows, 1 MB
+    for held, num_halo, num_arrivals in dgcl.launch(hold, 3, None):
+        assert held >= max(num_halo, num_arrivals)
+
+
+def what_happens(events: list[str]) -> None:
+    comm = connect(CASE_BY_NAME["multi-edges"], 2, "head")
+    x = comm.dispatch_features(features(26, 3)).requires_grad_()
+    y = comm.aggregator(windows=3)(x)
+    events.clear()
+    y.sum().backward()
+
+
+@pytest.mark.parametrize("world_size", [2])
+def test_own_rows_are_summed_while_a_window_is_folded(world_size, monkeypatch) -> None:
+    logs = threading.local()
+
+    def log(kind: type, name: str, word: str) -> None:
+        real = getattr(kind, name)
+
+        def call(self: Any, *given: Any, **options: Any) -> Any:
+            if (piece := options.get("piece", (1,))[0]) > 0 or name != "_sum":
+                logs.events.append(word if "piece" not in options or name != "_sum" else f"own {piece}")
+            return real(self, *given, **options)
+
+        monkeypatch.setattr(kind, name, call)
+
+    def on_rank() -> list[str]:
+        logs.events = []
+        what_happens(logs.events)
+        return list(logs.events)
+
+    log(StartedFold, "__init__", "start")
+    log(StartedFold, "wait", "wait")
+    log(Block, "_sum", "sum")
+    for events in dgcl.launch(on_rank, world_size):
+        told = [event for event in events if event != "sum"]
+        assert told == ["start", "own 1", "wait", "start", "own 2", "wait", "start", "own 3", "wait"]
 
 
 class Sums(threading.local):
@@ -402,7 +442,7 @@ def both_at_once() -> tuple[int, int]:
     x = comm.dispatch_features(features(26, 2))
     whole, mixed, owner = comm.aggregator(), comm.aggregator(windows=4), comm.aggregator(by="owner")
     again = comm.aggregator("mean", windows=4)
-    assert again.operation.windows == mixed.operation.windows  # type: ignore[union-attr]
+    assert again.operation.halo == mixed.operation.halo  # type: ignore[union-attr]
     before = whole(x)
     for _ in range(2):
         for aggregate in (mixed, owner, whole):
