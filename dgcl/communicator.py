@@ -231,6 +231,14 @@ class Communicator(GridRows, WholeGraphRows):
         self._dropout_calls += 1
         return self._dropout_calls - 1
 
+    def state_dict(self) -> dict[str, int]:
+        """What a resumed run needs besides model and optimizer; the same on every rank, for any number of them."""
+        return {"dropout_calls": self._dropout_calls}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from a :meth:`state_dict`, of a run on any number of ranks. Every rank calls it."""
+        self._dropout_calls = int(state["dropout_calls"])
+
     # Aggregating.
 
     def aggregator(

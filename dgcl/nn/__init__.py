@@ -10,11 +10,13 @@ May import everything of ``dgcl`` but the command line, benchmarks and calibrati
 
 from __future__ import annotations
 
+from dgcl.nn.appnp import APPNP
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies
 from dgcl.nn.drift import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
+from dgcl.nn.graph_norm import GraphNorm
 from dgcl.nn.in_place import InPlaceGCN
 from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
 from dgcl.nn.metrics import accuracy
@@ -22,10 +24,12 @@ from dgcl.nn.reduce import global_sum
 from dgcl.nn.vertex_dropout import Dropout, dropout
 
 __all__ = [
+    "APPNP",
     "BatchNorm",
     "Dropout",
     "GCNConv",
     "GINConv",
+    "GraphNorm",
     "InPlaceGCN",
     "SAGEConv",
     "accuracy",

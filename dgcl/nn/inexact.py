@@ -103,9 +103,11 @@ _RULES: dict[str, dict[str, _Rule]] = {
     },
     "torch_geometric": {
         "GCNConv": _GCN,
+        "APPNP": _Rule(_HOPS, "take dgcl.nn.APPNP"),
+        "GraphNorm": _Rule(_ROWS, "take dgcl.nn.GraphNorm"),
         **dict.fromkeys(("LGConv", "GCN2Conv", "FAConv"), _WEIGHTS),
         **dict.fromkeys(
-            ("APPNP", "SGConv", "SSGConv", "TAGConv", "ChebConv", "ARMAConv", "MixHopConv", "GatedGraphConv"),
+            ("SGConv", "SSGConv", "TAGConv", "ChebConv", "ARMAConv", "MixHopConv", "GatedGraphConv"),
             _SEVERAL,
         ),
         **dict.fromkeys(("PANConv", "LabelPropagation", "CorrectAndSmooth", "AntiSymmetricConv"), _SEVERAL),
@@ -113,9 +115,7 @@ _RULES: dict[str, dict[str, _Rule]] = {
             ("EGConv", "PDNConv", "DNAConv", "HypergraphConv"),
             _Rule(_DEGREES, "write it with the sums of comm.local_graph('csr')"),
         ),
-        **dict.fromkeys(
-            ("GraphNorm", "PairNorm", "InstanceNorm", "MeanSubtractionNorm", "HeteroBatchNorm"), _STATISTICS
-        ),
+        **dict.fromkeys(("PairNorm", "InstanceNorm", "MeanSubtractionNorm", "HeteroBatchNorm"), _STATISTICS),
         "LayerNorm": _Rule(_ROWS, "set mode='node'", _over_the_graph),
         **dict.fromkeys(("GPSConv", "GravNetConv", "DynamicEdgeConv", "XConv"), _GLOBAL),
         **dict.fromkeys(("TopKPooling", "SAGPooling", "ASAPooling", "EdgePooling", "MemPooling"), _GLOBAL),

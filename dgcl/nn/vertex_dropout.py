@@ -23,6 +23,7 @@ import dgcl
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["Dropout", "RowsOfCall", "dropout", "rows_of_call"]
 
@@ -87,27 +88,32 @@ class Dropout(torch.nn.Module):
     """:func:`dropout` as a module, in place of ``torch.nn.Dropout``.
 
     Has no state of its own: the communicator counts the calls, so several modules, or one that is applied
-    several times, drop independently, and a checkpoint holds nothing that depends on them.
+    several times, drop independently, and the names in a checkpoint are those of one device. To go on with the
+    masks of an interrupted run save ``comm.state_dict()`` beside it.
 
     Args:
         p: the probability of an element to be dropped.
         seed: any integer, the same on every rank.
+        edges: takes rows of this rank's edges, such as attention, not of vertices.
         comm: the communicator; default the current one at each call.
     """
 
-    def __init__(self, p: float = 0.5, *, seed: int = 0, comm: Communicator | None = None) -> None:
+    def __init__(
+        self, p: float = 0.5, *, seed: int = 0, edges: bool = False, comm: Communicator | None = None
+    ) -> None:
         super().__init__()
+        self.edges = edges
         self.p = check_probability(p)
         self.seed = seed
         self._comm = comm
 
     def forward(self, x: Tensor, *, call: int | None = None) -> Tensor:
         """Drop elements in training; in evaluation return ``x``."""
-        return dropout(x, self.p, self.training, seed=self.seed, call=call, comm=self._comm)
+        return dropout(x, self.p, self.training, seed=self.seed, call=call, edges=self.edges, comm=self._comm)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"p={self.p}, seed={self.seed}"
+        return f"p={self.p}, seed={self.seed}" + ", edges=True" * self.edges
 
 
 def dropout(
@@ -117,6 +123,7 @@ def dropout(
     *,
     seed: int = 0,
     call: int | None = None,
+    edges: bool = False,
     comm: Communicator | None = None,
 ) -> Tensor:
     """Zero each element with probability ``p`` and scale the others by 1 / (1 - p).
@@ -132,6 +139,8 @@ def dropout(
         call: the number of this call; each gives an independent mask. Default: the next number of the
             communicator, which counts from 0, so ranks that run the same program agree. Under activation
             checkpointing, which computes a forward twice, give the number: both must drop the same.
+        edges: ``x`` has a row for each edge of this rank, (num_local_edges, *F), as ``comm.dispatch_edges`` returns
+            them: attention, edge weights. An edge is known by its place in the order of the given edges.
         comm: the communicator; default the current one.
 
     Raises:
@@ -143,7 +152,7 @@ def dropout(
         return x
     scope = None if torch.compiler.is_compiling() else _scope.rows
     rows: RowsOfCall = scope or (comm if comm is not None else dgcl.current_communicator())
-    ids = _row_ids(x, rows)
+    ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
     if call is None:
         call = next_call(rows) if scope is None else rows.next_dropout_call()
     if p == 1.0:
@@ -238,3 +247,18 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
             f" on rank {comm.rank} (got {len(x)})"
         )
     return ids.to(x.device)
+
+
+def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
+    """The id of the edge of each row of ``x``."""
+    local: LocalGraph | None = getattr(comm, "local", None)
+    if local is None or getattr(comm, "edges", "") == "grid":
+        raise ValueError(
+            "edges=True needs all edges of whole rows: it goes without a grid, and without chunks of rows"
+        )
+    if len(x) != len(local.edge_ids):
+        raise ValueError(
+            f"x must have {len(local.edge_ids)} rows, one for each edge of rank {comm.rank} (got {len(x)}); add self"
+            " loops to the graph before dgcl.build_comm_info"
+        )
+    return torch.from_numpy(local.edge_ids).to(x.device)

@@ -1,0 +1,58 @@
+"""Normalisation over all vertices of the graph, in training and evaluation alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+import dgcl
+from dgcl.nn.core_rows import first_rows
+from dgcl.nn.reduce import named_sum
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["GraphNorm"]
+
+
+class GraphNorm(Module):
+    """Normalise columns over the rows of all ranks, with a learned share of the mean: PyG's ``GraphNorm``.
+
+    The graph is one graph, as with PyG's without ``batch`` (Cai et al., 2021). Parameters ``weight``, ``bias`` and
+    ``mean_scale`` (in_channels,), as there. Takes this rank's owned rows, before the exchange; forward and backward
+    are collective, in evaluation too. Replicas (:mod:`dgcl.replication`) are normalised, and do not count.
+
+    Args:
+        in_channels: Columns.
+        eps: Added to the variance.
+        comm: The communicator; default the current one at each call.
+    """
+
+    def __init__(self, in_channels: int, eps: float = 1e-5, *, comm: Communicator | None = None) -> None:
+        super().__init__()
+        self.in_channels, self.eps, self._comm = in_channels, eps, comm
+        self.weight = Parameter(torch.ones(in_channels))
+        self.bias = Parameter(torch.zeros(in_channels))
+        self.mean_scale = Parameter(torch.ones(in_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(num_owned, in_channels)`` to the same shape."""
+        comm = self._comm if self._comm is not None else dgcl.current_communicator()
+        if x.shape != (comm.num_owned, self.in_channels):
+            raise ValueError(
+                f"x must hold the owned rows of this rank, ({comm.num_owned}, {self.in_channels}) (got"
+                f" {tuple(x.shape)}): normalise before dgcl.graph_allgather"
+            )
+        wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        mean = named_sum(first_rows(wide, comm.num_core).sum(0), comm, "GraphNorm") / comm.num_nodes
+        centred = wide - mean * self.mean_scale
+        squares = first_rows(centred, comm.num_core).square().sum(0)
+        variance = named_sum(squares, comm, "GraphNorm") / comm.num_nodes
+        return (self.weight * centred / (variance + self.eps).sqrt() + self.bias).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows."""
+        return f"{self.in_channels}, eps={self.eps}"

@@ -1,0 +1,168 @@
+"""dgcl.nn.APPNP and GraphNorm against PyG's on the whole graph; edge dropout and resumed runs on any number of ranks."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import dgcl
+import dgcl.nn
+from tests.dgcl.awkward import CASES
+
+WIDTH = 4
+
+
+def features(case):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(case.num_nodes, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def with_parameters(layer):
+    layer = layer.double()
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return layer
+
+
+def compare(case, world_size, pyg_layer, make, *edges):
+    """Output, gradients of parameters and of the input, of PyG's layer on one device and ours on ranks."""
+    x = features(case).requires_grad_()
+    expected = pyg_layer(x, *edges)
+    target = expected.detach().cos()
+    (expected * target).sum().backward()
+
+    def rank():
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size))
+        layer = make()
+        layer.load_state_dict(pyg_layer.state_dict())
+        own = features(case)[comm.owned_ids].requires_grad_()
+        out = layer(own)
+        (out * target[comm.owned_ids]).sum().backward()
+        dgcl.nn.sync_gradients(layer)
+        return dgcl.collect(out.detach()), dgcl.collect(own.grad), [p.grad for p in layer.parameters()]
+
+    out, input_gradient, gradients = dgcl.launch(rank, world_size)[0]
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(input_gradient, x.grad, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(gradients, [p.grad for p in pyg_layer.parameters()], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_graph_norm(case, world_size) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    make = lambda: with_parameters(dgcl.nn.GraphNorm(WIDTH, eps=0.1))  # noqa: E731
+    compare(case, world_size, with_parameters(pyg.GraphNorm(WIDTH, eps=0.1)), make)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"normalize": False}], ids=str)
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_appnp(case, world_size, options) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    whole = pyg.APPNP(3, 0.2, **options)
+    compare(case, world_size, whole, lambda: dgcl.nn.APPNP(3, 0.2, **options), torch.from_numpy(case.edges))
+
+
+def test_what_is_refused() -> None:
+    def rank():
+        dgcl.build_comm_info(CASES[0].graph, "uniform")
+        for call, words in (
+            (lambda: dgcl.nn.APPNP(-1, 0.1), "K must be at least 0"),
+            (lambda: dgcl.nn.APPNP(1, 0.1, 0.5), "dropout must be 0"),
+            (lambda: dgcl.nn.GraphNorm(3)(torch.ones(26, 2)), r"\(26, 3\) \(got \(26, 2\)\)"),
+            (
+                lambda: dgcl.nn.dropout(torch.ones(7, 2), edges=True),
+                "one for each edge of rank 0 .got 7.; add self",
+            ),
+        ):
+            with pytest.raises(ValueError, match=words):
+                call()
+
+    dgcl.launch(rank, 1)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_edges_are_dropped_alike_on_any_number_of_ranks(world_size) -> None:
+    case = CASES[2]  # with edges that occur twice
+
+    def rank(size):
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(size))
+        drop = dgcl.nn.Dropout(0.4, seed=3, edges=True)
+        scores = torch.ones(len(comm.local.edge_ids), 2)
+        return torch.from_numpy(comm.local.edge_ids), drop(scores), drop(scores)
+
+    def in_order(results):
+        both = torch.zeros(2, case.edges.shape[1], 2)
+        for ids, first, second in results:
+            both[0, ids], both[1, ids] = first, second
+        return both
+
+    found, alone = in_order(dgcl.launch(rank, world_size, world_size)), in_order(dgcl.launch(rank, 1, 1))
+    assert found.equal(alone)
+    assert not found[0].equal(found[1])
+    assert 0.2 < (found == 0).double().mean() < 0.6
+    assert set(found.unique().tolist()) == {0.0, torch.tensor(1 / 0.6).item()}
+
+
+class Attention(nn.Module):
+    """A GAT layer with dropout of rows and of attention, after a linear layer."""
+
+    def __init__(self, graph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.linear, self.scores, self.last = nn.Linear(WIDTH, 6), nn.Linear(6, 2), nn.Linear(12, 3)
+        self.drop, self.drop_edges = dgcl.nn.Dropout(0.3), dgcl.nn.Dropout(0.3, edges=True)
+
+    def forward(self, x):
+        rows = dgcl.graph_allgather(self.drop(self.linear(x)))
+        shares = self.drop_edges(self.graph.softmax(self.graph.at_sources(self.scores(rows))))
+        messages = self.graph.at_sources(rows).unsqueeze(1) * shares.unsqueeze(2)
+        return self.last(self.graph.sum_edges(messages).flatten(1))
+
+
+def run(world_size, steps, saved=None):
+    """Some steps from a file's contents or from the beginning; the losses, and a file's contents."""
+    case = CASES[0]
+
+    def rank():
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size))
+        model = with_parameters(Attention(comm.local_graph("csr")))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        if saved is not None:
+            state = torch.load(io.BytesIO(saved))
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            comm.load_state_dict(state["dgcl"])
+        x, y = features(case)[comm.owned_ids], (comm.owned_ids % 3)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = dgcl.nn.cross_entropy(model(x), y)
+            loss.backward()
+            dgcl.nn.sync_gradients(model)
+            optimizer.step()
+            losses.append(loss.item())
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "dgcl": comm.state_dict()}
+        file = io.BytesIO()
+        torch.save(state, file)
+        return losses, file.getvalue()
+
+    return dgcl.launch(rank, world_size)[0]
+
+
+def test_a_run_is_resumed_on_another_number_of_ranks() -> None:
+    """Two steps on two ranks, two on three, two on one: the losses of six on one rank, dropout included."""
+    expected, _ = run(1, 6)
+    losses, saved = run(2, 2)
+    for world_size in (3, 1):
+        more, saved = run(world_size, 2, saved)
+        losses += more
+    assert losses == pytest.approx(expected, rel=1e-10)
