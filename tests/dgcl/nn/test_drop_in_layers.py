@@ -1,4 +1,4 @@
-"""dgcl.nn.APPNP and GraphNorm against PyG's on the whole graph; edge dropout and resumed runs on any number of ranks."""
+"""dgcl.nn.APPNP and GraphNorm against PyG's on the whole graph; edge dropout and resumed runs on ranks."""
 
 from __future__ import annotations
 
