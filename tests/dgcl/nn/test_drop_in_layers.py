@@ -90,7 +90,7 @@ def test_what_is_refused() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_edges_are_dropped_alike_on_any_number_of_ranks(world_size) -> None:
+def test_the_same_edges_are_dropped_on_any_number_of_ranks(world_size) -> None:
     case = CASES[2]  # with edges that occur twice
 
     def rank(size):
