@@ -3,12 +3,13 @@
     python -m tests.dgcl.offload.limited MODE MODEL FEATURES.npy FOLDER PROCS
 
 MODE is memory or offload; PROCS the file of the group that processes are entered in, or "none". The job enters when it
-is set up: what it takes from then on counts, page cache included. Prints its losses.
+is set up: what it takes from then on counts, page cache included. Prints its losses, each as it comes.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 
-CHUNKS = 32
+CHUNKS = 16
 STEPS = 2
 
 
@@ -61,10 +62,9 @@ class Wide(nn.Module):
         return self.product(aggregate).tanh()
 
 
-def main(mode: str, model: str, features: str, folder: str, procs: str) -> None:
+def losses(mode: str, model: str, features: str, folder: str, procs: str = "none") -> Iterator[float]:
+    """Of each step."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)
-    dgcl.init()
     rows = np.load(features, mmap_mode="r")
     num_nodes, width = rows.shape
     comm = dgcl.build_comm_info(dgcl.graph.as_graph(band(num_nodes)))
@@ -72,28 +72,35 @@ def main(mode: str, model: str, features: str, folder: str, procs: str) -> None:
     layers = nn.ModuleList([kind(width, 64)] if model == "wide" else [kind(width, width) for _ in range(3)])
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
     labels = torch.arange(num_nodes) % 16
-    off = dgcl.Offload(
-        comm, chunks=CHUNKS, chunk_by="range", store=folder, store_cached=False, keep_graphs=False
-    )
-    g = comm.local_graph("csr") if mode == "memory" else None
+    off, g = None, comm.local_graph("csr")
+    if mode == "offload":
+        rows_in = {"store": folder, "store_cached": False, "keep_graphs": False}
+        off = dgcl.Offload(comm, chunks=CHUNKS, chunk_by="range", **rows_in)
     if procs != "none":
         Path(procs).write_text("0")
-    x = torch.from_numpy(np.array(rows)) if mode == "memory" else off.dispatch_features(rows)
-    labels = labels if mode == "memory" else off.dispatch_features(labels)
+    x = torch.from_numpy(np.array(rows)) if off is None else off.dispatch_features(rows)
+    labels = labels if off is None else off.dispatch_features(labels)
     for _ in range(STEPS):
         optimizer.zero_grad()
         h = x
         for number, layer in enumerate(layers):
-            if mode == "memory":
+            if off is None:
                 h = layer(g, h, h)
             elif model == "wide":
                 h = off.layer(layer, h, aggregate="mean", constant=number == 0)
             else:
                 h = off.layer(layer, h)
-        loss = dgcl.nn.cross_entropy(h, labels) if mode == "memory" else off.cross_entropy(h, labels)
+        loss = dgcl.nn.cross_entropy(h, labels) if off is None else off.cross_entropy(h, labels)
         loss.backward()
         optimizer.step()
-        print(float(loss), flush=True)
+        yield float(loss.detach())
+
+
+def main(*arguments: str) -> None:
+    torch.set_num_threads(1)
+    dgcl.init()
+    for loss in losses(*arguments):
+        print(loss, flush=True)
 
 
 if __name__ == "__main__":

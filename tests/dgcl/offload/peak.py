@@ -1,6 +1,6 @@
-"""Prints (predicted bytes of device memory, anonymous resident bytes above those after set-up) of a training step.
+"""Prints (predicted bytes of device memory, anonymous resident bytes above those after set-up) of training steps.
 
-python -m tests.dgcl.offload.peak CHUNKS FOLDER
+python -m tests.dgcl.offload.peak FOLDER CHUNKS...
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import dgcl
 from dgcl.graph import as_graph
 from tests.dgcl.offload.limited import band
 
-NUM_NODES, WIDTH = 200_000, 256
+NUM_NODES, WIDTH = 30_000, 256
 
 
 class Mean(nn.Module):
@@ -40,25 +40,20 @@ def anonymous() -> int:
     return int(line.split()[1]) * 1024
 
 
-def main(chunks: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    dgcl.init()
-    comm = dgcl.build_comm_info(as_graph(band(NUM_NODES)))
+def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int, int]:
+    """(predicted, measured) bytes."""
     rows = {"store": folder, "store_cached": False, "keep_graphs": False, "prefetch": False}
-    off = dgcl.Offload(comm, chunks=int(chunks), widths=(WIDTH,) * 3, chunk_by="range", **rows)
-    ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (NUM_NODES, WIDTH), (0, 0))
-    h, labels, layers = (
-        off.dispatch_features(ones),
-        torch.zeros(NUM_NODES, dtype=torch.int64),
-        [Mean(), Mean()],
-    )
+    off = dgcl.Offload(comm, chunks=chunks, widths=(WIDTH,) * 3, chunk_by="range", **rows)
+    ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (comm.num_nodes, WIDTH), (0, 0))
+    h, labels = off.dispatch_features(ones), torch.zeros(comm.num_nodes, dtype=torch.int64)
+    layers = [Mean(), Mean()]
     before, peak, is_over = anonymous(), 0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not is_over.is_set():
             peak = max(peak, anonymous())
-            time.sleep(0.002)
+            time.sleep(0.001)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -68,7 +63,17 @@ def main(chunks: str, folder: str) -> None:
     is_over.set()
     watcher.join()
     assert off._arrangement.device is not None
-    print(off._arrangement.device.total, peak - before)
+    off.close()
+    return off._arrangement.device.total, peak - before
+
+
+def main(folder: str, *chunks: str) -> None:
+    torch.set_num_threads(1)
+    dgcl.init()
+    peak_of_step(dgcl.build_comm_info(as_graph(band(1000))), 2, folder)  # loads what a first step loads
+    comm = dgcl.build_comm_info(as_graph(band(NUM_NODES)))
+    for number in chunks:
+        print(*peak_of_step(comm, int(number), folder))
 
 
 if __name__ == "__main__":
