@@ -1,4 +1,4 @@
-"""A report about a plan as plain data: machine, relation, methods, stages, kinds of connections, bound, fold.
+"""A report about a plan as plain data: machine, relation, time, methods, stages, kinds of connections, bound, fold.
 
 :mod:`dgcl.planner.reading.render` makes text of it. Every figure is derived here and nowhere else:
 
@@ -25,6 +25,7 @@ from dgcl.planner.methods.registry import make_plan
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
+from dgcl.planner.simulator.executed import executed_seconds, protocol
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -73,6 +74,12 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
     return {
         "machine": _machine(plan.topology),
         "relation": _relation(plan),
+        "takes": {
+            "executed_seconds": executed_seconds(plan),
+            "executed": protocol(plan.topology).options(),
+            "model_seconds": plan.predicted_seconds,
+            "bound_seconds": plan.lower_bound_seconds,
+        },
         "methods": [_method(row, bound) for row in rows],
         "stages": _stages(plan, seconds),
         "kinds": _kinds(plan, seconds),

@@ -18,7 +18,7 @@
 **Groups cannot deadlock.** Every rank enqueues its groups in the order of (call, stage), and a stage's group holds all
 that the rank exchanges with partners in that stage; within a group no message waits for another. By induction: assume
 that all groups and transfers before (call, stage) complete. What a rank sends in this stage depends on arrivals of
-earlier stages alone (``send_deps``), so every rank packs it and reaches its group. Both ends of each message are then
+earlier stages alone, so every rank packs it and reaches its group. Both ends of each message are then
 there, so all these groups complete. The first groups of a call depend only on every rank's making the call, behind the
 whole previous call.
 

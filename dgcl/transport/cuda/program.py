@@ -5,7 +5,7 @@ A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` 
     begin                          this call may be written, here are the buffers
     for every stage:
         signal_wait: ready         the receivers have announced; where do they want their rows?
-        signal_wait: awaited       the rows that this stage passes on have arrived
+        signal_wait: awaited       what is sent here in earlier stages has arrived
         gather (expand), sum (fold)    one task per receiver and kind of rows
         signal_wait: raised        the receivers' done flags
     signal_wait: awaited           everything that is sent here has arrived
@@ -18,8 +18,9 @@ Rows for peers out of reach are gathered into staging memory of this rank. From 
 host's memory (:mod:`dgcl.transport.cuda.lane_copies`), or sent to another machine (:mod:`dgcl.transport.cuda.groups`).
 
 The order is that of :mod:`dgcl.transport.shared_memory.engine`, but by stage instead of by transfer: what a stage sends
-starts when all of the stage's receivers are ready. Within a stage every receiver has thread blocks of its own, so a
-slow one delays no other.
+starts when all of the stage's receivers are ready, and when all that earlier stages bring has arrived, not only what it
+passes on: a rank that went on sooner would take bandwidth from rows of earlier stages which others still wait for. Within
+a stage every receiver has thread blocks of its own, so a slow one delays no other.
 
 Nothing here touches a GPU: it makes numpy tables, passes them to ``upload``, and returns launches by name. The same
 launches run on a device and in numba's simulator.
@@ -259,7 +260,7 @@ class _Layout:
             yield from self._flags(last, "raised", [{"address": addresses.finished, "multiplier": 1}])
 
     def _stage(self, stage: int, has_messages: bool, has_slices: bool) -> Iterator[Launch]:
-        """Wait for the receivers and for what is passed on, move the rows, and signal.
+        """Wait for the receivers and for earlier stages, move the rows, and signal.
 
         Args:
             stage: Which.
@@ -271,10 +272,8 @@ class _Layout:
         grouped = [i for i in sends if self._is_partner[schedule.send_peer[i]]]
         ready = [ready_flag(addresses, int(schedule.send_peer[i])) for i in sends if i not in grouped]
         yield from self._flags(stage, "ready", ready)
-        needed = [_dependencies(schedule, i) for i in sends]
-        yield from self._arrived(
-            stage, np.unique(np.concatenate(needed)) if needed else np.zeros(0, np.int64)
-        )
+        if sends:
+            yield from self._arrived(stage, np.flatnonzero(schedule.recv_stage < stage))
         tasks = (_tasks(program, self._verb, schedule, i, self._first_rows.get(i)) for i in sends)
         yield from self._move(stage, [task for some in tasks for task in some])
         raised = [_raised_flag(program, addresses, schedule, i) for i in direct]
@@ -357,10 +356,6 @@ def _done_flags(
 def _raised_flag(program: Program, addresses: RankAddresses, schedule: Schedule, send: int) -> dict[str, int]:
     peer, stage = int(schedule.send_peer[send]), int(schedule.send_stage[send])
     return {**stage_flag(program, int(addresses.raised[peer]), stage), "peer": peer}
-
-
-def _dependencies(schedule: Schedule, send: int) -> np.ndarray:
-    return schedule.send_deps[schedule.send_dep_ptr[send] : schedule.send_dep_ptr[send + 1]]
 
 
 def _tasks(

@@ -88,9 +88,10 @@ def test_screen_names_machine_relation_methods_and_bound(run: Run, folder: Path)
     assert lines[0].startswith("machine   line: 3 devices")
     assert "6 boundary vertices" in lines[1]
     assert "6 rows to deliver" in lines[1]
-    assert lines[2].startswith("bound ")
-    assert lines[3].startswith("fold ")
-    methods = {line.split()[0]: line for line in lines[6:9]}
+    assert lines[2].startswith("takes ")
+    assert lines[3].startswith("bound ")
+    assert lines[4].startswith("fold ")
+    methods = {line.split()[0]: line for line in lines[7:10]}
     assert set(methods) == {"direct", "spst", "auto"}
     assert "impossible" in methods["direct"]  # 0 and 2 have no link
 

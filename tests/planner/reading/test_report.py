@@ -50,6 +50,12 @@ def test_figures_worked_out_by_hand(facts: dict) -> None:
     assert (direct["predicted_seconds"], direct["num_stages"], direct["bytes_sent"]) == (4.0, 1, 18 * GB)
     assert facts["bound"] == {"seconds": 2.0, "limited_by": "machine 0's IB, out"}
     assert direct["to_bound"] == 2.0
+    assert facts["takes"] == {
+        "executed_seconds": 4.0,
+        "executed": {"order": "neighbours", "shares": "equal", "sends_at_once": None},
+        "model_seconds": 4.0,
+        "bound_seconds": 2.0,
+    }
     (stage,) = facts["stages"]
     assert stage["seconds"] == 4.0
     assert stage["busiest"][0] == {
@@ -74,8 +80,12 @@ def test_the_report_is_json_and_fits_on_one_screen(facts: dict) -> None:
     lines = render(facts).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 120
-    assert lines[2] == "bound     2 s, limited by: machine 0's IB, out"
-    assert lines[3] == "fold      4 s back, bound 2 s"
+    assert (
+        lines[2]
+        == "takes     4 s as executed (order neighbours); 4 s by the model, at least 2 s any plan (2.000 of it)"
+    )
+    assert lines[3] == "bound     2 s, limited by: machine 0's IB, out"
+    assert lines[4] == "fold      4 s back, bound 2 s"
     assert any(row.split()[:3] == ["direct", "4", "s"] for row in lines)
 
 

@@ -147,6 +147,29 @@ def test_nothing_is_fused_across_a_mark(mark: str) -> None:
     assert fuse(apart) == apart
 
 
+@pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
+def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int) -> None:
+    """Also what it does not pass on: the last stage of each peer that sends here before."""
+    begun = 0
+    for rank in range(4):
+        launches, upload = laid_out(verb, "random-1", rank)
+        program = random_world(3, 4, "random-1").programs[rank]
+        schedule = program.expand if verb == EXPAND else program.fold
+        for stage in set(schedule.send_stage.tolist()):
+            want = {}
+            for peer, received in zip(schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), strict=True):
+                if received < stage:
+                    want[peer] = max(want.get(peer, 0), received)
+            waits = [
+                launch for launch in launches if launch.stage == stage and "awaited" in tables_of(launch)
+            ]
+            tables = [upload.tables[launch.parameters.awaited] for launch in waits]
+            got = {int(flag["peer"]): int(flag["stage"]) for table in tables for flag in table}
+            assert got == want
+            begun += len(want)
+    assert begun > 0
+
+
 def test_all_rows_and_receivers_are_in_the_tasks() -> None:
     launches, upload = laid_out(EXPAND)
     schedule = random_world(3, 4, "line").programs[1].expand
