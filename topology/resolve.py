@@ -12,6 +12,7 @@ from dgcl.topology import presets
 from dgcl.topology.checks import check_index, nearest, shown
 from dgcl.topology.host import measure_host
 from dgcl.topology.json_io import load_topology
+from dgcl.topology.latencies import with_latencies
 from dgcl.topology.model import Topology
 
 # Numbers of machines that are listed; others are understood, too.
@@ -89,7 +90,7 @@ def _is_like_path(text: str) -> bool:
 def _preset(name: str, num_devices: int | None) -> Topology:
     if several := _SEVERAL_NAME.fullmatch(name):
         machine = presets.ALIASES.get(several[1], several[1])
-        return presets.NODES[machine](int(several[2] or 1))
+        return with_latencies(presets.NODES[machine](int(several[2] or 1)))
     match = _SIZED_NAME.fullmatch(name)
     if match is None:
         raise ValueError(

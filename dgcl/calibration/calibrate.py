@@ -17,6 +17,7 @@ from dgcl.calibration.timing import Work, time_all
 from dgcl.planner import Plan
 from dgcl.ranks.control import Control
 from dgcl.topology import Topology
+from dgcl.topology.latencies import without_latencies
 
 if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
@@ -74,7 +75,8 @@ def calibrate(
 
     Args:
         control: The ranks; rank r is on device r.
-        topology: On rank 0, where the connections are. Its figures only say which connections are alike.
+        topology: On rank 0, where the connections are. Its figures only say which connections are alike; latencies
+            say nothing.
         row_bytes: Bytes of a row. Narrower rows cost more for each byte: take what is typical of the model.
         num_checks: Plans to time in the same rounds, and to predict.
         effort: How long to measure; None: the default.
@@ -84,6 +86,8 @@ def calibrate(
     Raises:
         ValueError: A topology of another size, or without links, or too many checks; on every rank.
     """
+    if topology is not None:
+        topology = without_latencies(topology)
     plans: list[Experiment] = []
     unseen: list[Plan] = []
     exchanges: list[Exchange] = []

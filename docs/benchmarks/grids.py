@@ -34,6 +34,7 @@ from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.topology import resolve_topology
+from dgcl.topology.latencies import without_latencies
 from dgcl.workers.exchanges import exchanges_of, workers_of
 
 WIDTH = 128
@@ -81,7 +82,7 @@ def dense_counts(graph: Graph) -> str:
             grid, counts = Grid(*sizes), counted(graph, part, sizes)
             mean = counts.received_bytes(WIDTH).mean()
             halo = halo or mean
-            made = plan_grid(find_needs(graph, part, grid), resolve_topology(machine))
+            made = plan_grid(find_needs(graph, part, grid), without_latencies(resolve_topology(machine)))
             published = 4 * published_words(graph, part, grid, WIDTH).mean()
             rows.append(
                 [
@@ -135,7 +136,7 @@ def on_machines(folder: Path) -> str:
     named = [("ogbn_arxiv", read_graph(folder / "ogbn_arxiv.npz").graph), ("dense", dense_graph())]
     for name, graph in named:
         for machine, size in (("dgx1x8", 64), ("hgx_h100x8", 64)):
-            topology = resolve_topology(machine, size)
+            topology = without_latencies(resolve_topology(machine, size))
             part = partition_graph(graph, size, topology=topology)
             found = []
             for sizes in ((size, 1, 1), (size // 8, 8, 1), (size // 8, 1, 8), (size // 16, 4, 4)):

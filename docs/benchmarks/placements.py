@@ -22,6 +22,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.graph.files import read_graph
 from dgcl.partition import BALANCES, balance_weights, partition_graph
 from dgcl.topology import resolve_topology
+from dgcl.topology.latencies import without_latencies
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
 from dgcl.workers.plans import plan_exchanges
 
@@ -81,7 +82,7 @@ def error_of(graph: Graph, part: np.ndarray) -> float:
 
 def lines(name: str, graph: Graph) -> list[str]:
     """The rows of one graph."""
-    topology, rows = resolve_topology(TOPOLOGY), []
+    topology, rows = without_latencies(resolve_topology(TOPOLOGY)), []
     for balance in BALANCES:
         weights = balance_weights(graph, balance, "metis")
         part = partition_graph(graph, PARTS, topology=topology, vertex_weights=weights)

@@ -42,6 +42,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.planner.verify.check import verify_plan
 from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.latencies import without_latencies
 
 MACHINES = "dgx1,pcie8,summit,dgx_a100,hgx_h100,dgx1x2,dgx1x4,dgx_a100x4,hgx_h100x4,dgx_a100x8"
 SETUP = ("import", "cold", "first", "tables", "classes", "build")
@@ -94,7 +95,7 @@ def cells_of(machines: list[str], shapes: list[str]) -> list[Cell]:
     cells: list[Cell] = []
     relations: dict[tuple[str, int], Relation] = {}
     for machine in machines:
-        topology = resolve_topology(machine)
+        topology = without_latencies(resolve_topology(machine))
         ranks = topology.num_devices
         for shape in shapes:
             if (shape, ranks) not in relations:

@@ -22,6 +22,7 @@ from dgcl.planner import make_plan
 from dgcl.planner.simulator.what_if import what_if
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import resolve_topology
+from dgcl.topology.latencies import without_latencies
 
 CASES = [
     (machine, graph, "auto")
@@ -38,7 +39,7 @@ def variants(scale: float) -> list[dict[str, Any]]:
     """Simulate every case under every variant."""
     rows = []
     for machine, graph, method in CASES:
-        topology = resolve_topology(machine)
+        topology = without_latencies(resolve_topology(machine))
         relation = synthetic_relation(graph, topology.num_devices, scale=scale)
         plan = make_plan(relation, topology, method)
         answers = [answer.to_json() for answer in what_if(plan)]

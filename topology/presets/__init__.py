@@ -1,8 +1,8 @@
 """Machines by name, each with the source of its wiring and of its numbers.
 
 Bandwidths are in GB/s per direction and, where a source gives them, what copies between devices reach, not
-the peak of the data sheet. Latencies are 0: no source gives them for all kinds of connection, and a file
-can add them.
+the peak of the data sheet. Latencies are not here: :mod:`dgcl.topology.latencies` adds them by the kind of connection
+when a machine is asked for by its name.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ host's memory (:mod:`dgcl.transport.cuda.lane_copies`), or sent to another machi
 
 The order is that of :mod:`dgcl.transport.shared_memory.engine`, but by stage instead of by transfer: what a stage sends
 starts when all of the stage's receivers are ready, and when all that earlier stages bring has arrived, not only what it
-passes on: a rank that went on sooner would take bandwidth from rows of earlier stages which others still wait for. Within
-a stage every receiver has thread blocks of its own, so a slow one delays no other.
+passes on: a rank that went on sooner would take bandwidth from rows of earlier stages which others still wait for.
+Within a stage every receiver has thread blocks of its own, so a slow one delays no other.
 
 Nothing here touches a GPU: it makes numpy tables, passes them to ``upload``, and returns launches by name. The same
 launches run on a device and in numba's simulator.

@@ -19,6 +19,7 @@ from dgcl.grid.published import published_tiles, published_words
 from dgcl.planner import PlanOptions
 from dgcl.program.strategy import Problem
 from dgcl.topology import preset
+from dgcl.topology.latencies import without_latencies
 from tests.dgcl.aggregation.test_aggregator import EXACT, dense, features
 from tests.dgcl.awkward import Case
 from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
@@ -40,7 +41,7 @@ GRAPHS = {"dense": dense_graph, "local": local_graph}
 
 def problem(name: str, method: str = "direct") -> Problem:
     graph = GRAPHS[name]()
-    return Problem(graph, in_ranges(64, 8), preset("dgx1"), method, PlanOptions())
+    return Problem(graph, in_ranges(64, 8), without_latencies(preset("dgx1")), method, PlanOptions())
 
 
 @pytest.mark.parametrize("work", [EdgeSeconds(), EdgeSeconds(1e-9, 1e-12), EdgeSeconds(1e-6, 0.0)])

@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 
 from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import make_plan
-from dgcl.topology import Topology
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.topology import Topology, preset
 from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import known_answer_topology, small_topology
 
@@ -54,3 +56,23 @@ def test_the_best_plan_of_any_number_of_stages_is_found(
         assert best[plan.num_stages - 1] == pytest.approx(min(best), rel=1e-6)
         chosen.append(plan.num_stages)
     assert chosen == stages
+
+
+@pytest.mark.parametrize("machine", ["dgx1", "pcie8"])
+def test_no_plan_of_more_stages_where_one_of_fewer_is_faster(machine: str) -> None:
+    """With a preset's own latencies: the plans made for other widths are other numbers of stages, priced here."""
+    topology = preset(machine)
+    relation = synthetic_relation("web-google", topology.num_devices, scale=0.02)
+    plans = {
+        width: make_plan(relation, topology, "auto", PlanOptions(row_bytes=width))
+        for width in (4, 64, 1024, 4096, 2**17)
+    }
+    assert {plan.num_stages for plan in plans.values()} >= {1, 2}
+    for width, plan in plans.items():
+        assert plan.direct_seconds is not None
+        assert plan.predicted_seconds <= plan.direct_seconds
+        assert plan.gap < 0.05
+        for other in plans.values():
+            if other.num_stages < plan.num_stages:
+                there = predicted_seconds(other.trees, topology.arrays(), width)
+                assert plan.predicted_seconds <= there
