@@ -6,13 +6,13 @@ and all connect to each other.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
+from dgcl.errors import CommError
 from dgcl.grid.choice import GridChoice
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.grid.plans import EdgeSeconds
@@ -33,6 +33,7 @@ from dgcl.program.strategy import Strategy
 from dgcl.ranks.control import Control
 from dgcl.ranks.free_memory import available_memory
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
+from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
 from dgcl.replication.counts import spans_machines
@@ -51,30 +52,8 @@ __all__ = ["Share", "build_comm_info", "connect", "connect_shares", "load_comm_i
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
-
-def _interrupts_told(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have the other ranks told where Ctrl-C ends a call of set-up: they would wait for this rank."""
-
-    @functools.wraps(function)
-    def run(*args: _P.args, **keywords: _P.kwargs) -> _R:
-        try:
-            return function(*args, **keywords)
-        except Exception:
-            raise
-        except BaseException as error:
-            from dgcl.ranks.context import context
-
-            if context.control is not None:
-                context.control.leave(f"was stopped by {type(error).__name__} in {function.__name__}")
-            raise
-
-    return run
-
-
-@_interrupts_told
+@set_up_call
 def build_comm_info(
     graph: Any = None,
     topology: str | Topology = "auto",
@@ -246,7 +225,7 @@ def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | No
                 )
 
 
-@_interrupts_told
+@set_up_call
 def load_comm_info(
     parts: str | os.PathLike[str],
     *,
@@ -317,7 +296,7 @@ def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) 
     return available_memory() // sharing
 
 
-@_interrupts_told
+@set_up_call
 def connect(
     shares: Callable[[], Sequence[Share]],
     kind: type[AnyCommunicator],
@@ -342,7 +321,9 @@ def connect(
     answers: list[Share | Exception] | None = None
     if control.rank == 0:
         try:
-            answers = list(shares())
+            answers = list(control.unless_lost(shares))
+        except CommError:  # a rank is gone, and all others know it
+            raise
         except Exception as error:  # every rank must hear of it, whatever it is
             _tell_all(control, error)
             raise
@@ -355,7 +336,7 @@ def connect(
     return connect_shares(share, kind, timeout, channel, device)
 
 
-@_interrupts_told
+@set_up_call
 def connect_shares(
     share: Share,
     kind: type[AnyCommunicator],

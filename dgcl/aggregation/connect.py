@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,11 +16,13 @@ from dgcl.planner.windows import By, check_windows
 from dgcl.program.exchange import HALO
 from dgcl.program.model import Program
 from dgcl.program.windows import halo_windows, window_programs
+from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 
 __all__ = ["connect_aggregator"]
 
 
+@functools.partial(set_up_call, name="aggregator")
 def connect_aggregator(
     comm: Aggregating, reduce: Reduce, edge_weight: Tensor | None, windows: int | None, by: By
 ) -> Aggregator:

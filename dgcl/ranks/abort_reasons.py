@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dgcl.errors import ERROR_CODES, CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
@@ -50,14 +50,7 @@ class AbortReasons:
 
     def post(self, rank: int, reason: AbortReason) -> None:
         """Write down why ``rank`` leaves; others see it when this returns, if the store still answers."""
-        text = json.dumps([reason.culprit, reason.clause, ERROR_CODES.index(reason.kind)])
-
-        def write() -> None:
-            self._store.set(str(rank), text)
-            self._store.check([str(rank)])  # its answer comes after the write
-
-        with suppress(TimeoutError, RuntimeError):  # the store is gone; others notice the broken connection
-            in_time(write, _STORE_TIMEOUT)
+        self._write(str(rank), [reason.culprit, reason.clause, ERROR_CODES.index(reason.kind)])
 
     def read(self, rank: int) -> AbortReason | None:
         """Why ``rank`` has left; None where it has written nothing.
@@ -66,14 +59,52 @@ class AbortReasons:
             ConnectionError: The store does not answer.
         """
 
+        found = self._read(str(rank))
+        if found is None:
+            return None
+        culprit, clause, code = found
+        return AbortReason(culprit, clause, ERROR_CODES[code])
+
+    def post_wait(self, rank: int, number: int, peer: int) -> None:
+        """Write down that ``rank`` has waited long for ``peer``, in its swap of this number."""
+        self._write(f"{rank} waits", [number, peer])
+
+    def last_in_row(self, rank: int, peer: int) -> int:
+        """Whom ``rank`` waits for in the end, where it waits for ``peer``, who may wait for a third rank, and so on.
+
+        A rank that has begun a swap has sent what others need of it there. So who waits for such a rank could have what
+        it waits for: it is itself the one that does not go on.
+
+        Raises:
+            ConnectionError: The store does not answer.
+        """
+        seen = {rank, peer}
+        waits = self._read(f"{peer} waits")
+        while waits is not None and waits[1] not in seen:
+            number, after = waits
+            waits = self._read(f"{after} waits")
+            if waits is not None and waits[0] >= number:
+                break
+            peer = after
+            seen.add(peer)
+        return peer
+
+    def _write(self, key: str, value: list[object]) -> None:
+        def write() -> None:
+            self._store.set(key, json.dumps(value))
+            self._store.check([key])  # its answer comes after the write
+
+        with suppress(TimeoutError, RuntimeError):  # the store is gone; others notice the broken connection
+            in_time(write, _STORE_TIMEOUT)
+
+    def _read(self, key: str) -> Any:
+        """What is under a key; None: nothing. ConnectionError: the store does not answer."""
+
         def read() -> bytes | None:
-            return self._store.get(str(rank)) if self._store.check([str(rank)]) else None
+            return self._store.get(key) if self._store.check([key]) else None
 
         try:
             text = in_time(read, _STORE_TIMEOUT)
         except (TimeoutError, RuntimeError):
             raise ConnectionError("the store that the ranks met by does not answer") from None
-        if text is None:
-            return None
-        culprit, clause, code = json.loads(text)
-        return AbortReason(culprit, clause, ERROR_CODES[code])
+        return None if text is None else json.loads(text)

@@ -13,12 +13,14 @@ never come.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from dgcl.errors import CommError, DisagreementError, PeerLostError
+
+T = TypeVar("T")
 
 _MAKE_ALL = "Every rank must make the same calls in the same order"
 
@@ -101,6 +103,19 @@ class Control:
             self._name = ""
             for listener in list(self.listeners):
                 listener.leave_collective()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within this, in set-up, a rank that dies is noticed at once, whoever waits for whom. Not collective."""
+        yield
+
+    def unless_lost(self, function: Callable[[], T]) -> T:
+        """``function()``, which takes long on this rank alone.
+
+        Raises:
+            PeerLostError: A rank has died meanwhile, where this is watched.
+        """
+        return function()
 
     def has_one_caller(self) -> bool:
         """Whether only this thread of the rank has ever made a call here, or waited for rows."""

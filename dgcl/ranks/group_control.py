@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReasons
+from dgcl.ranks.connections import claim_connections, open_connections
 from dgcl.ranks.control import Call, Control
 from dgcl.ranks.groups import connected, make_group, next_store
 from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.watch import Watch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -48,9 +51,12 @@ class GroupControl(Control):
         )
         self.device_sums: dict[tuple[str, ...], Any] = {}
         self._store: Store | None = None  # what this control plane has of the ranks' store
+        self._watch: Watch | None = None
+        before = open_connections()
         made, self._store = self._make_group("dgcl.init")
         reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
         self._messages = GroupMessages(made, self.rank, reasons)
+        self._connections = claim_connections(self, before)
 
     @property
     def is_closed(self) -> bool:
@@ -67,7 +73,10 @@ class GroupControl(Control):
         Raises:
             CommError: A rank has died, or has not come within the timeout.
         """
-        return self._make_group("the network between machines")[0]
+        before = open_connections()
+        group = self._make_group("the network between machines")[0]
+        claim_connections(self, before)
+        return group
 
     def next_store(self, purpose: str = "a group of another kind") -> Store:
         """A part of the ranks' store, for a group of another kind. Collective.
@@ -80,6 +89,28 @@ class GroupControl(Control):
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Take part no more; ranks that wait for this one hear of it at once."""
         self._messages.leave(why, kind)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """As :meth:`Control.watched`; the outermost counts."""
+        if self._watch is not None or self.world_size == 1 or self.is_closed:
+            yield
+            return
+        messages = self._messages
+        self._watch = Watch(
+            self._connections, messages.lose, messages.publish_wait, min(self.timeout / 4, 60.0)
+        )
+        try:
+            yield
+        finally:
+            watch, self._watch = self._watch, None
+            watch.end()
+
+    def unless_lost(self, function: Callable[[], T]) -> T:
+        """As :meth:`Control.unless_lost`."""
+        if self._watch is None:
+            return function()
+        return self._watch.call(function, self._messages.lost_error)
 
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
         return self._messages.swap(call, outgoing, sources)

@@ -14,6 +14,8 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _TAG: Final = 0
+_NEVER: Final = 3  # a tag that is never sent
 
 
 class _BrokenConnection(Exception):
@@ -60,6 +63,10 @@ class GroupMessages:
         self._group: Any = group
         self._rank, self._reasons = rank, reasons
         self._why = ""
+        self._lost: AbortReason | None = None
+        self._number = 0
+        self._waits: tuple[int, int] | None = None  # (number of the swap, peer) that this rank waits for
+        self._published: tuple[int, int] | None = None
         self.bytes_received = 0
 
     @property
@@ -88,9 +95,9 @@ class GroupMessages:
                     raise different_calls(call, self._rank, theirs, peer)
             return {peer: value for peer, (_, value) in received.items()}
         except _BrokenConnection as error:
-            reason = self._reason(error.peer, error.text)
+            reason = self._lost or self._reason(error.peer, error.text)
             clause = reason.clause
-            if reason.culprit != error.peer:
+            if reason is not self._lost and reason.culprit != error.peer:
                 clause += f", says rank {error.peer}"
             self._close_after(error, handled, reason)
             raise reason.kind(
@@ -103,6 +110,34 @@ class GroupMessages:
             why = f"was stopped by {type(error).__name__} in {_name(call)}"
             self._close_after(error, handled, AbortReason(self._rank, f"rank {self._rank} {why}"))
             raise
+
+    def lose(self, peer: int) -> None:
+        """Another thread has seen that ``peer`` closed its connection: end all waits of this rank, and say why."""
+        group = self._group
+        if group is None:
+            return
+        self._lost = self._reason(peer, "its connection is closed")
+        if self._reasons is not None:
+            self._reasons.post(self._rank, self._lost)  # who sees connections break looks for it
+        for other in range(group.size()):
+            if other != self._rank:
+                with suppress(RuntimeError):  # a wait that ends without its data breaks the connections
+                    group.recv([torch.empty(1, dtype=torch.uint8)], other, _NEVER).wait(
+                        timedelta(milliseconds=1)
+                    )
+
+    def lost_error(self) -> CommError:
+        """The error of a rank that was not waiting when it lost a peer; its connections are closed."""
+        assert self._lost is not None
+        self.close(self._lost)
+        return self._lost.kind(f"rank {self._rank} stops its part of the set-up: {self._lost.clause}")
+
+    def publish_wait(self) -> None:
+        """Called from time to time by another thread: write down for whom this rank has waited since the last time."""
+        waits = self._waits
+        if waits is not None and waits == self._published and self._reasons is not None:
+            self._reasons.post_wait(self._rank, *waits)
+        self._published = waits
 
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Close all connections because of this rank; ``why`` completes a sentence about it."""
@@ -119,6 +154,7 @@ class GroupMessages:
     def _transfer(
         self, call: Call, outgoing: dict[int, Any], sources: list[int]
     ) -> dict[int, tuple[Call, Any]]:
+        self._number += 1
         sends = []  # (peer, what must live until it is sent, the sending)
         packed: dict[int, torch.Tensor] = {}  # by the object's id: what goes to all is pickled once
         for peer, value in outgoing.items():
@@ -141,9 +177,13 @@ class GroupMessages:
 
     def _receive_all(self, into: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         waits = [(peer, self._receive(part, peer)) for peer, part in into.items()]
-        for peer, receiving in waits:
-            _with_peer(peer, receiving.wait)
-            self.bytes_received += into[peer].nbytes
+        try:
+            for peer, receiving in waits:
+                self._waits = self._number, peer
+                _with_peer(peer, receiving.wait)
+                self.bytes_received += into[peer].nbytes
+        finally:
+            self._waits = None
         return into
 
     def _close_after(self, error: BaseException, handled: BaseException | None, reason: AbortReason) -> None:
@@ -160,13 +200,25 @@ class GroupMessages:
     def _reason(self, peer: int, text: str) -> AbortReason:
         """Whose fault it is that an operation with ``peer`` ended with this text of Gloo's."""
         if "imed out" in text:
-            return AbortReason(peer, f"rank {peer} has not come ({text})", CommTimeoutError)
+            return self._late(peer, text)
         try:
             reason = self._reasons.read(peer) if self._reasons is not None else None
         except ConnectionError as error:
             text += f"; {error}: the rank that keeps it may be the one that died"
             reason = None
         return reason or AbortReason(peer, f"rank {peer} has died or left ({text})")
+
+    def _late(self, peer: int, text: str) -> AbortReason:
+        """Who has not come where ``peer`` was waited for in vain."""
+        late = peer
+        if self._reasons is not None:
+            with suppress(ConnectionError):  # the store does not answer
+                reason = self._reasons.read(peer)
+                if reason is not None and reason.culprit != self._rank:
+                    return reason
+                late = self._reasons.last_in_row(self._rank, peer)
+        waits = "" if late == peer else f"; rank {peer} waits for it"
+        return AbortReason(late, f"rank {late} has not come ({text}{waits})", CommTimeoutError)
 
     def _send(self, data: torch.Tensor, peer: int) -> Any:
         return _with_peer(peer, self._group.send, [data], peer, _TAG)

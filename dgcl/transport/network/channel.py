@@ -21,11 +21,13 @@ from dgcl.transport.network.messages import (
     CLOSED,
     FAILED,
     READY,
+    WAITS,
     closed_message,
     empty_message,
     error_of,
     failed_message,
     ready_message,
+    wait_message,
     words_of,
 )
 from dgcl.transport.network.sender import Sender
@@ -106,6 +108,14 @@ class NetworkChannel:
         self._receives.put(job)
         self._sender.put(job)
         return job
+
+    def post_wait(self, peer: int) -> None:
+        """Tell the partners that this rank waits for ``peer``."""
+        if self._job is not None:
+            message = wait_message(peer)
+            with suppress(RuntimeError):  # a connection broke; its listener reports it to the executor
+                for partner in self._control_pages:
+                    self._job.ready.append((self._wire.send(message, partner, NEWS), message))
 
     def post_failure(self, error: CommError) -> None:
         """Stop reading rows, and send the partners the reason; only the first reason is sent."""
@@ -210,6 +220,8 @@ class NetworkChannel:
                 if job is not None and call > job.call.number:
                     self._settle_all(peer)
                 publish_ready(lines, control_page.call_address, call, np.array([tag], np.int64))
+            elif kind == WAITS:
+                control_page.post_wait(call)
             elif kind == FAILED:
                 control_page.post_failure(error_of(message))
             elif kind == CLOSED:

@@ -1,8 +1,8 @@
 """Control messages between partners: fixed size (1 KB), so that one posted receive fits any of them.
 
 The first three int64 are the kind and two values. READY: call and tag. CLOSED: the last call that the device has
-done, and 0. FAILED: the error's class (:data:`dgcl.errors.ERROR_CODES`) and the length in bytes of the text that
-follows.
+done, and 0. WAITS: the rank that the sender waits for, and 0. FAILED: the error's class
+(:data:`dgcl.errors.ERROR_CODES`) and the length in bytes of the text that follows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dgcl.errors import ERROR_CODES, CommError
 READY: Final = 1
 FAILED: Final = 2
 CLOSED: Final = 3
+WAITS: Final = 4
 
 _BYTES: Final = 1024
 _TEXT: Final = 24
@@ -36,6 +37,11 @@ def ready_message(call: int, tag: int) -> Tensor:
 def closed_message(call: int = 0) -> Tensor:
     """The message that this rank has left, and that its device has done its part up to ``call``."""
     return _message(CLOSED, call, 0)
+
+
+def wait_message(peer: int) -> Tensor:
+    """The message that this rank waits for ``peer``."""
+    return _message(WAITS, peer, 0)
 
 
 def failed_message(error: CommError) -> Tensor:

@@ -21,6 +21,7 @@ import numpy as np
 from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.ranks.whole_rows import agree
 from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.call_lock import CallLock
 from dgcl.transport.shared_memory.control_page import ControlPage
@@ -124,10 +125,16 @@ class CallRunner:
         Collective, between calls.
 
         Raises:
-            ValueError: There would be too many exchanges, or a call is under way.
+            ValueError: There would be too many exchanges, or a call is under way on some rank; on every rank.
             DisagreementError: The programs of two ranks do not match; on every rank.
         """
-        self.check_usable()
+        problem: Exception | None = None
+        try:
+            self.check_usable()
+        except (CommError, ValueError) as error:
+            problem = error
+        self._lock.release()
+        agree(self.control, problem)
         first, last = len(self.programs), len(programs)
         of = self.names[exchange]
         named = {f"{of}, window {i} of {last}": program for i, program in enumerate(programs, start=1)}

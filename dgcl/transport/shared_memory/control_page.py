@@ -11,6 +11,7 @@ aligned, written once per event with release order and read with acquire order (
         40     tags[2]    what it is, of the last call with an even, and with an odd number
         56     stuck      the last call in which this rank was seen to wait with no thread left to make another
         64     reason     UTF-8
+       960     waits      for whom: milliseconds of the clock when last published << 16 | the peer + 1; 0: never
        968     collective of the control plane that this rank waits in; 0: none
        976     name       its length in bytes, doubled; plus 1 where no other thread of the rank could make a call
        984     text       the name, UTF-8
@@ -59,6 +60,7 @@ A ready, done or wake line takes the space of two cache lines, because processor
 from __future__ import annotations
 
 import secrets
+import time
 
 import numpy as np
 
@@ -73,11 +75,12 @@ _CALL_START = 32
 _STUCK = 56
 _LINES_START = 1024
 _REASON_START = 64
+_WAITS = 960
 _COLLECTIVE = 968
 _NAME = 976
 _NAME_START = 984
 _NAME_MAX = _LINES_START - _NAME_START
-_REASON_MAX = _COLLECTIVE - _REASON_START
+_REASON_MAX = _WAITS - _REASON_START
 
 #: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset)
 #: of the buffer and of the relay rows.
@@ -156,6 +159,16 @@ class ControlPage:
     def post_stuck(self, call: int) -> None:
         """Publish that this rank waits in ``call`` and has no other thread that may make calls."""
         write_word(self._segment.address + _STUCK, call)
+
+    def post_wait(self, peer: int) -> None:
+        """Publish that this rank waits for ``peer``; again and again, as long as it does."""
+        write_word(self._segment.address + _WAITS, time.monotonic_ns() // 10**6 << 16 | peer + 1)
+
+    def waits_for(self, seconds: float) -> int | None:
+        """The peer that this control page's rank waits for; None if it has not said so in the last ``seconds``."""
+        when, peer = divmod(int(read_word(self._segment.address + _WAITS)), 1 << 16)
+        fresh = peer and time.monotonic_ns() // 10**6 - when < 1000 * seconds
+        return peer - 1 if fresh and peer <= self._world_size else None
 
     def post_collective(self, number: int, alone: bool, name: str) -> None:
         """Publish the control-plane collective in which this rank waits; number 0: none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,13 @@ from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.remote import RemoteChannel
 from dgcl.transport.shared_memory.tasks import Call
-from dgcl.transport.shared_memory.waits import arrived_meanwhile, awaited, suspects, unpack_tag
+from dgcl.transport.shared_memory.waits import (
+    arrived_meanwhile,
+    awaited,
+    end_of_row,
+    suspects,
+    unpack_tag,
+)
 
 
 class OtherCommunicator(NamedTuple):
@@ -65,10 +72,12 @@ class FailureDetector:
         self.name = "this communicator"
         self.alone: Callable[[], bool] = lambda: threading.active_count() == 1
         self.control_calls: ControlCalls | None = None
+        self._told_at = 0.0
 
     def check(self, under_way: Call, late: bool) -> None:
         """Raise if a peer is gone or makes another call or, with ``late``, has not come in time."""
         waits = awaited(under_way)
+        self._publish(under_way, waits)
         # Read before the check for a crossing: a peer that leaves because of one has published it by then.
         trouble = self._trouble(under_way, waits)
         if waits and self.alone():
@@ -91,7 +100,9 @@ class FailureDetector:
         waits = awaited(under_way) if late else []
         if waits:
             stopped = [peer for peer in range(self._peers.world_size) if self._peers.is_stopped(peer)]
-            culprits = suspects(waits, under_way.number, self._peers.control_pages, stopped)
+            pages = self._peers.control_pages
+            roots = {peer: end_of_row(self._rank, peer, pages, self._timeout / 2) for peer, _ in waits}
+            culprits = suspects(waits, under_way.number, pages, stopped, roots)
             elsewhere = self._elsewhere(under_way, crossed=False)
             culprits += elsewhere and f"; {elsewhere}"
             advice = self.control_calls.suspicion(under_way.number) if self.control_calls is not None else ""
@@ -99,6 +110,24 @@ class FailureDetector:
             raise CommTimeoutError(
                 f"{self.place(under_way)}: waited {self._timeout:g} s in vain: {culprits}. {advice}"
             )
+
+    def _publish(self, under_way: Call, waits: list[tuple[int, str]]) -> None:
+        """Tell the peers for whom this rank waits: who waits for it looks there for the one at the end of the row.
+
+        Of several, one that has not begun the call, or else the first that is needed. Through the network it is told
+        only once the wait is long, and then a few times.
+        """
+        if not waits:
+            return
+        pages, number = self._peers.control_pages, under_way.number
+        late = [peer for peer, _ in waits if pages[peer].current_call()[0] < number]
+        peer = late[0] if late else waits[0][0]
+        pages[self._rank].post_wait(peer)
+        now = time.monotonic()
+        waited = self._timeout - (under_way.deadline - now)
+        if self._network is not None and min(waited, now - self._told_at) > self._timeout / 8:
+            self._told_at = now
+            self._network.post_wait(peer)
 
     def leave_control(self, error: CommError, under_way: Call | None) -> None:
         """After a failure was posted, also leave the control plane if a peer waits there for this rank in vain."""

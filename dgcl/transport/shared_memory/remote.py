@@ -33,6 +33,9 @@ class RemoteChannel(Protocol):
     def start(self, call: Call, places: Sequence[tuple[Segment, int]]) -> RemotePart:
         """Begin a call; ``places`` are (segment, offset) of its buffer and of its relay rows."""
 
+    def post_wait(self, peer: int) -> None:
+        """Tell the peers that this rank waits for ``peer``."""
+
     def post_failure(self, error: CommError) -> None:
         """Stop reading rows, and tell the peers why this rank gave up."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -37,6 +37,19 @@ def awaited(call: Call) -> list[tuple[int, str]]:
     return [(peer, text) for _, peer, text in sorted(waits)]
 
 
+def end_of_row(rank: int, peer: int, control_pages: Sequence[ControlPage], seconds: float) -> int:
+    """Whom ``rank`` waits for in the end, where it waits for ``peer``, who may wait for a third rank, and so on.
+
+    A rank that has not said in the last ``seconds`` that it waits, because it is late, stopped or cut off, ends the
+    row.
+    """
+    seen = {rank, peer}
+    while (after := control_pages[peer].waits_for(seconds)) is not None and after not in seen:
+        peer = after
+        seen.add(peer)
+    return peer
+
+
 def progress(call: Call) -> str:
     """The stage that a call has reached, in words."""
     schedule = call.task.schedule
@@ -49,16 +62,20 @@ def suspects(
     number: int,
     control_pages: Sequence[ControlPage],
     stopped: Sequence[int] = (),
+    roots: Mapping[int, int] | None = None,
 ) -> str:
     """Describe the peers that are waited for, most suspicious first.
 
-    First ranks that are ``stopped``, then those that have not begun call ``number``, then those that may be waiting
-    themselves.
+    First ranks that are ``stopped``, then those that have not begun call ``number``, then those that are waiting
+    themselves, with the rank at the end of the row (``roots``, by peer).
     """
+    roots = roots or {}
     begun = {peer: control_pages[peer].current_call()[0] >= number for peer, _ in waits}
-    waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, begun[wait[0]]))
+    ends = {peer: roots.get(peer, peer) for peer, _ in waits}
+    waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, ends[wait[0]] != wait[0], begun[wait[0]]))
     known = [
-        f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'})"
+        f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'}"
+        f"{'' if ends[peer] == peer else f', and waits for rank {ends[peer]}'})"
         for peer, needed in waits[:_MOST_WAITS]
     ]
     known += [f"and {len(waits) - _MOST_WAITS} more"] if len(waits) > _MOST_WAITS else []

@@ -435,6 +435,44 @@ def test_a_rank_without_memory_for_windows_is_named_and_may_try_again(step, monk
         torch.testing.assert_close(found, dense(CASE_BY_NAME["directed"], "sum", None) @ features(26, 3))
 
 
+def in_the_way() -> tuple[str, str]:
+    """Rank 1 has an exchange under way when windows are asked for, and then is stopped by Ctrl-C."""
+    comm = connect(CASE_BY_NAME["directed"], 3, "head", timeout=30.0)
+    pending = comm.expand_async(torch.ones(comm.num_owned, 2)) if comm.rank == 1 else None
+    try:
+        comm.aggregator(windows=3)
+    except ValueError as error:
+        said = str(error)
+    if pending is None:
+        pending = comm.expand_async(torch.ones(comm.num_owned, 2))
+    assert pending.wait().tolist() == [[1.0, 1.0]] * comm.num_halo
+    with pytest.MonkeyPatch.context() as patch:
+        if comm.rank == 1:
+
+            def stop(*_: Any) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(connecting, "check_windows", stop)
+        try:
+            comm.aggregator(windows=3)
+        except KeyboardInterrupt:
+            stopped = "stopped"
+        except CommError as error:
+            stopped = str(error)
+    comm.close()
+    dgcl.init()
+    return said, stopped
+
+
+def test_what_is_in_the_way_of_windows_on_one_rank_is_told_to_all(rank_pool: Any) -> None:
+    for rank, (said, stopped) in enumerate(rank_pool(3).run(in_the_way)):
+        assert "rank 1: expand 1 was started and is not finished" in said
+        assert said.endswith(", on rank 1") == (rank != 1)
+        assert "rank 1 was stopped by KeyboardInterrupt in aggregator" in stopped or (
+            rank == 1 and stopped == "stopped"
+        )
+
+
 def both_at_once() -> tuple[int, int]:
     """Windows of two kinds, the whole halo, and other verbs, in turn on one communicator."""
     case = CASES[0]

@@ -62,6 +62,16 @@ def test_a_killed_rank_is_noticed_by_all_others(victim: int) -> None:
         assert ranks.told(others) == {rank: [] for rank in others}
 
 
+def test_who_waits_for_rows_of_a_third_rank_names_that_one() -> None:
+    """On the line 0-1-2-3 rank 0 gets the rows of rank 3 from rank 1, who waits for rank 2, who waits for rank 3."""
+    with Ranks(4, exchange_for_ever, LINE.shares(), 4.0) as ranks:
+        ranks.told()
+        ranks.signal(3, signal.SIGSTOP)
+        for kind, text, _ in ranks.told([0, 1, 2]).values():
+            assert kind == "CommTimeoutError", text
+            assert "rank 3" in text.split("in vain: ")[1].split(";")[0], text
+
+
 def test_a_stopped_rank_is_given_up_at_the_deadline() -> None:
     with Ranks(3, exchange_for_ever, WORLD.shares(), 1.5) as ranks:
         ranks.told()

@@ -1,0 +1,178 @@
+"""Ranks that die or stop in set-up while nobody waits for them, and what their children keep open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.errors import CommError
+from dgcl.ranks.connections import open_connections
+from dgcl.ranks.context import context
+from dgcl.ranks.control import Call
+from dgcl.ranks.watch import Watch
+from tests.dgcl.support_processes import Ranks, describe
+
+pytestmark = pytest.mark.xdist_group("alone")
+
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+SOON = 10.0  # seconds; it takes half of one, and what ranks wait for here takes a minute
+LONG = 60.0
+
+
+def play(channel: Connection) -> None:
+    """One scene after another, each on a control plane of its own."""
+    while True:
+        scene, *args = channel.recv()
+        try:
+            channel.send(scene(channel, *args))
+        except CommError as error:
+            channel.send(describe(error))
+
+
+def sits(seconds: float) -> None:
+    """Work in small steps of Python, as planners do."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def partitions(channel: Connection) -> None:
+    """Rank 0 partitions for a minute; rank 1 says when it waits for rank 0."""
+    control = context.require_control()
+    with pytest.MonkeyPatch.context() as patch:
+        if control.rank == 0:
+            patch.setattr("dgcl.build.prepare", lambda *args, **options: sits(LONG))
+        patch.setattr("dgcl.build.kernels.prepare", lambda: channel.send("waits"))
+        dgcl.build_comm_info(EDGES, "uniform", part=[0, 0, 1, 2])
+
+
+def forks(channel: Connection) -> int:
+    """A child that lives for a minute, as a data loader does."""
+    child = os.fork()
+    if child == 0:
+        sits(LONG)
+        os._exit(0)
+    return child
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(3, play) as made:
+        yield made
+
+
+def test_a_death_is_noticed_while_rank_0_partitions() -> None:
+    """By the rank that waits for rank 0, and by rank 0 itself; although a child of the dead rank lives."""
+    with Ranks(3, play) as ranks:
+        dies_while_rank_0_partitions(ranks)
+
+
+def dies_while_rank_0_partitions(ranks: Ranks) -> None:
+    ranks.tell((forks,), [2])
+    child = ranks.told([2])[2]
+    try:
+        ranks.tell((partitions,))
+        assert ranks.told([1, 2]) == {1: "waits", 2: "waits"}
+        killed = ranks.signal(2, signal.SIGKILL)
+        for rank, (kind, text, when) in ranks.told([1, 0]).items():
+            assert kind == "PeerLostError", text
+            assert f"rank {rank}" in text
+            assert "rank 2 has died or left" in text
+            assert when - killed < SOON
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def swap(channel: Connection, rounds: list[dict[int, list[int]]]) -> Any:
+    """Rounds of messages, from each rank to these ranks; rank 0 is the first to give up."""
+    rank = context.require_control().rank
+    context.control = None
+    dgcl.init(timeout=3 + rank)
+    control = context.require_control()
+    with control.watched():
+        for number, sends in enumerate(rounds):
+            sources = [source for source, to in sends.items() if rank in to]
+            control._swap(Call("swap", 0, ""), dict.fromkeys(sends.get(rank, []), number), sources)
+    return "done"
+
+
+ALL = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param([ALL, ALL], id="all wait for it"),
+        # Rank 2 gives rank 0 its message and not rank 1; rank 0 goes on, and waits for rank 1, which waits for rank 2.
+        pytest.param([{2: [0]}, {**ALL, 2: [1]}, {1: [0]}], id="one waits for another that waits"),
+    ],
+)
+def test_who_is_late_is_named_and_not_who_waits_for_it(rounds: list[Any], ranks: Ranks) -> None:
+    """Rank 2 takes part in all rounds but those after the first."""
+    ranks.tell((swap, rounds), [0, 1])
+    ranks.tell((swap, rounds[:1]), [2])
+    told = ranks.told()
+    assert told[2] == "done"
+    for rank in (0, 1):
+        kind, text, _ = told[rank]
+        assert kind == "CommTimeoutError", text
+        assert "failed: rank 2 has not come" in text
+
+
+def children(channel: Connection) -> dict[str, list[str]]:
+    """Which of the rank's connections a fork and a program that it starts have, of those that it made itself."""
+    context.control = None
+    dgcl.init()
+    control: Any = context.require_control()
+    ours = [f"socket:[{one.inode}]" for one in control._connections.values()]
+    assert len(ours) == 2
+    program = subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, capture_output=True, text=True)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, " ".join(f"socket:[{one.inode}]" for one in open_connections()).encode())
+        os._exit(0)
+    os.close(writer)
+    forked = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    os.wait()
+    control.barrier()  # it still works
+    assert "pipe" in program.stdout
+    return {
+        "fork": [one for one in ours if one in forked],
+        "program": [one for one in ours if one in program.stdout],
+    }
+
+
+def test_children_have_none_of_the_connections(ranks: Ranks) -> None:
+    ranks.tell((children,))
+    assert list(ranks.told().values()) == [{"fork": [], "program": []}] * 3
+
+
+def test_a_watch_interrupts_only_what_it_is_told_to() -> None:
+    """A connection that breaks: what is called is left; what comes afterwards is not."""
+    import socket
+
+    server = socket.create_server(("127.0.0.1", 0))
+    before = open_connections()
+    here = socket.create_connection(server.getsockname())
+    there = server.accept()[0]
+    one = next(c for c in open_connections() - before if c.descriptor == here.fileno())
+    lost: list[int] = []
+    watch = Watch({7: one}, lost.append, lambda: None, 60.0)
+    there.close()
+    with pytest.raises(ConnectionError, match="gone"):
+        watch.call(lambda: sits(LONG), lambda: ConnectionError("gone"))
+    assert lost == [7]
+    assert watch.call(lambda: "on", lambda: ConnectionError("gone")) == "on"
+    watch.end()
+    for each in (server, here):
+        each.close()
