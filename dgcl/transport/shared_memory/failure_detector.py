@@ -112,16 +112,16 @@ class FailureDetector:
             )
 
     def _publish(self, under_way: Call, waits: list[tuple[int, str]]) -> None:
-        """Tell the peers for whom this rank waits: who waits for it looks there for the one at the end of the row.
+        """Tell the peers for whom this rank waits in the end: who waits for it looks there.
 
-        Of several, one that has not begun the call, or else the first that is needed. Through the network it is told
-        only once the wait is long, and then a few times.
+        Of several, one that has not begun the call, or else the first that is needed. Through the network, where a rank
+        hears only of those that it exchanges rows with, it is told once the wait is long, and then a few times.
         """
         if not waits:
             return
         pages, number = self._peers.control_pages, under_way.number
         late = [peer for peer, _ in waits if pages[peer].current_call()[0] < number]
-        peer = late[0] if late else waits[0][0]
+        peer = end_of_row(self._rank, late[0] if late else waits[0][0], pages, self._timeout / 2)
         pages[self._rank].post_wait(peer)
         now = time.monotonic()
         waited = self._timeout - (under_way.deadline - now)

@@ -1,11 +1,15 @@
 """``python -m tests.dgcl.faults [--faults 500] [--ranks 3] [--seed 0] [--only KIND]``: faults inside the protocol,
-counted."""
+counted. ``--moments 500 --loads 1 15 --write docs/fault_trials.md``: faults at random moments instead."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
+from pathlib import Path
 
+from tests.dgcl.faults import moments
 from tests.dgcl.faults.cases import KINDS, cases
 from tests.dgcl.faults.run import Harness, play_all
 
@@ -17,7 +21,12 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", metavar="WORD", help="only kinds and places with this word")
+    parser.add_argument("--moments", type=int, metavar="N", help="N faults at random moments of a program")
+    parser.add_argument("--loads", type=int, nargs="+", default=[1, 15], help="busy processes beside them")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page of their results")
     args = parser.parse_args()
+    if args.moments is not None:
+        return play_moments(args.moments, args.loads, args.seed, args.write)
     harness = Harness(args.ranks)
     chosen = list(cases(harness.worlds, args.faults, args.seed))
     if args.only:
@@ -41,6 +50,54 @@ def main() -> int:
     for text in tally.wrong:
         print(f"  {text}")
     return 1 if tally.wrong else 0
+
+
+_PAGE = """# Faults at random moments
+
+```
+{command}
+```
+
+{ranks} ranks meet, build a communicator and windows, and train; at a random moment, from `dgcl.init` on, a fault
+strikes one of them (`tests/dgcl/faults/moments.py`). Every survivor must raise a `CommError` in time, and blame the
+victim in it. Ranks wait for each other {waits}. Seconds are from the fault to the last
+survivor's error. [Reliability](reliability.md#faults) tells of faults at chosen places.
+
+| kind | what strikes |
+| --- | --- |
+{kinds}
+
+{date}, {machine}.
+"""
+
+
+def play_moments(num: int, loads: list[int], seed: int, page: Path | None) -> int:
+    """Play faults at random moments under each load, and write what came of them."""
+    deadlines = {load: 4.0 + load / 2 for load in loads}
+    text = _PAGE.format(
+        command=f"python -m tests.dgcl.faults --moments {num} --loads {' '.join(map(str, loads))} --seed {seed}"
+        f" --write {page}",
+        ranks=moments.WORLD_SIZE,
+        waits=", ".join(f"{seconds:g} s at a load of {load}" for load, seconds in deadlines.items()),
+        kinds="\n".join(f"| {kind} | {what} |" for kind, what in moments.KINDS.items()),
+        date=time.strftime("%Y-%m-%d"),
+        machine=f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f} before",
+    )
+    wrong = 0
+    for load in loads:
+        with moments.loaded(load):
+            outcomes = moments.play_trials(moments.draw(num, seed, deadlines[load]), at_once=2)
+        text += "\n".join([f"\n## {num} faults at a load of {load}\n", *moments.table(outcomes), ""])
+        for each in outcomes:
+            wrong += bool(each.wrong)
+            for line in each.wrong:
+                print(f"WRONG at a load of {load}: {each.trial}: {line}", flush=True)
+            for line in each.unnamed:
+                print(f"nobody named at a load of {load}: {each.trial}: {line}", flush=True)
+    print(text)
+    if page is not None:
+        page.write_text(text)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

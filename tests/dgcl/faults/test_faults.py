@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.dgcl.faults.cases import KINDS, Case, cases
+from tests.dgcl.faults.moments import KINDS as KINDS_AT_ANY_MOMENT
+from tests.dgcl.faults.moments import culprit, draw, play_trials
 from tests.dgcl.faults.run import Harness
 
 pytestmark = pytest.mark.xdist_group("alone")
@@ -46,14 +49,48 @@ def test_a_fault_of_each_kind(case: Case, harness: Harness) -> None:
 
 @pytest.mark.slow
 def test_every_kind_of_fault_at_every_place() -> None:
-    """Once; worlds, victims and moments are drawn."""
-    harness = Harness(3, GRACE)
-    chosen = list(cases(harness.worlds, sum(map(len, KINDS.values())), seed=1))
-    try:
-        for case in chosen:
-            harness.play(case)
-    finally:
-        harness.close()
-    assert harness.tally.wrong == []
-    assert set(harness.tally.faults) == {(kind, point) for point, kinds in KINDS.items() for kind in kinds}
-    assert harness.tally.fresh > len(chosen) * 0.9
+    """Once; worlds, victims and moments are drawn. Two harnesses at a time: each mostly waits for deadlines."""
+    harnesses = [Harness(3, GRACE) for _ in range(2)]
+    chosen = list(cases(harnesses[0].worlds, sum(map(len, KINDS.values())), seed=1))
+
+    def play(number: int) -> None:
+        try:
+            for case in chosen[number :: len(harnesses)]:
+                harnesses[number].play(case)
+        finally:
+            harnesses[number].close()
+
+    with ThreadPoolExecutor(len(harnesses)) as pool:
+        list(pool.map(play, range(len(harnesses))))
+    tallies = [harness.tally for harness in harnesses]
+    assert [text for tally in tallies for text in tally.wrong] == []
+    faults = set().union(*(tally.faults for tally in tallies))
+    assert faults == {(kind, point) for point, kinds in KINDS.items() for kind in kinds}
+    assert sum(tally.fresh for tally in tallies) > len(chosen) * 0.9
+
+
+@pytest.mark.slow
+def test_thirty_faults_at_random_moments() -> None:
+    outcomes = play_trials(draw(30, seed=1, deadline=6.0), at_once=2)
+    assert [text for outcome in outcomes for text in outcome.wrong] == []
+    assert {outcome.trial.kind for outcome in outcomes} == set(KINDS_AT_ANY_MOMENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "blamed"),
+    [
+        ("PeerLostError: rank 0, expand (call 3): rank 2 has died, and stage 0: 4 rows missing from rank 2", 2),
+        ("CommError: rank 1 stops because rank 0 reports: rank 2 left fold 4 at stage 0: KeyboardInterrupt() (rank 1,"
+         " fold (call 4) was at stage 0)", 2),
+        ("CommTimeoutError: rank 0, fold (call 2): waited 2 s in vain: stage 1: 3 rows missing from rank 1 (it is in"
+         " this call, and waits for rank 2); stage 1: rank 1 is not ready", 2),
+        ("PeerLostError: rank 0: exchange over the control group failed: rank 2 has died or left, says rank 1", 2),
+        ("CommTimeoutError: rank 0: exchange over the control group failed: rank 2 has not come (timed out; rank 1"
+         " waits for it)", 2),
+        ("PeerLostError: rank 0 stops its part of the set-up: rank 1 has died or left (its connection is closed)", 1),
+        ("CommError: rank 0: the 3 ranks cannot connect to each other: one has died", None),
+    ],
+)  # fmt: skip
+def test_who_an_error_blames(text: str, blamed: int | None) -> None:
+    """The judge of the faults at random moments."""
+    assert culprit(text) == blamed

@@ -1,0 +1,246 @@
+"""Faults at random moments of a whole program, from ``dgcl.init`` to training, on a machine with other work.
+
+Nothing is known of where a fault strikes. So what is required is little, and the same of every trial: every survivor
+raises a CommError in time, and who is to blame in it is the victim.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import FrameType
+
+import numpy as np
+import torch
+
+import dgcl
+from dgcl.errors import CommError
+from dgcl.ranks import context as contexts
+from dgcl.ranks.context import context
+from tests.dgcl.support_processes import Ranks
+
+WORLD_SIZE = 3
+#: What happens to the victim.
+KINDS = {
+    "kill": "`SIGKILL`",
+    "kill, a child lives": "`SIGKILL`, while a fork of the rank, such as a data loader, lives on",
+    "stop": "`SIGSTOP`",
+    "interrupt": "`SIGINT`, which ends the program",
+    "exception": "an exception of the user's, which ends the program without `close()`",
+}
+_SET_UP_SECONDS = 2.0  # about what the program takes before it trains; faults strike in twice that time
+_HANG = 60.0  # seconds beyond the deadline
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault.
+
+    Attributes:
+        kind: Of :data:`KINDS`.
+        victim: The rank.
+        moment: Seconds after the victim has begun.
+        deadline: Seconds that ranks wait for each other.
+    """
+
+    kind: str
+    victim: int
+    moment: float
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        trial: The trial.
+        seconds: From the fault to the last survivor's error.
+        wrong: What was wrong, a line each: a survivor that hangs, has no error, or blames another rank.
+        unnamed: Survivors' errors that blame nobody.
+        in_set_up: Whether it struck before the victim trained.
+    """
+
+    trial: Trial
+    seconds: float
+    wrong: list[str]
+    unnamed: list[str]
+    in_set_up: bool
+
+
+def draw(num: int, seed: int, deadline: float) -> list[Trial]:
+    """``num`` trials, the kinds in turn; victims and moments are drawn."""
+    generator, kinds = np.random.default_rng(seed), list(KINDS)
+    return [
+        Trial(
+            kinds[number % len(kinds)],
+            int(generator.integers(WORLD_SIZE)),
+            float(generator.uniform(0, 2 * _SET_UP_SECONDS)),
+            deadline,
+        )
+        for number in range(num)
+    ]
+
+
+def program(channel: Connection, deadline: float) -> None:
+    """Meets, makes a communicator and windows, and trains until something happens."""
+    context.control = None
+    dgcl.init(timeout=deadline)
+    generator = torch.Generator().manual_seed(1)
+    edges = torch.randint(0, 300, (2, 3000), generator=generator)
+    comm = dgcl.build_comm_info(edges, "uniform", timeout=deadline)
+    aggregate = comm.aggregator("mean", windows=2)
+    channel.send(("trains", 0))
+    x = torch.rand(comm.num_owned, 16, requires_grad=True)
+    while True:
+        rows = dgcl.graph_allgather(x)
+        (rows.sum() + aggregate(x).sum()).backward()
+        pending = comm.expand_async(comm.owned_ids)
+        x.grad = None
+        time.sleep(0.001)  # something of the user's
+        pending.wait()
+        comm.all_reduce_sum(torch.ones(1))
+
+
+def serve(channel: Connection, deadline: float, has_child: bool) -> None:
+    """Run the program; say how it ended, and end as a process does that returns to the interpreter."""
+
+    def raise_error(number: int, frame: FrameType | None) -> None:
+        raise ZeroDivisionError("in the user's program")
+
+    signal.signal(signal.SIGUSR1, raise_error)
+    child = os.fork() if has_child else None
+    if child == 0:
+        time.sleep(2 * _HANG)
+        os._exit(0)
+    channel.send(("begun", child))
+    try:
+        program(channel, deadline)
+    except CommError as error:
+        channel.send(("ended", f"{type(error).__name__}: {error}", time.monotonic()))
+    except BaseException as error:
+        channel.send(("ended", repr(error), time.monotonic()))
+    contexts._tell_peers()
+    channel.recv()
+
+
+_SIGNALS = {"stop": signal.SIGSTOP, "interrupt": signal.SIGINT, "exception": signal.SIGUSR1}
+
+
+def play(trial: Trial) -> Outcome:
+    """Let it happen. A machine with much other work may be too slow for the deadline without it: then again."""
+    for _ in range(_TRIES):
+        outcome = _play(trial)
+        if outcome is not None:
+            return outcome
+    return Outcome(trial, 0.0, ["the deadline passes before anything has happened"], [], True)
+
+
+def _play(trial: Trial) -> Outcome | None:
+    others = [rank for rank in range(WORLD_SIZE) if rank != trial.victim]
+    limit = 2 * trial.deadline + _HANG
+    with Ranks(WORLD_SIZE, serve, trial.deadline, trial.kind == "kill, a child lives") as ranks:
+        children = [child for _, child in ranks.told().values() if child is not None]
+        time.sleep(trial.moment)
+        struck = ranks.signal(trial.victim, _SIGNALS.get(trial.kind, signal.SIGKILL))
+        try:
+            ends = {rank: _end(ranks, rank, limit) for rank in others}
+        except AssertionError as error:
+            return Outcome(trial, limit, [str(error)], [], True)
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+        trained = _has_trained(ranks, trial.victim)
+    if any(when < struck for _, when in ends.values()):
+        return None
+    wrong, unnamed = [], []
+    for rank, (text, _) in ends.items():
+        blamed = culprit(text)
+        if "Error: " not in text or (blamed is not None and blamed != trial.victim):
+            wrong.append(f"rank {rank}: {text}")
+        elif blamed is None:
+            unnamed.append(f"rank {rank}: {text}")
+    return Outcome(trial, max(when for _, when in ends.values()) - struck, wrong, unnamed, not trained)
+
+
+def _end(ranks: Ranks, rank: int, limit: float) -> tuple[str, float]:
+    while (said := ranks.told([rank], limit)[rank])[0] != "ended":
+        pass
+    return said[1], said[2]
+
+
+def _has_trained(ranks: Ranks, victim: int) -> bool:
+    try:
+        return bool(ranks.told([victim], 0.0)[victim][0] == "trains")
+    except AssertionError:
+        return False
+
+
+#: What stands in messages about ranks that are not to blame.
+_BESIDES = (
+    r"rank \d+ stops because rank \d+ reports: ",
+    r", says rank \d+",
+    r"; rank \d+ waits for it",
+    r"rank \d+, [^:]*\(call \d+\): ",
+    r" \(rank \d+, .* was at [^)]*\)",
+    r"^\w+: rank \d+( stops its part of the set-up)?: ",
+)
+
+
+def culprit(text: str) -> int | None:
+    """The rank that an error blames; None if it blames nobody."""
+    for pattern in _BESIDES:
+        text = re.sub(pattern, "", text)
+    if "in vain: " in text:
+        text = text.split("in vain: ")[1].split(";")[0]
+        waits = re.search(r"waits for rank (\d+)\)", text)
+        if waits:
+            return int(waits[1])
+    found = re.search(r"rank (\d+)", text)
+    return int(found[1]) if found else None
+
+
+@contextmanager
+def loaded(load: int) -> Iterator[None]:
+    """So many processes that compute meanwhile."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def play_trials(trials: Sequence[Trial], at_once: int) -> list[Outcome]:
+    """The trials, several at a time: they wait for deadlines and for processes to start."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(play, trials))
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """What came of trials, kind by kind, in Markdown."""
+    lines = [
+        "| kind | trials | in set-up | wrong rank named, or none in time | nobody named | median s | slowest s |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for kind in KINDS:
+        of_kind = [each for each in outcomes if each.trial.kind == kind]
+        if of_kind:
+            seconds = [each.seconds for each in of_kind]
+            wrong, unnamed = sum(bool(e.wrong) for e in of_kind), sum(bool(e.unnamed) for e in of_kind)
+            lines.append(
+                f"| {kind} | {len(of_kind)} | {sum(e.in_set_up for e in of_kind)} | {wrong} | {unnamed} |"
+                f" {np.median(seconds):.2f} | {max(seconds):.2f} |"
+            )
+    return lines
