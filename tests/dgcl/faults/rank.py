@@ -12,7 +12,6 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
+from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.dgcl.faults.cases import DEADLINE, SET_UP_DEADLINE, Case, Said
 from tests.dgcl.faults.steps import Point, Steps, set_up_watched, sums_watched
@@ -208,17 +208,13 @@ def _meet_again(group: Any, timeout: float = 30.0) -> None:
     dgcl.init(group=group, timeout=timeout)
 
 
-class _StoreControl:
+class _StoreControl(Control):
     """The control plane of some of the ranks: torch's groups need all of them to be made."""
 
-    has_group = False
-    threads_of_ranks = 1
-    num_collectives = 0
-
     def __init__(self, name: str, ranks: list[int], rank: int) -> None:
+        super().__init__(ranks.index(rank), len(ranks))
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-        self.rank, self.world_size, self._round = ranks.index(rank), len(ranks), 0
-        self.listeners: WeakSet[Any] = WeakSet()
+        self._round = 0
 
     def exchange(self, value: Any) -> list[Any]:
         """Every rank's value."""
@@ -230,9 +226,6 @@ class _StoreControl:
     def only_ranks_run(self) -> bool:
         """Unknown here, so not relied on."""
         return False
-
-    def leave(self, why: str) -> None:
-        """Nobody to tell."""
 
 
 def calm(problem: Problem, rounds: int, kept: list[Any] | None = None) -> str | None:
