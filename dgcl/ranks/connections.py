@@ -75,7 +75,8 @@ def claim_connections(control: Control, before: set[Connection]) -> dict[int, Co
     ends = {end: rank for rank, theirs in enumerate(told) if rank != control.rank for end in theirs}
     found = {ends[one.there, one.here]: one for one in made if (one.there, one.here) in ends}
     for one in found.values():
-        os.set_inheritable(one.descriptor, False)
+        with suppress(OSError):  # the peer has ended meanwhile, and Gloo closed it
+            os.set_inheritable(one.descriptor, False)
     _ours.difference_update([one for one in _ours if not one.is_open])
     _ours.update(found.values())
     return found

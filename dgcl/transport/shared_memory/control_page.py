@@ -11,10 +11,10 @@ aligned, written once per event with release order and read with acquire order (
         40     tags[2]    what it is, of the last call with an even, and with an odd number
         56     stuck      the last call in which this rank was seen to wait with no thread left to make another
         64     reason     UTF-8
-       960     waits      for whom: milliseconds of the clock when last published << 16 | the peer + 1; 0: never
        968     collective of the control plane that this rank waits in; 0: none
        976     name       its length in bytes, doubled; plus 1 where no other thread of the rank could make a call
        984     text       the name, UTF-8
+      1016     waits      for whom: milliseconds of the clock when last published << 16 | the peer + 1; 0: never
       1024     ready[P]   one line per peer that may write here: call, tag, and where
        ...     done[P]    one line per peer that this rank writes to: a sequence number
        ...     wake       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
@@ -75,12 +75,12 @@ _CALL_START = 32
 _STUCK = 56
 _LINES_START = 1024
 _REASON_START = 64
-_WAITS = 960
 _COLLECTIVE = 968
 _NAME = 976
 _NAME_START = 984
-_NAME_MAX = _LINES_START - _NAME_START
-_REASON_MAX = _WAITS - _REASON_START
+_WAITS = 1016
+_NAME_MAX = _WAITS - _NAME_START
+_REASON_MAX = _COLLECTIVE - _REASON_START
 
 #: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset)
 #: of the buffer and of the relay rows.
