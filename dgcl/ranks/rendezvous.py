@@ -103,7 +103,9 @@ class Attempt:
         if self._place != 0 and 0 in waiting and not unseen:
             clauses[0] = "rank 0 had come, but did not call the others (has it died?)"
         everybody = "all ranks are here by now, but were not"
-        return ", ".join(clauses[place] for place in sorted(clauses)) or everybody
+        # Who has given up may have done so because of those that have not come.
+        order = sorted(clauses, key=lambda place: (not clauses[place].endswith("has not come"), place))
+        return ", ".join(clauses[place] for place in order) or everybody
 
     def describe_lost(self, number: int) -> str:
         """Who is in a round and has not joined it."""
