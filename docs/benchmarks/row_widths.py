@@ -1,13 +1,13 @@
 """How the row width decides the number of stages where links have latency.
 
-    python docs/benchmarks/row_widths.py [--latency 5e-6] [--write docs/planner.md]
+    python docs/benchmarks/row_widths.py [--write docs/planner.md]
 
-Presets have no latencies (calibration measures them), so every connection gets the same one here. One row per machine,
-graph and row width; the times are the model's, so they are the same on every machine that runs this. About a minute.
+With the latencies of the presets. One row per machine, graph and row width; the times are the
+model's, so they are the same on every machine that runs this. About a minute.
 
     stages              of the plan that `auto` makes for this width
     us                  its predicted time
-    over bound %        how far that is above the proven bound, which knows little of latencies
+    over bound %        how far that is above the proven bound
     plan for 512 B      predicted time of the plan made for rows of 512 bytes at this width / this plan's
     direct              predicted time of peer-to-peer / this plan's
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 
 from marked import write_between
 
@@ -31,11 +30,9 @@ WIDTHS = (4, 32, 256, 2048)
 COMMON = 512
 
 
-def lines(machine: str, graph: str, latency: float) -> list[str]:
+def lines(machine: str, graph: str) -> list[str]:
     """The rows of one machine and graph."""
     topology = resolve_topology(machine)
-    connections = tuple(replace(c, latency=latency) for c in topology.connections)
-    topology = replace(topology, connections=connections)
     relation = synthetic_relation(graph, topology.num_devices, scale=SCALE)
     common = make_plan(relation, topology, "auto", PlanOptions(row_bytes=COMMON))
     found = []
@@ -53,7 +50,6 @@ def lines(machine: str, graph: str, latency: float) -> list[str]:
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--latency", type=float, default=5e-6, help="seconds per message and connection")
     parser.add_argument("--write", default="", help="page to put the table into")
     given = parser.parse_args()
     rows = [
@@ -61,7 +57,7 @@ def main() -> int:
         f"|{' --- |' * 8}",
     ]
     for machine, graph in CASES:
-        rows += lines(machine, graph, given.latency)
+        rows += lines(machine, graph)
         print("\n".join(rows[-len(WIDTHS) :]), file=sys.stderr, flush=True)
     text = "\n".join(rows)
     print(text)
