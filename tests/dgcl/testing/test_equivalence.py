@@ -122,3 +122,13 @@ def test_what_cannot_be_compared_is_refused() -> None:
             dgcl.testing.assert_equivalent(make, CASE.graph, FEATURES, 2)
     with pytest.raises(ValueError, match="ranks and steps must be at least 1"):
         dgcl.testing.assert_equivalent(Model, CASE.graph, FEATURES, 0)
+
+
+def test_a_gradient_of_zero_is_no_difference() -> None:
+    """A normalisation takes the bias before it away: its gradient is rounding alone, and not the same rounding."""
+    dgcl.testing.assert_equivalent(
+        lambda comm: nn.Sequential(nn.Linear(3, 4), dgcl.nn.GraphNorm(4), nn.Linear(4, 2)),
+        CASE.graph,
+        FEATURES,
+        3,
+    )
