@@ -57,7 +57,8 @@ def assert_equivalent(
         steps: How many.
         learning_rate: Of each step.
         dtype: Of parameters and features. What is wrong shows best in float64.
-        tolerance: Of differences, relative to the largest value of a tensor, or of all gradients; None: 1e-9 in float64, else 1e-3.
+        tolerance: Of differences, relative to the largest value of a tensor, or of all gradients; None: 1e-9 in
+            float64, else 1e-3.
         options: For :func:`dgcl.build_comm_info`: ``part``, ``topology``, ...
 
     Raises:
