@@ -59,7 +59,7 @@ _PAGE = """# Faults at random moments
 ```
 
 {ranks} ranks meet, build a communicator and windows, and train; at a random moment, from `dgcl.init` on, a fault
-strikes one of them (`tests/dgcl/faults/moments.py`). Every survivor must raise a `CommError` in time, and blame the
+strikes one of them (`tests/dgcl/faults/moments.py`). Every survivor must raise an error in time, and blame the
 victim in it. Ranks wait for each other {waits}. Seconds are from the fault to the last
 survivor's error. [Reliability](reliability.md#faults) tells of faults at chosen places.
 
