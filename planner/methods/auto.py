@@ -1,8 +1,13 @@
-"""The default method: peer-to-peer where that is within the gap, else the best plan by column generation."""
+"""The default method: peer-to-peer where that is within the gap, else the best plan by column generation.
+
+On more than `MANY_DEVICES` of several machines it plans machine by machine first, and seldom needs anything else.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dgcl.planner.column_generation.search.effort import Effort
 from dgcl.planner.column_generation.search.incumbent import Incumbent
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
+MANY_DEVICES = 64  # above, :mod:`dgcl.planner.methods.hierarchical` comes first
+MANY_GAP = 0.05  # gap that is good enough there
+SEARCHED = 512  # devices up to which column generation, whose set-up grows with their square, follows it
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -36,6 +44,11 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
     """Return what `plan` finds, to be improved further."""
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
+    if relation.world_size > MANY_DEVICES and not found.is_good():
+        _plan_by_machines(found)
+        known = found.seconds < np.inf
+        if known and (found.gap() <= MANY_GAP or found.is_late() or relation.world_size > SEARCHED):
+            return found
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
         quick = relation.deliveries * relation.world_size**3 <= GREEDY_STEPS
@@ -45,3 +58,16 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
 
             found.offer(spst.plan(relation, topology, options), "spst")
     return found
+
+
+def _plan_by_machines(found: Incumbent) -> None:
+    """Offer the plan that enters each machine once, if there are several machines."""
+    if len({device.machine for device in found.topology.devices}) > 1:
+        from dgcl.planner.methods.hierarchical import best_trees
+
+        relation, needed = found.relation, found.seconds == np.inf
+        trees = best_trees(
+            relation, found.topology, found.options, found.bound.seconds, found.deadline, needed
+        )
+        if trees is not None:
+            found.offer(trees, "hierarchical")

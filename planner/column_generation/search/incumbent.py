@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
 
+# After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which
+# matter on more than MANY_DEVICES.
+MANY_DEVICES, AFTER_LINK, AFTER_DELIVERY = 64, 5e-6, 1.5e-7
 MIN_GAIN = 2e-4  # relative; a plan with more stages must be faster by this much
 
 
@@ -28,6 +31,10 @@ class Incumbent:
 
     def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
         limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
+        if relation.world_size > MANY_DEVICES:
+            limit -= AFTER_LINK * topology.arrays().num_links + AFTER_DELIVERY * int(
+                relation.num_dests().sum()
+            )
         self.deadline = time.perf_counter() + limit
         self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
         self.bound = best_bound(relation, topology, options.row_bytes)

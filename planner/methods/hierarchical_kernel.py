@@ -1,0 +1,289 @@
+"""The inner loops of planning machine by machine, compiled. Imported on first use."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dgcl.planner.bits import lowest_bit
+from dgcl.planner.compiled import compiled
+
+AMPLE = 0.5  # a stage that is no fuller will do: there is no need to look for an emptier one
+
+
+class Machines(NamedTuple):
+    """The links of a topology, and its devices by machine.
+
+    Attributes:
+        link_of, ptr, directions: link_of, link_ptr and link_directions of TopologyArrays.
+        latency: (L,) float64, of each link, in rows per GB/s.
+        inverse: (num_directions,) float64, 1 over the bandwidth.
+        machine_of: (P,) int64.
+        first, member: (M+1,) and (P,) int64, machine m has the devices ``member[first[m]:first[m + 1]]``.
+    """
+
+    link_of: Any
+    ptr: Any
+    directions: Any
+    latency: Any
+    inverse: Any
+    machine_of: Any
+    first: Any
+    member: Any
+
+
+class Loads(NamedTuple):
+    """What is planned so far.
+
+    Attributes:
+        busy: (num_directions, K) float64, time of each direction in each stage, rows per GB/s.
+        room: (K,) float64, time that each stage should take at most.
+    """
+
+    busy: Any
+    room: Any
+
+
+class Tree(NamedTuple):
+    """The tree at hand.
+
+    Attributes:
+        ready: (P,) int64, first stage in which a device may send the row on; -1 where it does not have it.
+        dest: (P,) int64, destinations; those of one machine follow each other.
+        holder: (1 + HOLDERS,) int64, the owner, and devices of other machines that have the row.
+        src, dst, stage: its edges, parents first.
+        size: (2,) int64, how many edges and holders there are.
+    """
+
+    ready: Any
+    dest: Any
+    holder: Any
+    src: Any
+    dst: Any
+    stage: Any
+    size: Any
+
+
+HOLDERS = 4
+
+
+@compiled
+def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) -> None:
+    """Put rows on the link from u to v in stage k."""
+    link = machines.link_of[u, v]
+    for h in range(machines.ptr[link], machines.ptr[link + 1]):
+        c = machines.directions[h]
+        loads.busy[c, k] += rows * machines.inverse[c]
+
+
+@compiled
+def _send(machines: Machines, loads: Loads, tree: Tree, u: int, v: int, k: int, rows: float) -> None:
+    """Add an edge to the tree."""
+    _add(machines, loads, u, v, k, rows)
+    n = tree.size[0]
+    tree.src[n], tree.dst[n], tree.stage[n] = u, v, k
+    tree.size[0] = n + 1
+    tree.ready[v] = k + 1
+
+
+@compiled
+def _best_stage(
+    machines: Machines, loads: Loads, u: int, v: int, begin: int, end: int, rows: float
+) -> tuple[int, float]:
+    """Return the stage of begin .. end - 1 that rows from u to v leave least full, and how full.
+
+    Above 1 the stage takes longer than it should. The first one of at most `AMPLE` will do.
+    (-1, inf) where there is no stage, or no link.
+    """
+    best, least = -1, np.inf
+    link = machines.link_of[u, v]
+    if link < 0:
+        return best, least
+    for k in range(begin, end):
+        slowest = 0.0
+        for h in range(machines.ptr[link], machines.ptr[link + 1]):
+            c = machines.directions[h]
+            slowest = max(slowest, loads.busy[c, k] + rows * machines.inverse[c])
+        full = (machines.latency[link] + slowest) / loads.room[k]
+        if full < least:
+            best, least = k, full
+            if full <= AMPLE:
+                break
+    return best, least
+
+
+@compiled(inline=False)
+def _spread(
+    machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, holder: int, rows: float
+) -> bool:
+    """Bring the row from `holder` to ``dest[begin:end]``, of its machine; return False if no link allows it.
+
+    Where that makes a stage too long, from another device of the machine that has it.
+    """
+    stages = loads.room.shape[0]
+    machine = machines.machine_of[holder]
+    for i in range(begin, end):
+        v = tree.dest[i]
+        if tree.ready[v] >= 0:
+            continue
+        sender = holder
+        at, least = _best_stage(machines, loads, holder, v, tree.ready[holder], stages, rows)
+        if least > 1.0:
+            for j in range(machines.first[machine], machines.first[machine + 1]):
+                u = machines.member[j]
+                if tree.ready[u] >= 0:
+                    k, full = _best_stage(machines, loads, u, v, tree.ready[u], stages, rows)
+                    if full < least:
+                        sender, at, least = u, k, full
+        if at < 0:
+            return False
+        _send(machines, loads, tree, sender, v, at, rows)
+    return True
+
+
+@compiled(inline=False)
+def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, rows: float) -> int:
+    """Bring the row to one device of the machine of ``dest[begin:end]`` and return it; -1 if no link allows it.
+
+    Straight from the owner to a destination. Where that makes a stage too long: by way of another device of the owner's
+    machine, from a device of a third machine that has the row, or to a device that does not need it.
+    """
+    stages = loads.room.shape[0]
+    last = stages if end - begin == 1 else stages - 1  # the others get it in a later stage
+    owner = tree.holder[0]
+    sender, via, receiver, at, least = owner, False, tree.dest[begin], -1, np.inf
+    for i in range(begin, end):
+        v = tree.dest[i]
+        k, full = _best_stage(machines, loads, owner, v, 0, last, rows)
+        if full < least:
+            receiver, at, least = v, k, full
+    if least > 1.0:
+        for n in range(1, tree.size[1]):
+            u = tree.holder[n]
+            k, full = _best_stage(machines, loads, u, receiver, tree.ready[u], last, rows)
+            if full < least:
+                sender, at, least = u, k, full
+        home = machines.machine_of[owner]
+        for j in range(machines.first[home], machines.first[home + 1]):
+            u = machines.member[j]
+            has = tree.ready[u] >= 0
+            k, full = _best_stage(machines, loads, u, receiver, tree.ready[u] if has else 1, last, rows)
+            if full < least and not has:
+                full = max(full, _best_stage(machines, loads, owner, u, 0, k, rows)[1])
+            if full < least:
+                sender, via, at, least = u, not has, k, full
+    if least > 1.0:
+        there = machines.machine_of[receiver]
+        ready = 1 if via else tree.ready[sender]
+        for j in range(machines.first[there], machines.first[there + 1]):
+            v = machines.member[j]
+            k, full = _best_stage(machines, loads, sender, v, ready, stages - 1, rows)
+            if full < least and via:
+                full = max(full, _best_stage(machines, loads, owner, sender, 0, k, rows)[1])
+            if full < least:
+                receiver, at, least = v, k, full
+    if at < 0:
+        return -1
+    if via:
+        k, _ = _best_stage(machines, loads, owner, sender, 0, at, rows)
+        _send(machines, loads, tree, owner, sender, k, rows)
+    _send(machines, loads, tree, sender, receiver, at, rows)
+    if tree.size[1] < tree.holder.shape[0]:
+        tree.holder[tree.size[1]] = receiver
+        tree.size[1] += 1
+    return receiver
+
+
+@compiled
+def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float) -> bool:
+    """Plan the tree from `owner` to the first `num` destinations; return False if no links allow it."""
+    tree.size[0], tree.size[1] = 0, 1
+    tree.ready[owner], tree.holder[0] = 0, owner
+    fine, begin, home_begin, home_end = True, 0, 0, 0
+    while fine and begin < num:
+        machine = machines.machine_of[tree.dest[begin]]
+        end = begin + 1
+        while end < num and machines.machine_of[tree.dest[end]] == machine:
+            end += 1
+        if machine == machines.machine_of[owner]:
+            home_begin, home_end = begin, end
+        else:
+            receiver = _enter(machines, loads, tree, begin, end, rows)
+            fine = receiver >= 0 and _spread(machines, loads, tree, begin, end, receiver, rows)
+        begin = end
+    fine = fine and _spread(machines, loads, tree, home_begin, home_end, owner, rows)
+    tree.ready[owner] = -1
+    for e in range(tree.size[0]):
+        tree.ready[tree.dst[e]] = -1
+    return fine
+
+
+@compiled
+def _is_late(machines: Machines, loads: Loads, u: int, v: int, k: int) -> bool:
+    """Tell whether the link from u to v takes longer than stage k should."""
+    link = machines.link_of[u, v]
+    slowest = 0.0
+    for h in range(machines.ptr[link], machines.ptr[link + 1]):
+        slowest = max(slowest, loads.busy[machines.directions[h], k])
+    return machines.latency[link] + slowest > loads.room[k]
+
+
+@compiled
+def plan_trees(
+    machines: Machines, loads: Loads, order: Any, source: Any, dests: Any, count: Any,
+    before: Any, start: int, size: Any, src: Any, dst: Any, stage: Any,
+) -> int:  # fmt: skip
+    """Plan one tree after the other at the loads that all others make; return the position of the first not planned.
+
+    Args:
+        machines: the topology.
+        loads: what is planned; trees of `before` are part of it, and stay as they are where no stage is too long.
+        order: (N,) int64, the class of each tree.
+        source, dests, count: of the classes; dests with the machine of a device in ascending order.
+        before: ptr (N+1,), src, dst, stage: trees so far, without edges where there are none yet.
+        start: the first tree to plan.
+        size: (N,) int64, becomes the number of edges of each tree.
+        src, dst, stage: become the edges of the trees from `start` on, as many as there is room for.
+
+    Returns:
+        The position, N after the last; -1 if no links allow some tree.
+    """
+    world = machines.machine_of.shape[0]
+    tree = Tree(
+        np.full(world, -1, np.int64), np.empty(world, np.int64), np.empty(1 + HOLDERS, np.int64),
+        np.empty(3 * world, np.int32), np.empty(3 * world, np.int32), np.empty(3 * world, np.int32),
+        np.zeros(2, np.int64),
+    )  # fmt: skip
+    ptr, old_src, old_dst, old_stage = before
+    at = 0
+    for n in range(start, order.shape[0]):
+        c = order[n]
+        rows = float(count[c])
+        num = 0
+        for w in range(dests.shape[1]):
+            bits = dests[c, w]
+            while bits:
+                tree.dest[num] = 64 * w + lowest_bit(bits)
+                num += 1
+                bits &= bits - np.uint64(1)
+        if at + 3 * num > src.shape[0]:
+            return n
+        late = ptr[n] == ptr[n + 1]
+        for e in range(ptr[n], ptr[n + 1]):
+            late = late or _is_late(machines, loads, old_src[e], old_dst[e], old_stage[e])
+        if late:
+            for e in range(ptr[n], ptr[n + 1]):
+                _add(machines, loads, old_src[e], old_dst[e], old_stage[e], -rows)
+            if not _grow(machines, loads, tree, source[c], num, rows):
+                return -1
+            size[n] = tree.size[0]
+            for e in range(size[n]):
+                src[at + e], dst[at + e], stage[at + e] = tree.src[e], tree.dst[e], tree.stage[e]
+        else:
+            size[n] = ptr[n + 1] - ptr[n]
+            for e in range(size[n]):
+                o = ptr[n] + e
+                src[at + e], dst[at + e], stage[at + e] = old_src[o], old_dst[o], old_stage[o]
+        at += size[n]
+    return order.shape[0]

@@ -1,0 +1,119 @@
+"""Plans machine by machine, for many ranks: judged by walking the trees over sets, and by the bounds by cuts."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from dgcl.planner import PlanOptions, Relation, make_plan
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.cost import predicted_seconds
+from dgcl.planner.methods.hierarchical import best_trees
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.planner.trees import Trees
+from dgcl.topology import Connection, Device, Topology, resolve_topology
+from dgcl.topology.combine import Nic, cluster
+
+OPTIONS = PlanOptions()
+
+
+def one_nic(node: str, machines: int) -> Topology:
+    each = resolve_topology(node)
+    return cluster(each, machines, nics=[Nic("nvswitch", 50.0)])
+
+
+def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
+    """The trees, and how far they are above the bound."""
+    bound = best_bound(relation, topology, OPTIONS.row_bytes).seconds
+    trees = best_trees(relation, topology, OPTIONS, bound)
+    assert trees is not None
+    return trees, predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) / bound - 1.0
+
+
+def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
+    """Follow every tree stage by stage over sets: all destinations get the row once, each machine is entered once."""
+    served = np.zeros(relation.num_classes, np.int64)
+    for t in range(trees.num_trees):
+        c = int(trees.tree_class[t])
+        owner = int(relation.source[c])
+        edges = slice(int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1]))
+        sent = sorted(
+            zip(
+                trees.edge_stage[edges].tolist(),
+                trees.edge_src[edges].tolist(),
+                trees.edge_dst[edges].tolist(),
+                strict=True,
+            )
+        )
+        since, entered = {owner: -1}, [topology.devices[owner].machine]
+        for stage, src, dst in sent:
+            assert since[src] < stage
+            assert dst not in since
+            since[dst] = stage
+            if topology.devices[src].machine != topology.devices[dst].machine:
+                entered.append(topology.devices[dst].machine)
+        assert set(relation.dest_ranks(c)) <= set(since)
+        assert len(set(entered)) == len(entered)
+        served[c] += int(trees.tree_count[t])
+    assert (served == relation.count).all()
+
+
+@pytest.mark.parametrize(
+    ("topology", "graph", "scale", "most"),
+    [
+        (resolve_topology("dgx_a100x8"), "web-google", 0.2, 0.05),
+        (resolve_topology("hgx_h100x4"), "reddit", 0.01, 0.25),
+        (one_nic("dgx_a100", 8), "web-google", 0.2, 0.05),
+        (resolve_topology("dgx1x4"), "web-google", 0.1, 0.10),
+    ],
+    ids=[
+        "a NIC for each GPU",
+        "nearly every row to every machine",
+        "a NIC for each machine",
+        "no switch inside",
+    ],
+)
+def test_every_row_arrives_and_the_time_is_near_the_bound(
+    topology: Topology, graph: str, scale: float, most: float
+) -> None:
+    relation = synthetic_relation(graph, topology.num_devices, scale=scale)
+    trees, gap = planned(relation, topology)
+    walk(relation, trees, topology)
+    assert gap <= most
+
+
+def test_rows_leave_a_busy_machine_once_and_go_on_from_others() -> None:
+    """Machine 0 owns all, every machine needs all: straight from it would take seven times as long as entering does."""
+    topology = resolve_topology("dgx_a100x8")
+    relation = Relation.from_classes(
+        64, [(i % 8, {8 * m + i // 8 % 8 for m in range(1, 8)}, 1) for i in range(64)]
+    )
+    many = Relation(64, relation.source, relation.dests, np.ones_like(relation.count))
+    trees, gap = planned(many, topology)
+    walk(many, trees, topology)
+    assert gap < 6.0
+    first = np.isin(trees.edge_src, np.arange(8)) & ~np.isin(trees.edge_dst, np.arange(8))
+    assert first.sum() < many.deliveries
+
+
+def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
+    devices = tuple(Device(f"d{i}", machine=i // 2) for i in range(4))
+    wires = tuple(Connection(f"{a}{b}", "IB", f"d{a}", f"d{b}", 1.0) for a, b in ((0, 1), (2, 3), (1, 2)))
+    apart = Topology("apart", devices, wires)
+    far = Relation.from_classes(4, [(0, {3}, 5)])
+    assert best_trees(far, apart, OPTIONS, 1e-9) is None
+    near = Relation.from_classes(4, [(1, {2, 3}, 5)])
+    assert best_trees(near, apart, OPTIONS, 1e-9, deadline=time.perf_counter()) is None
+    trees = best_trees(near, apart, OPTIONS, 1e-9, deadline=time.perf_counter(), needed=True)
+    assert trees is not None
+    walk(near, trees, apart)
+
+
+def test_auto_plans_by_machines_on_many_ranks_only() -> None:
+    many = make_plan(synthetic_relation("web-google", 128, scale=0.5), resolve_topology("dgx_a100x16"))
+    assert many.meta["made_by"] == "hierarchical"
+    assert many.gap <= 0.05
+    few = make_plan(synthetic_relation("web-google", 32, scale=0.05), resolve_topology("dgx_a100x4"))
+    assert few.meta["made_by"] != "hierarchical"
