@@ -113,7 +113,7 @@ class LayerCall:
                 continue
             with self._told(number), torch.no_grad():
                 if self.sums is None:
-                    rows = [held[_ids(batch)] for held in slots]
+                    rows = [held.index_select(0, _ids(batch)) for held in slots]
                 else:
                     rows = self._aggregated(number, batch, inputs, slots)
                     if keep and not made:
@@ -133,7 +133,7 @@ class LayerCall:
         if self.aggregate is not None:
             return self._kept_rows(batch, inputs)
         assert self.sums is not None
-        sources = slots[0][_ids(batch)]
+        sources = slots[0].index_select(0, _ids(batch))
         edges = work.graphs.chunk(number).edges
         found = [self.sums.forward(work.graphs.graph(number, "csr"), edges, sources)]
         return [*found, sources[: _count(batch)]] if self.own_rows else found
@@ -197,7 +197,7 @@ class LayerCall:
                     work.mover.load_ahead(inputs, work.tables.batches[following].reload)
             for held in opened:
                 if held is not None:
-                    held[torch.from_numpy(batch.opened)] = 0
+                    held.index_fill_(0, torch.from_numpy(batch.opened), 0)
             if self._is_computed(number):
                 with self._told(number):
                     found = self._differentiate(number, batch, inputs, slots, parameters, grads, opened)
@@ -223,7 +223,9 @@ class LayerCall:
         """Add the gradients of a chunk's sources to those in slots; return those of the parameters."""
         work = self.machinery
         kept = self.sums is not None
-        rows = self._kept_rows(batch, inputs) if kept else [held[_ids(batch)] for held in slots]
+        rows = (
+            self._kept_rows(batch, inputs) if kept else [held.index_select(0, _ids(batch)) for held in slots]
+        )
         wanted = [held is not None for held in opened] if not kept else [opened[0] is not None] * len(rows)
         for each, needs_grad in zip(rows, wanted, strict=True):
             each.requires_grad_(needs_grad)

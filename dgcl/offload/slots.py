@@ -65,7 +65,7 @@ class Mover:
             return
         assert self.transport is not None
         for held in slots:
-            came = self.transport.begin_expand(held[_index(swap.send)], swap.number).wait()
+            came = self.transport.begin_expand(held.index_select(0, _index(swap.send)), swap.number).wait()
             held[_index(swap.receive)] = came
             self.account.add(f"exchanged{suffix}", len(swap.receive), _row_bytes(held))
 
@@ -81,7 +81,7 @@ class Mover:
             if swap is None or held is None:
                 continue
             assert self.transport is not None
-            mine = held[_index(swap.receive)]
+            mine = held.index_select(0, _index(swap.receive))
             sums = held.new_zeros((len(swap.send), *held.shape[1:]))
             self.transport.begin_fold(mine, swap.number).wait(sums)
             held.index_add_(0, _index(swap.send), sums)
@@ -91,8 +91,8 @@ class Mover:
         for grad, held in zip(gradients, slots, strict=True):
             if grad is None or held is None:
                 continue
-            self.store.write(grad, rows[~again], held[places[~again]])
-            self.store.add(grad, rows[again], held[places[again]])
+            self.store.write(grad, rows[~again], held.index_select(0, places[~again]))
+            self.store.add(grad, rows[again], held.index_select(0, places[again]))
             self.account.add("gradients_out", len(rows), _row_bytes(held))
 
 
