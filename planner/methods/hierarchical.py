@@ -62,10 +62,11 @@ def best_trees(
 
     unit = options.row_bytes / GIGA
     machines, arrays = _machines(topology, unit), topology.arrays()
+    wait = float(machines.latency.max(initial=0.0))
     order = np.random.default_rng(options.seed).permutation(relation.num_classes)
     best, least, work = None, np.inf, 0
     for num_stages in NUMBERS:
-        edges, room = None, np.full(num_stages, (1.0 + SLACK) * bound / unit / num_stages)
+        edges, room = None, np.full(num_stages, wait + (1.0 + SLACK) * bound / unit / num_stages)
         busy = np.zeros((arrays.num_directions, num_stages))
         before = np.inf
         for number in range(MAX_PASSES):
@@ -88,7 +89,7 @@ def best_trees(
                 break
             before = min(before, seconds)
             taken = busy.max(axis=0)
-            room = np.maximum(taken, TINY * taken.sum()) * (0.5 + 0.5 * bound / unit / taken.sum())
+            room = wait + np.maximum(taken, TINY * taken.sum()) * (0.5 + 0.5 * bound / unit / taken.sum())
         if least <= (1.0 + FAIR) * bound or work > WORK or time.perf_counter() > deadline:
             break
     return best
