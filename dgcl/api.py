@@ -106,7 +106,7 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    comm = comm or current_communicator()
+    comm = comm or context.require_communicator()
     if comm.edges != "head":
         comm.require_neighbourhoods("graph_allgather")
     return comm.expand(rows)

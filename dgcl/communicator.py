@@ -88,6 +88,7 @@ class Communicator(GridRows, WholeGraphRows):
         self.choice, self.edges = choice, edges
         self._numbers = {each.name: number for number, each in enumerate(exchanges)}
         self._programs = tuple(each.program for each in exchanges)
+        self._num_local = tuple(program.num_local for program in self._programs)
         self._halo = self._numbers[HALO]
         self._program = self._programs[self._halo]
         self._dropout_calls = 0
@@ -147,7 +148,7 @@ class Communicator(GridRows, WholeGraphRows):
         number = self._numbers.get(exchange, -1)
         program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
         check_rows(rows, program.num_owned, "num_owned", self.rank, self.device)
-        return ops.expand(rows, self._number, number)
+        return ops.expand(rows, self, self._number, number)
 
     def fold(self, rows: Tensor, exchange: str = HALO) -> Tensor:
         """The adjoint: for each owned row the sum of the rows that all ranks hold for it.
@@ -164,9 +165,9 @@ class Communicator(GridRows, WholeGraphRows):
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
         number = self._numbers.get(exchange, -1)
-        program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
-        check_rows(rows, program.num_local, "num_owned + num_halo", self.rank, self.device)
-        return ops.fold(rows, self._number, number)
+        num_local = self._num_local[number] if number >= 0 else self._no_exchange(exchange)
+        check_rows(rows, num_local, "num_owned + num_halo", self.rank, self.device)
+        return ops.fold(rows, self, self._number, number)
 
     def expand_async(self, rows: Tensor, exchange: str = HALO) -> PendingRows:
         """Start to exchange halo rows; what :func:`dgcl.graph_allgather_async` does."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dgcl.transport.base import Transport
-from dgcl.transport.row_checks import check_summable
+from dgcl.transport.row_checks import check_summable_dtype
 
 
 class Exchanging(Protocol):
@@ -67,7 +67,7 @@ def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
     Raises:
         TypeError: Rows of this type cannot be summed.
     """
-    check_summable(rows)
+    check_summable_dtype(rows.dtype)
     if rows.dtype.is_complex:  # the sum of complex numbers is that of their parts
         return torch.view_as_complex(comm.transport.fold(torch.view_as_real(rows), exchange))
     return comm.transport.fold(rows, exchange)
@@ -101,10 +101,12 @@ def _remember(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None
 
 
 expand_operator.register_autograd(
-    lambda ctx, grad: (fold(grad, ctx.number, ctx.exchange), None, None), setup_context=_remember
+    lambda ctx, grad: (fold(grad, _find(ctx.number), ctx.number, ctx.exchange), None, None),
+    setup_context=_remember,
 )
 fold_operator.register_autograd(
-    lambda ctx, grad: (expand(grad, ctx.number, ctx.exchange), None, None), setup_context=_remember
+    lambda ctx, grad: (expand(grad, _find(ctx.number), ctx.number, ctx.exchange), None, None),
+    setup_context=_remember,
 )
 
 
@@ -112,47 +114,54 @@ class _Expand(torch.autograd.Function):
     """Expand without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, number: int, exchange: int) -> Tensor:
-        ctx.comm, ctx.number, ctx.exchange = _find(number), number, exchange
+    def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
+        ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
         with torch._C._AutoDispatchBelowAutograd():
-            out: Tensor = ctx.comm.transport.expand(rows, exchange)
-        return out
+            return comm.transport.expand(rows, exchange)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return fold(grad, ctx.number, ctx.exchange), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return fold(grad, ctx.comm, ctx.number, ctx.exchange), None, None, None
 
 
 class _Fold(torch.autograd.Function):
     """Fold without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, number: int, exchange: int) -> Tensor:
-        ctx.comm, ctx.number, ctx.exchange = _find(number), number, exchange
+    def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
+        ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
         with torch._C._AutoDispatchBelowAutograd():
-            return fold_now(ctx.comm, rows, exchange)
+            return fold_now(comm, rows, exchange)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return expand(grad, ctx.number, ctx.exchange), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return expand(grad, ctx.comm, ctx.number, ctx.exchange), None, None, None
 
 
-def expand(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
-    """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows, differentiably."""
+# What Function.apply does besides is for functorch, of which nothing is active where these are called.
+_apply_expand = super(torch.autograd.Function, _Expand).apply
+_apply_fold = super(torch.autograd.Function, _Fold).apply
+
+
+def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
+    """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows, differentiably.
+
+    ``number`` is what :func:`register_communicator` returned for ``comm``."""
     if not _unwatched(rows):
-        return expand_operator(rows, comm, exchange)
-    if _differentiated(rows):
-        return _Expand.apply(rows, comm, exchange)
-    return _find(comm).transport.expand(rows, exchange)
+        return expand_operator(rows, number, exchange)
+    # In forward mode autograd reports that this is not supported.
+    if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
+        return _apply_expand(rows, comm, number, exchange)
+    return comm.transport.expand(rows, exchange)
 
 
-def fold(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
+def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
-        return fold_operator(rows, comm, exchange)
-    return (
-        _Fold.apply(rows, comm, exchange) if _differentiated(rows) else fold_now(_find(comm), rows, exchange)
-    )
+        return fold_operator(rows, number, exchange)
+    if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
+        return _apply_fold(rows, comm, number, exchange)
+    return fold_now(comm, rows, exchange)
 
 
 def _unwatched(rows: Tensor) -> bool:
@@ -165,11 +174,6 @@ def _unwatched(rows: Tensor) -> bool:
         and torch._C._len_torch_function_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
     )
-
-
-def _differentiated(rows: Tensor) -> bool:
-    """Whether autograd needs to see the call; in forward mode it reports that this is not supported."""
-    return (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 
 def _make_effectful() -> None:

@@ -1,7 +1,7 @@
 """Compiles all code that a call can need, before a communicator is returned.
 
 A rank that compiles during a call would keep its peers waiting while their deadlines run. So each of these functions
-has one signature, and setting up a communicator compiles or loads them all. This takes about 6 s on one core the
+has one signature, and setting up a communicator compiles or loads them all. This takes about 12 s on one core the
 first time on a machine, and a tenth of a second later. Sums need no kernel per element type
 (:mod:`dgcl.kernels.additions`), so the first use of a type compiles nothing.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dgcl.kernels import copies, futex, rows
 from dgcl.kernels.compiled import compile_all
 from dgcl.transport.network import slices
-from dgcl.transport.shared_memory import engine
+from dgcl.transport.shared_memory import engine, whole_call
 
 
 def prepare() -> None:
     """Compile or load the kernels that calls need."""
-    compile_all(futex, copies, rows, engine, slices)
+    compile_all(futex, copies, rows, engine, whole_call, slices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -48,5 +49,11 @@ def check_summable(rows: Tensor) -> None:
     Raises:
         TypeError: The type is not summable.
     """
-    if row_type(rows.dtype.to_real(), 1).sum_code < 0:
-        raise TypeError(f"rows: {rows.dtype} rows cannot be summed; convert them to a wider type first")
+    check_summable_dtype(rows.dtype)
+
+
+@functools.cache
+def check_summable_dtype(dtype: torch.dtype) -> None:
+    """Raise, as :func:`check_summable`, unless elements of a type can be summed."""
+    if row_type(dtype.to_real(), 1).sum_code < 0:
+        raise TypeError(f"rows: {dtype} rows cannot be summed; convert them to a wider type first")

@@ -35,7 +35,6 @@ from torch import Tensor
 import dgcl
 from dgcl.cli.info import describe_machine
 from dgcl.ranks.context import context
-from dgcl.ranks.group_control import GroupControl
 
 WIDTH = 256  # float32: 1 KB
 
@@ -108,12 +107,11 @@ def measure(num_rounds: int, num_calls: int) -> dict[str, dict[str, float]] | No
         "identity": (lambda: backward(Identity.apply, single), single),
     }
     if size > 1:
-        assert isinstance(control, GroupControl)
-        group, received = control.new_group(), torch.empty(size - 1, WIDTH)
+        received = torch.empty(size - 1, WIDTH)
         splits = [int(peer != rank) for peer in range(size)]
 
         def gloo() -> Tensor:
-            dist.all_to_all_single(received, x, splits, splits, group=group)
+            dist.all_to_all_single(received, x, splits, splits)
             return received
 
         order = torch.tensor(

@@ -17,13 +17,15 @@ class CallLock:
     Args:
         rank: For messages.
         timeout: Seconds to wait for a thread that assists.
+
+    Attributes:
+        holder: The holder's thread number at "thread", negative while it assists; empty while nobody holds the lock.
+            ``setdefault`` is atomic: one of two threads sees the other.
     """
 
     def __init__(self, rank: int, timeout: float) -> None:
         self._rank, self._timeout = rank, timeout
-        # The holder's thread number, negative while it assists. setdefault is atomic: one of two threads sees the
-        # other.
-        self._holder: dict[str, int] = {}
+        self.holder: dict[str, int] = {}
 
     def acquire(self) -> None:
         """Acquire the lock to begin a call or to continue it.
@@ -33,9 +35,9 @@ class CallLock:
         """
         me, since = threading.get_ident(), time.monotonic()
         while True:
-            holder = self._holder.setdefault("thread", me)
+            holder = self.holder.setdefault("thread", me)
             if holder == -me:
-                self._holder["thread"] = me
+                self.holder["thread"] = me
             if abs(holder) == me:
                 return
             if holder > 0 or time.monotonic() - since > self._timeout:
@@ -48,13 +50,13 @@ class CallLock:
     def try_assist(self) -> bool:
         """Acquire the lock briefly if it is free; follow with :meth:`end_assist`."""
         me = -threading.get_ident()
-        return self._holder.setdefault("thread", me) == me
+        return self.holder.setdefault("thread", me) == me
 
     def end_assist(self) -> None:
         """Release it if this thread holds it to assist."""
-        if self._holder.get("thread") == -threading.get_ident():
-            self._holder.clear()
+        if self.holder.get("thread") == -threading.get_ident():
+            self.holder.clear()
 
     def release(self) -> None:
         """Release the lock: the call is over, or is to be continued later."""
-        self._holder.clear()
+        self.holder.clear()

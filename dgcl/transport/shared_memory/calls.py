@@ -71,6 +71,12 @@ class CallRunner:
         under_way: A call that was started and is not done yet.
         failure_detector: Finds out why a call makes no progress.
         others: Returns the runtimes of other communicators that the calling thread built.
+        one_step: Whether calls that repeat may be carried out in one compiled step
+            (:mod:`dgcl.transport.shared_memory.repeated`); tests that look between steps turn it off.
+        process: The rank's process.
+        holder: The call lock's, for such calls (:class:`dgcl.transport.shared_memory.call_lock.CallLock`).
+        call_number: The number of the last call.
+        step_addresses: Of this rank's wake word, of the call on its control page; and K.
     """
 
     def __init__(
@@ -82,9 +88,10 @@ class CallRunner:
         open_network: OpenNetwork | None = None,
     ) -> None:
         self.names, self.programs = tuple(programs), tuple(programs.values())
-        self.control, self._timeout = control, timeout
+        self.control, self._timeout, self.one_step = control, timeout, True
         self.rank, self._lock = control.rank, CallLock(control.rank, timeout)
-        self._process = os.getpid()
+        self.holder = self._lock.holder
+        self.process = os.getpid()
         try:
             check_agreement(control, programs)
             self._file = SegmentFile()
@@ -100,7 +107,7 @@ class CallRunner:
             self._task(exchange, verb) for exchange in range(len(programs)) for verb in (EXPAND, FOLD)
         )
         self.wait_policy = choose_policy(self._peers)
-        self._call = 0
+        self.call_number = 0
         self._failure: CommError | None = None
         self._closed = False
         self._recorder: Callable[[CallRecord], None] | None = None
@@ -113,6 +120,8 @@ class CallRunner:
             self._network = open_network(
                 control, self._peers, self.programs, num_stages, timeout, self.bytes_sent
             )
+        page = self._control_page
+        self.step_addresses = (page.wake_address, page.call_address, num_stages)
         self._engine = ProgressEngine(self.rank, num_stages, self._peers, self._control_page, self.bytes_sent)
         self.failure_detector = FailureDetector(
             self.rank, self.names, num_stages, self._peers, timeout, self._network
@@ -161,13 +170,13 @@ class CallRunner:
             return None
         remote = self._peers.remote.tolist()
         return OtherCommunicator(
-            self.failure_detector.name, self._call, self._peers.control_pages, remote, self.names
+            self.failure_detector.name, self.call_number, self._peers.control_pages, remote, self.names
         )
 
     @property
     def next_call(self) -> int:
         """The number of the next call."""
-        return self._call + 1
+        return self.call_number + 1
 
     @property
     def closed(self) -> bool:
@@ -211,7 +220,7 @@ class CallRunner:
             # A copy: the error's traceback holds the caller's frames, and tensors there this communicator, for ever.
             self._failure = type(error)(str(error))
         # Post each time: Ctrl-C may have interrupted an earlier attempt. Only the first posted reason counts.
-        if not self._closed and os.getpid() == self._process:
+        if not self._closed and os.getpid() == self.process:
             self._post_failure(self._failure)
 
     def close(self) -> None:
@@ -221,7 +230,7 @@ class CallRunner:
         """
         if not self._closed:
             self._closed = True
-            if os.getpid() == self._process:
+            if os.getpid() == self.process:
                 self._control_page.post_closed()
                 call_attention(self.tasks[EXPAND].wake_words)
                 if self._network is not None:
@@ -242,9 +251,9 @@ class CallRunner:
 
     def check_present(self) -> None:
         """Raise in a fork of the rank's process, and after the communicator was closed."""
-        if os.getpid() != self._process:
+        if os.getpid() != self.process:
             raise ValueError(
-                f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone"
+                f"rank {self.rank}: this process is a fork of the rank's process {self.process}, which alone"
                 " may use the communicator"
             )
         if self._closed:
@@ -289,7 +298,7 @@ class CallRunner:
         task.received[:] = 0
         task.copied = 0
         self.under_way = call
-        self._call = call.number
+        self.call_number = call.number
         announce(task.own_ready, task.own_senders, self._control_page.call_address, call.number, line)
         if self._network is not None:
             call.job = self._network.start(call, places)
@@ -304,7 +313,7 @@ class CallRunner:
             if call is not None:
                 where = f"{call.task.label} {call.number} at {progress(call)}"
             else:
-                where = f"before call {number}" if self._call < number else f"call {number} at its end"
+                where = f"before call {number}" if self.call_number < number else f"call {number} at its end"
             self.fail(CommError(f"rank {self.rank} left {where}: {error!r}"))
 
     def run(self, call: Call, wait: bool = True) -> bool:

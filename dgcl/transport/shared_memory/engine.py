@@ -275,7 +275,8 @@ def _wait(
     int64(
         *(_CALL, _BUFFERS, _SENDS, _RECEIVES, _TABLES, _LINES, _MAPS),
         *(_I1, int64, _U1, _U1, _I1, _I1, _I2, _POLICY, _I1, _I1, int64),
-    )
+    ),
+    inline=False,
 )
 def advance(
     call: tuple[int, int, int, int, int, int, int],

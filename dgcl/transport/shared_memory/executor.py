@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from dgcl.errors import CommError
 from dgcl.kernels.copies import write_bytes
 from dgcl.kernels.rows import STREAMED, sum_rows
 from dgcl.transport.shared_memory.abort_guard import AbortGuard
 from dgcl.transport.shared_memory.calls import CallRunner
-from dgcl.transport.shared_memory.engine import EXPAND, FOLD
+from dgcl.transport.shared_memory.engine import EXPAND, FOLD, read_word
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.row_types import RowType
 
@@ -24,6 +25,25 @@ _LONG_COPY: Final = 256 << 10
 
 class Runtime(CallRunner):
     """Executes the programs of one rank; arguments and attributes are those of :class:`CallRunner`."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the next call may be carried out in one step."""
+        return (
+            self.one_step
+            and self.under_way is None
+            and self._failure is None
+            and not self._closed
+            and self._recorder is None
+            and self._network is None
+        )
+
+    def stop(self, error: BaseException, number: int) -> None:
+        """Tell the peers that a call in one step has failed, in which the number may not have been noted yet."""
+        self.call_number = int(read_word(self._control_page.call_address))
+        if isinstance(error, MemoryError) and self.call_number < number:
+            error = CommError(f"rank {self.rank} is out of memory: {error}")
+        self.give_up(error, number)
 
     def expand_buffer(self, row_type: RowType, exchange: int = 0) -> Block:
         """Allocate a block for the result of :meth:`expand`; the caller supplies the owned rows."""

@@ -12,6 +12,7 @@ import bisect
 import itertools
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,10 +38,21 @@ class Block:
         return self.segment.address + self.offset
 
 
+class _Lent(weakref.ref[np.ndarray]):
+    """Refers to an array over a block. It comes back by itself when the array dies, without a step of Python."""
+
+    __slots__ = ("block",)
+    block: Block
+
+
 class BufferPool:
     """Allocates blocks of one rank's segment file.
 
-    One thread uses it; only :meth:`release` may be called from others.
+    One thread uses it; only ``release`` may be called from others.
+
+    Attributes:
+        release: Takes a block back; the next :meth:`allocate` may return it again.
+        bytes_in_use: Of blocks that were allocated and have not come back.
     """
 
     def __init__(self, file: SegmentFile) -> None:
@@ -48,9 +60,10 @@ class BufferPool:
         self._segments: dict[int, Segment] = {}
         # (absolute offset in the file, size), sorted; neighbours within a segment are merged
         self._free: list[tuple[int, int]] = []
-        self._returned: deque[Block] = deque()  # appended to by finalisers, in any thread
+        self._returned: deque[Block | _Lent] = deque()  # appended to by finalisers, in any thread
+        self.release: Callable[[Block], None] = self._returned.append
         self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not merged yet
-        self._lent: dict[int, weakref.ref[np.ndarray]] = {}
+        self._lent: dict[int, _Lent] = {}
         self.bytes_in_use = 0
 
     @property
@@ -65,7 +78,8 @@ class BufferPool:
             MemoryError: No free block fits, and no more memory is available.
         """
         size = max(-(-num_bytes // _ALIGNMENT), 1) * _ALIGNMENT
-        self._collect()
+        if self._returned:
+            self._collect()
         same = self._waiting.get(size)
         if same:  # training steps repeat their sizes; the block returned last is most likely cached
             self.bytes_in_use += size
@@ -88,10 +102,6 @@ class BufferPool:
         self.bytes_in_use += size
         return Block(segment, start - segment.base, size)
 
-    def release(self, block: Block) -> None:
-        """Take a block back; the next :meth:`allocate` may return it again."""
-        self._returned.append(block)
-
     def lend(self, block: Block, num_bytes: int, dtype: DTypeLike = np.uint8) -> np.ndarray:
         """The first ``num_bytes`` of a block as a flat array; the block is released when the array dies."""
         element = np.dtype(dtype)
@@ -99,12 +109,8 @@ class BufferPool:
         array = np.frombuffer(block.segment.memory.data, element, num_bytes // element.itemsize, block.offset)
         key = block.segment.base + block.offset
 
-        # The closure may hold the pool, which outlives its arrays, but not the array in `self._lent[key]`.
-        def give_back(_: object, self: BufferPool = self) -> None:
-            self._lent.pop(key, None)
-            self._returned.append(block)
-
-        self._lent[key] = weakref.ref(array, give_back)
+        self._lent[key] = lent = _Lent(array, self._returned.append)
+        lent.block = block
         return array
 
     def fill_free(self, byte: int) -> None:
@@ -123,7 +129,8 @@ class BufferPool:
     def _collect(self) -> None:
         """Sort the returned blocks into lists by size."""
         while self._returned:
-            block = self._returned.popleft()
+            back = self._returned.popleft()
+            block = back.block if isinstance(back, _Lent) else back
             self.bytes_in_use -= block.size
             self._waiting.setdefault(block.size, []).append(block)
 

@@ -14,7 +14,9 @@ from dgcl.program.model import Program
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.repeated import RepeatedCalls
 from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.started import StartedExpand, StartedFold
 from dgcl.transport.shared_memory.tasks import CallRecord
@@ -31,20 +33,38 @@ class SharedMemoryTransport:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.bytes_sent = runtime.bytes_sent
+        self._repeated = RepeatedCalls(runtime)
+        self._find_expand, self._find_fold = self._repeated.find_expand, self._repeated.find_fold
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
         if torch.autograd._profiler_enabled():
             with profiled(self.runtime.programs[exchange], "expand", rows):
                 return self._expand(rows, exchange)
-        return self._expand(rows, exchange)
+        repeated = self._find_expand((exchange, rows.shape, rows.dtype))
+        if repeated is not None and rows.is_contiguous():
+            result = repeated.expand(rows)
+            if result is not None:
+                return result
+        result = self._expand(rows, exchange)
+        if repeated is None:
+            self._repeated.remember(exchange, EXPAND, rows)
+        return result
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
         if torch.autograd._profiler_enabled():
             with profiled(self.runtime.programs[exchange], "fold", rows):
                 return self._fold(rows, exchange)
-        return self._fold(rows, exchange)
+        repeated = self._find_fold((exchange, rows.shape, rows.dtype))
+        if repeated is not None:
+            result = repeated.fold(rows.contiguous())
+            if result is not None:
+                return result
+        result = self._fold(rows, exchange)
+        if repeated is None:
+            self._repeated.remember(exchange, FOLD, rows)
+        return result
 
     def _expand(self, rows: Tensor, exchange: int) -> Tensor:
         runtime = self.runtime

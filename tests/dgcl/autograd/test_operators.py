@@ -216,14 +216,16 @@ def test_operators_and_the_short_way_are_the_same(world: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [ops.expand, ops.fold], ids=["expand", "fold"])
-def test_what_is_not_differentiated_has_no_gradient(verb: Callable[[Tensor, int], Tensor]) -> None:
+def test_what_is_not_differentiated_has_no_gradient(
+    verb: Callable[[Tensor, Communicator, int], Tensor],
+) -> None:
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned if verb is ops.expand else comm.num_local, 3)
-        plain = verb(rows, comm._number)
+        plain = verb(rows, comm, comm._number)
         rows.requires_grad_()
-        assert verb(rows, comm._number).requires_grad
+        assert verb(rows, comm, comm._number).requires_grad
         with torch.no_grad():
-            unseen = verb(rows, comm._number)
+            unseen = verb(rows, comm, comm._number)
         assert not plain.requires_grad
         assert not unseen.requires_grad
         assert torch.equal(unseen, plain)
@@ -232,18 +234,18 @@ def test_what_is_not_differentiated_has_no_gradient(verb: Callable[[Tensor, int]
 
 
 @pytest.mark.parametrize("verb", [ops.expand, ops.fold], ids=["expand", "fold"])
-def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, int], Tensor]) -> None:
+def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, int], Tensor]) -> None:
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned, 3)
         with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
-            verb(forward_ad.make_dual(rows, torch.ones_like(rows)), comm._number)
+            verb(forward_ad.make_dual(rows, torch.ones_like(rows)), comm, comm._number)
 
     on_threads(random_world(22, 1, "direct", num_nodes=5), run)
 
 
 def test_a_number_of_no_communicator_is_an_error() -> None:
     with pytest.raises(ValueError, match="communicator -1 no longer exists; keep a reference to it"):
-        ops.expand(torch.zeros(3), -1)
+        ops.expand_operator(torch.zeros(3), -1)
 
 
 def test_threads_get_numbers_of_their_own() -> None:

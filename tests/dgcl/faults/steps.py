@@ -95,6 +95,7 @@ class Steps:
             point("call: all told, nothing done")
             return call
 
+        runtime.one_step = False
         runtime.wait_policy = AT_ONCE  # the engine looks once and comes back
 
         def driven(call: Any, wait: bool = True) -> bool:

@@ -1,0 +1,235 @@
+"""A whole call in one compiled step: tell the senders where to write, send, wait, copy own rows or add.
+
+What of a call does not change from one to the next with the same row shape and dtype is prepared once, as one array
+of words: addresses and lengths of the task's arrays, and the numbers that the ranks must agree on. So nothing is
+looked up, built or converted between "here are rows" and "here is the result". Only where something is out of the
+ordinary (a segment must be mapped, a peer makes another call, a wait takes long) the step returns early, with all that
+is done noted in the task's arrays; :meth:`dgcl.transport.shared_memory.calls.CallRunner.run` goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import boolean, carray, int32, int64, njit, types, uint8
+
+from dgcl.kernels.compiled import compiled
+from dgcl.kernels.copies import STREAMED, write_bytes
+from dgcl.kernels.memory import pointer_to
+from dgcl.kernels.rows import sum_rows
+from dgcl.transport.shared_memory.engine import ALL, DONE, EXPAND, FOLD, WAITING, advance, announce
+
+if TYPE_CHECKING:
+    from dgcl.transport.shared_memory.tasks import Task
+
+# The arrays by number: eight of sends from 0 on, two of receives, three tables, three of lines, three maps, and these.
+_RECEIVES, _TABLES, _LINES, _MAPS = 8, 10, 13, 16
+_WAKE_WORDS, _SENT, _RECEIVED, _MOVED, _WHERE, _YIELDS, _SCRATCH, _OWN_READY, _OWN_SENDERS = range(19, 28)
+_NUM_ARRAYS: Final = 28
+# Single words, behind the address and length of each array.
+_MAPS_WIDTH, _WAKE_WORD, _CALL_WORD, _NUM_STAGES, _TAG, _ROW_BYTES, _SUM_CODE, _STREAMED = range(
+    2 * _NUM_ARRAYS, 2 * _NUM_ARRAYS + 8
+)
+_OWNED, _LOCAL, _LINE = _STREAMED + 1, _STREAMED + 2, _STREAMED + 3
+_NUM_WORDS: Final = _LINE + 7  # last, a ready line without its call
+
+_WORDS, _POLICY, _PLACE = int64[::1], types.UniTuple(int64, 5), types.UniTuple(int64, 4)
+
+
+def pack_words(
+    task: Task,
+    maps: Sequence[np.ndarray],
+    moved: np.ndarray,
+    addresses: tuple[int, int, int],
+    agreed: tuple[int, int, int],
+    num_rows: tuple[int, int],
+) -> np.ndarray:
+    """The words of a call; the arrays must live, where they are, as long as these are used.
+
+    Args:
+        task: The verb's.
+        maps: What is mapped of each peer (:func:`dgcl.transport.shared_memory.engine.advance`).
+        moved: ``(P,)`` int64, bytes written to each peer; added to.
+        addresses: Of this rank's wake word and of the call on its control page; and K, the stages that a call counts.
+        agreed: Tag, bytes of a row, code of the element type.
+        num_rows: Owned rows, and local rows.
+    """
+    arrays = [*task.sends, *task.receives, *task.tables, *task.lines, *maps, task.wake_words]
+    arrays += [
+        task.sent,
+        task.received,
+        moved,
+        task.where,
+        task.yields,
+        task.scratch,
+        task.own_ready,
+        task.own_senders,
+    ]
+    assert len(arrays) == _NUM_ARRAYS
+    assert all(array.flags.c_contiguous for array in arrays)
+    words = np.zeros(_NUM_WORDS, np.int64)
+    words[: 2 * _NUM_ARRAYS : 2] = [array.ctypes.data for array in arrays]
+    words[1 : 2 * _NUM_ARRAYS : 2] = [len(array) for array in arrays]
+    numbers = (maps[0].shape[1], *addresses, *agreed, task.streamed_from(agreed[1]), *num_rows)
+    words[_MAPS_WIDTH:_LINE] = numbers
+    return words
+
+
+@njit(nogil=True, inline="always")
+def _narrow(words: np.ndarray, i: int) -> Any:
+    return carray(pointer_to(words[2 * i], int32(0)), (words[2 * i + 1],))
+
+
+@njit(nogil=True, inline="always")
+def _wide(words: np.ndarray, i: int) -> Any:
+    return carray(pointer_to(words[2 * i], int64(0)), (words[2 * i + 1],))
+
+
+@njit(nogil=True, inline="always")
+def _table(words: np.ndarray, i: int, columns: int) -> Any:
+    return carray(pointer_to(words[2 * i], int64(0)), (words[2 * i + 1], columns))
+
+
+@njit(nogil=True, inline="always")
+def _marks(words: np.ndarray, i: int) -> Any:
+    return carray(pointer_to(words[2 * i], uint8(0)), (words[2 * i + 1],))
+
+
+@njit(nogil=True)
+def _begin(words: np.ndarray, number: int, place: tuple[int, ...], passing: tuple[int, ...]) -> None:
+    """Mark nothing as done, and tell the senders where to write."""
+    _marks(words, _SENT)[:] = 0
+    _marks(words, _RECEIVED)[:] = 0
+    line = words[_LINE:]
+    line[0] = words[_TAG]
+    for i in range(3):
+        line[1 + i] = place[i]
+        line[4 + i] = passing[i]
+    announce(_wide(words, _OWN_READY), _wide(words, _OWN_SENDERS), words[_CALL_WORD], number, line)
+
+
+@njit(nogil=True)
+def _advance(
+    words: np.ndarray, verb: int, number: int, buffers: tuple[int, int, int], policy: tuple[int, ...]
+) -> int:
+    """Advance the call as the policy allows."""
+    width = words[_MAPS_WIDTH]
+    return advance(
+        (
+            verb,
+            number,
+            words[_NUM_STAGES],
+            words[_TAG],
+            words[_ROW_BYTES],
+            words[_SUM_CODE],
+            words[_STREAMED],
+        ),
+        buffers,
+        (
+            _narrow(words, 0),
+            _narrow(words, 1),
+            _table(words, 2, 2),
+            _table(words, 3, 2),
+            _table(words, 4, 2),
+            _wide(words, 5),
+            _narrow(words, 6),
+            _table(words, 7, 2),
+        ),
+        (_narrow(words, _RECEIVES), _narrow(words, _RECEIVES + 1)),
+        (_narrow(words, _TABLES), _narrow(words, _TABLES + 1), _narrow(words, _TABLES + 2)),
+        (_wide(words, _LINES), _wide(words, _LINES + 1), _wide(words, _LINES + 2)),
+        (_table(words, _MAPS, width), _table(words, _MAPS + 1, width), _table(words, _MAPS + 2, width)),
+        _wide(words, _WAKE_WORDS),
+        words[_WAKE_WORD],
+        _marks(words, _SENT),
+        _marks(words, _RECEIVED),
+        _wide(words, _MOVED),
+        _wide(words, _WHERE),
+        carray(pointer_to(words[0], int64(0)), (0, 2)),
+        policy,
+        _wide(words, _YIELDS),
+        _wide(words, _SCRATCH),
+        ALL,
+    )
+
+
+@compiled(types.UniTuple(int64, 3)(int64, int64, int64, int64, int64, int64, boolean))
+def expand_buffers(
+    rows: int, num_owned: int, num_local: int, row_bytes: int, result: int, relay: int, apart: bool
+) -> tuple[int, int, int]:
+    """What the engine reads in an expand (:func:`dgcl.transport.shared_memory.engine.advance`)."""
+    if apart:
+        return rows, num_owned, result + num_owned * row_bytes
+    return result, num_local, relay
+
+
+@compiled(int64(_WORDS, int64, int64, _PLACE, _PLACE, boolean, _POLICY))
+def expand_in_one_step(
+    words: np.ndarray,
+    number: int,
+    rows: int,
+    place: tuple[int, int, int, int],
+    passing: tuple[int, int, int, int],
+    apart: bool,
+    policy: tuple[int, int, int, int, int],
+) -> int:
+    """Carry out an expand, or begin it; return the engine's status.
+
+    Args:
+        words: As :func:`pack_words` makes them.
+        number: Of the call.
+        rows: Address of the owned rows. They are copied into the result in any case.
+        place, passing: Segment base, segment size, offset and address of the result, and of the relay rows.
+        apart: There are no relay rows: owned rows are sent from where they are, before they are copied.
+        policy: How to wait.
+    """
+    _begin(words, number, place, passing)
+    own_bytes = words[_OWNED] * words[_ROW_BYTES]
+    buffers = expand_buffers(
+        rows, words[_OWNED], words[_LOCAL], words[_ROW_BYTES], place[3], passing[3], apart
+    )
+    status = WAITING
+    if apart:
+        status = _advance(words, EXPAND, number, buffers, (0, 0, 0, 0, 0))
+    write_bytes(place[3], rows, own_bytes)
+    if status == WAITING:
+        status = _advance(words, EXPAND, number, buffers, policy)
+    return status
+
+
+@compiled(int64(_WORDS, int64, int64, _PLACE, int64, _POLICY))
+def fold_in_one_step(
+    words: np.ndarray,
+    number: int,
+    rows: int,
+    arrivals: tuple[int, int, int, int],
+    result: int,
+    policy: tuple[int, int, int, int, int],
+) -> int:
+    """Carry out a fold, or begin it; return the engine's status. Sums are made when it is DONE.
+
+    Args:
+        words, number, policy: As for :func:`expand_in_one_step`.
+        rows: Address of the local rows, which are only read.
+        arrivals: Segment base, segment size, offset and address of the memory for what arrives.
+        result: Address of the sums.
+    """
+    _begin(words, number, arrivals, arrivals)
+    status = _advance(words, FOLD, number, (rows, words[_LOCAL], arrivals[3]), policy)
+    if status == DONE:
+        sum_rows(
+            words[_SUM_CODE],
+            result,
+            rows,
+            0,
+            words[_OWNED],
+            _narrow(words, _TABLES + 1),
+            _narrow(words, _TABLES + 2),
+            0,
+            arrivals[3],
+            words[_ROW_BYTES],
+            STREAMED,
+        )
+    return status

@@ -1,0 +1,140 @@
+"""Calls that repeat take one compiled step and few Python calls, and give what the general way gives.
+
+| case | judged by |
+| --- | --- |
+| a call without gradient | Python functions entered, counted by the interpreter; an upper bound |
+| calls of several dtypes, shapes and verbs in turns, results kept | the general way, bit for bit |
+| a closed communicator, other rows, another thread | the error that the general way raises |
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.communicator import Communicator
+from dgcl.transport.shared_memory.repeated import RepeatedCall
+from tests.dgcl.support_plans import World, random_world
+from tests.dgcl.support_ranks import on_threads, same_bits
+
+WORLDS = {
+    "one rank": random_world(0, 1),
+    "two": random_world(1, 2),
+    "relays": random_world(3, 4, "hub"),
+    "empty parts": random_world(8, 5, "random-1", empty=(0, 3)),
+}
+KINDS = [
+    (dtype, shape)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int32)
+    for shape in ((3,), (2, 5))
+]
+MOST_CALLS = 15
+
+
+def entered(call: Callable[[], object]) -> list[str]:
+    """Names of the Python functions that a call enters, compiled ones included."""
+    names: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names[1:]  # without the function that makes the call
+
+
+@pytest.mark.parametrize("world", [WORLDS["one rank"], WORLDS["two"]], ids=["one rank", "two"])
+@pytest.mark.parametrize("verb", ["expand", "fold", "graph_allgather"])
+def test_a_call_enters_few_python_functions(world: World, verb: str) -> None:
+    def run(comm: Communicator) -> list[str]:
+        rows = torch.randn(comm.num_local if verb == "fold" else comm.num_owned, 4)
+        calls: dict[str, Callable[[], object]] = {
+            "expand": lambda: comm.expand(rows),
+            "fold": lambda: comm.fold(rows),
+            "graph_allgather": lambda: dgcl.graph_allgather(rows, comm),
+        }
+        calls[verb]()
+        # A rank that waits long comes back to Python; in the shortest of many calls none does.
+        return min((entered(calls[verb]) for _ in range(50)), key=len)
+
+    for names in on_threads(world, run):
+        assert any(name.endswith("_in_one_step") for name in names), names
+        assert len(names) <= MOST_CALLS, names
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_calls_in_turns_give_what_the_general_way_gives(world: World) -> None:
+    def run(comm: Communicator) -> None:
+        generator = torch.Generator().manual_seed(comm.rank)
+        kept = []
+        for turn in range(4):
+            comm.transport.runtime.one_step = turn > 0  # type: ignore[attr-defined]
+            for dtype, shape in KINDS:
+                drawn = torch.randint(
+                    0, 9, (comm.num_local, *shape), generator=generator.manual_seed(comm.rank)
+                )
+                rows = drawn.to(dtype)
+                kept.append((comm.expand(rows[: comm.num_owned]), comm.fold(rows)))
+        first = kept[: len(KINDS)]
+        for number, results in enumerate(kept):  # all are alive until now: no buffer served two of them
+            for result, expected in zip(results, first[number % len(KINDS)], strict=True):
+                assert same_bits(result, expected), number
+
+    on_threads(world, run)
+
+
+def test_errors_are_those_of_the_general_way() -> None:
+    def run(comm: Communicator) -> None:
+        rows = torch.randn(comm.num_owned, 4)
+        for _ in range(3):
+            comm.expand(rows)
+        with pytest.raises(ValueError, match="rows must have num_owned"):
+            comm.expand(torch.randn(comm.num_owned + 1, 4))
+        held, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            comm.transport.runtime.holder["thread"] = threading.get_ident()  # type: ignore[attr-defined]
+            held.set()
+            go_on.wait()
+
+        other = threading.Thread(target=hold)
+        other.start()
+        held.wait()
+        with pytest.raises(ValueError, match="another thread is in a call"):
+            comm.expand(rows)
+        go_on.set()
+        other.join()
+        comm.transport.runtime.holder.clear()  # type: ignore[attr-defined]
+        assert comm.expand(rows).shape == (comm.num_local, 4)
+        comm.close()
+        with pytest.raises(ValueError, match="this communicator is closed"):
+            comm.expand(rows)
+
+    on_threads(WORLDS["one rank"], run)
+
+
+def test_kinds_of_calls_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    prepare = RepeatedCall.__init__
+    monkeypatch.setattr(
+        RepeatedCall, "__init__", lambda self, *given: (made.append(0), prepare(self, *given))[1]
+    )
+
+    def run(comm: Communicator) -> int:
+        for width in [*range(1, 300), *range(1, 300)]:
+            comm.expand(torch.zeros(comm.num_owned, width))
+        return len(comm.transport._repeated._expands)  # type: ignore[attr-defined]
+
+    (known,) = on_threads(WORLDS["one rank"], run)
+    assert known <= 256 < len(made)
