@@ -25,6 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,11 @@ def count(call: Callable[[], object]) -> tuple[int, int]:
     found = []
     for _ in range(20):
         events: list[str] = []
-        sys.setprofile(lambda frame, event, argument, events=events: events.append(event))
+
+        def note(frame: FrameType, event: str, argument: Any, events: list[str] = events) -> None:
+            events.append(event)
+
+        sys.setprofile(note)
         try:
             call()
         finally:

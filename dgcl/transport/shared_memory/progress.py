@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch.profiler import record_function
@@ -38,6 +40,7 @@ class ProgressEngine:
 
     def _advance(self, call: Call, policy: WaitPolicy, chosen: int = ALL) -> int:
         task, row_type = call.task, call.row_type
+        maps: Any = self._peers.maps
         row_bytes = row_type.row_bytes
         status: int = advance(
             (
@@ -54,7 +57,7 @@ class ProgressEngine:
             task.receives,
             task.tables,
             task.lines,
-            self._peers.maps,
+            maps,
             task.wake_words,
             self._wake_word,
             task.sent,

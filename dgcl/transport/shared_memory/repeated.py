@@ -170,7 +170,7 @@ class RepeatedCalls:
     def remember(self, exchange: int, verb: int, rows: Tensor) -> None:
         """Prepare the next call like one that has just been made, where that is possible."""
         known = self._expands if verb == EXPAND else self._folds
-        if self._runtime.is_plain and math.prod(rows.shape) and rows.is_contiguous():
+        if self._runtime.is_plain and rows.numel() and rows.is_contiguous():
             if len(known) >= _MOST_KINDS:
                 known.clear()
             known[exchange, rows.shape, rows.dtype] = RepeatedCall(self._runtime, exchange, verb, rows)

@@ -112,7 +112,11 @@ def _begin(words: np.ndarray, number: int, place: tuple[int, ...], passing: tupl
 
 @njit(nogil=True)
 def _advance(
-    words: np.ndarray, verb: int, number: int, buffers: tuple[int, int, int], policy: tuple[int, ...]
+    words: np.ndarray,
+    verb: int,
+    number: int,
+    buffers: tuple[int, int, int],
+    policy: tuple[int, int, int, int, int],
 ) -> int:
     """Advance the call as the policy allows."""
     width = words[_MAPS_WIDTH]

@@ -127,9 +127,12 @@ def test_errors_are_those_of_the_general_way() -> None:
 def test_kinds_of_calls_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     prepare = RepeatedCall.__init__
-    monkeypatch.setattr(
-        RepeatedCall, "__init__", lambda self, *given: (made.append(0), prepare(self, *given))[1]
-    )
+
+    def noted(self: RepeatedCall, *given: Any) -> None:
+        made.append(given)
+        prepare(self, *given)
+
+    monkeypatch.setattr(RepeatedCall, "__init__", noted)
 
     def run(comm: Communicator) -> int:
         for width in [*range(1, 300), *range(1, 300)]:
