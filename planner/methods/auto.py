@@ -1,6 +1,6 @@
 """The default method: peer-to-peer where that is within the gap, else the best plan by column generation.
 
-On more than `MANY_DEVICES` of several machines it plans machine by machine first, and seldom needs anything else.
+On more than `MANY_DEVICES` of several machines it plans machine by machine instead.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
-MANY_DEVICES = 64  # above, :mod:`dgcl.planner.methods.hierarchical` comes first
-MANY_GAP = 0.05  # gap that is good enough there
-SEARCHED = 512  # devices up to which column generation, whose set-up grows with their square, follows it
+MANY_DEVICES = (
+    64  # above, :mod:`dgcl.planner.methods.hierarchical` in place of column generation, which takes minutes
+)
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -46,8 +46,7 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     if relation.world_size > MANY_DEVICES and not found.is_good():
         _plan_by_machines(found)
-        known = found.seconds < np.inf
-        if known and (found.gap() <= MANY_GAP or found.is_late() or relation.world_size > SEARCHED):
+        if found.seconds < np.inf:
             return found
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
