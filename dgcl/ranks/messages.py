@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _TAG: Final = 0
 _NEVER: Final = 3  # a tag that is never sent
+_READS: Final = 5  # of the reason of a rank whose connection is broken,
+_READ_SECONDS: Final = 0.05  # with so much time behind each
 
 
 class _BrokenConnection(Exception):
@@ -167,8 +170,7 @@ class GroupMessages:
         parts = self._receive_all(
             {peer: torch.empty(int(size), dtype=torch.uint8) for peer, size in sizes.items()}
         )
-        for peer, _, sending in sends:
-            _with_peer(peer, sending.wait)
+        self._wait_all([(peer, sending) for peer, _, sending in sends])
         received = {}
         for peer, part in parts.items():
             theirs, value = pickle.loads(part.numpy().data)
@@ -176,15 +178,18 @@ class GroupMessages:
         return received
 
     def _receive_all(self, into: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        waits = [(peer, self._receive(part, peer)) for peer, part in into.items()]
+        self._wait_all([(peer, self._receive(part, peer)) for peer, part in into.items()])
+        self.bytes_received += sum(part.nbytes for part in into.values())
+        return into
+
+    def _wait_all(self, operations: list[tuple[int, Any]]) -> None:
+        """Wait for sends, or for receives, and let others know for whom."""
         try:
-            for peer, receiving in waits:
+            for peer, operation in operations:
                 self._waits = self._number, peer
-                _with_peer(peer, receiving.wait)
-                self.bytes_received += into[peer].nbytes
+                _with_peer(peer, operation.wait)
         finally:
             self._waits = None
-        return into
 
     def _close_after(self, error: BaseException, handled: BaseException | None, reason: AbortReason) -> None:
         """Close although ``error`` is on its way: what its frames hold would keep the connections open.
@@ -201,12 +206,22 @@ class GroupMessages:
         """Whose fault it is that an operation with ``peer`` ended with this text of Gloo's."""
         if "imed out" in text:
             return self._late(peer, text)
+        reason = None
         try:
-            reason = self._reasons.read(peer) if self._reasons is not None else None
+            reason = self._said_by(peer)
         except ConnectionError as error:
             text += f"; {error}: the rank that keeps it may be the one that died"
-            reason = None
         return reason or AbortReason(peer, f"rank {peer} has died or left ({text})")
+
+    def _said_by(self, peer: int) -> AbortReason | None:
+        """Why a rank left. Gloo breaks connections where a wait times out, a little before that rank can say it."""
+        for attempt in range(_READS if self._reasons is not None else 0):
+            time.sleep(_READ_SECONDS if attempt else 0.0)
+            assert self._reasons is not None
+            reason = self._reasons.read(peer)
+            if reason is not None:
+                return reason
+        return None
 
     def _late(self, peer: int, text: str) -> AbortReason:
         """Who has not come where ``peer`` was waited for in vain."""
