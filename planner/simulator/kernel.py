@@ -40,17 +40,21 @@ def fair_rates(active: Any, urgency: Any, weight: Any, ptr: Any, hops: Any, capa
 @compiled(inline=False)
 def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
     """Share ``left`` among the messages in ``active``, and subtract what they use."""
-    through = np.zeros(
-        left.shape[0], np.int64
-    )  # messages without a rate over each direction, and their weight
-    weights = np.zeros(left.shape[0])
     for m in active:
         rate[m] = -1.0
-        for h in range(ptr[m], ptr[m + 1]):
-            through[hops[h]] += 1
-            weights[hops[h]] += weight[m]
+    through = np.zeros(left.shape[0], np.int64)  # messages without a rate over each direction,
+    weights = np.zeros(
+        left.shape[0]
+    )  # and their weight: added anew, since what is left of a sum may be rounding
     todo = active.shape[0]
     while todo:
+        through[:] = 0
+        weights[:] = 0.0
+        for m in active:
+            if rate[m] < 0:
+                for h in range(ptr[m], ptr[m + 1]):
+                    through[hops[h]] += 1
+                    weights[hops[h]] += weight[m]
         share, tightest = np.inf, -1
         for c in range(left.shape[0]):
             if through[c] > 0 and left[c] < share * weights[c]:
@@ -64,8 +68,6 @@ def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -
                     todo -= 1
                     for other in range(ptr[m], ptr[m + 1]):
                         left[hops[other]] = max(0.0, left[hops[other]] - rate[m])
-                        through[hops[other]] -= 1
-                        weights[hops[other]] -= weight[m]
                     break
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -71,14 +72,14 @@ def test_every_kind_of_fault_at_every_place() -> None:
 
 @pytest.mark.slow
 def test_thirty_faults_at_random_moments() -> None:
-    """Every survivor has an error in time. It names the victim, but for one trial in some sixty: a rank that is stopped
-    in set-up, where who waits for it has not written that down and is blamed itself.
+    """Every survivor has an error in time. It names the victim, but for one trial in some thirty, where ranks are in
+    different calls and who leaves because of the victim is seen to leave first.
     """
     outcomes = play_trials(draw(30, seed=1, deadline=10.0), at_once=2)
     wrong = [text for outcome in outcomes for text in outcome.wrong]
-    blames = [text for text in wrong if "has not come" in text]
+    blames = [text for text in wrong if re.match(r"rank \d+: (PeerLost|CommTimeout|Comm)Error: ", text)]
     assert [text for text in wrong if text not in blames] == []
-    assert len(blames) <= 2, blames
+    assert len(blames) <= 5, blames
     assert {outcome.trial.kind for outcome in outcomes} == set(KINDS_AT_ANY_MOMENT)
 
 
