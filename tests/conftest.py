@@ -12,6 +12,9 @@ With several workers (``-n 2``) a worker takes one file after the other. Tests o
 deadlines, measured links) all go to one worker, which begins with them: no two of them ever run at the same time. The
 group ``hosts`` shares standing ranks in network namespaces, counts and compares, and may run beside it.
 
+Torch and BLAS run on one thread, here and in all processes that tests start: workers and ranks are already more than
+the cores, and threads that wait for each other take many times longer than the few rows of a test.
+
 With ``CI=true`` nothing is skipped for want of a tool: a test that would be is a failure.
 """
 
@@ -27,6 +30,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.samples import mark_samples, thin_matrices
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch or NumPy's BLAS
 
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("daily", **UNTIMED, derandomize=True, max_examples=20)
@@ -89,14 +94,3 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByGroupOrFile(config, log)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: several would wait for each other longer than a few rows take."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

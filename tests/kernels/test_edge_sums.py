@@ -22,9 +22,6 @@ TAILS[1:3] = 2, 2
 HEADS = np.repeat(np.arange(len(DEGREES)), DEGREES)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def sums_of(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 2 else dtype
 

@@ -21,9 +21,6 @@ WIDTHS = (0, 1, 3, 7, 16, 63, 64, 65, 128, 200, 602)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture(params=["kernels", "sparse"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As on the CPU, and as on other devices."""
@@ -170,12 +167,13 @@ def test_threads_change_no_bit(dtype: torch.dtype, weighted: bool, monkeypatch: 
     heads[500:1500] = 7  # a head with a third of the edges
     block, x = Block(heads, tails, 50, 60), random((60, 37), dtype)
     weight = random((3000,), torch.float32, 1) if weighted else None
-    results = []
+    results, before = [], torch.get_num_threads()
     for num_threads in (1, 2, 3, 7, 60):
         torch.set_num_threads(num_threads)
         out = torch.ones(50, 37)
         block.add(x, out, weight)
         results.append((out, block.dots(out.to(dtype), x)))
+    torch.set_num_threads(before)
     for out, dots in results[1:]:
         assert out.equal(results[0][0])
         assert dots.equal(results[0][1])
