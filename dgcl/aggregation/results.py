@@ -29,7 +29,7 @@ class ResultMemory:
     def __init__(self) -> None:
         self._free: deque[np.ndarray] = deque()  # the one that died last at the right
         self._returned: deque[np.ndarray] = deque()  # appended to by finalisers, in any thread
-        self._lent: dict[int, weakref.ref[np.ndarray]] = {}
+        self._arrays: dict[int, weakref.ref[np.ndarray]] = {}
         self._in_use = self._most_in_use = 0
 
     @property
@@ -48,10 +48,10 @@ class ResultMemory:
         array = np.frombuffer(piece.data, np.uint8)
 
         def give_back(_: object, self: ResultMemory = self) -> None:
-            self._lent.pop(piece.ctypes.data, None)
+            self._arrays.pop(piece.ctypes.data, None)
             self._returned.append(piece)
 
-        self._lent[piece.ctypes.data] = weakref.ref(array, give_back)
+        self._arrays[piece.ctypes.data] = weakref.ref(array, give_back)
         return torch.from_numpy(array).view(dtype).view(num_rows, width)
 
     def _take(self, size: int) -> np.ndarray:

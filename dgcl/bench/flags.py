@@ -21,7 +21,7 @@ from dgcl.transport.shared_memory.engine import call_attention
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.segments import SegmentFile
 
-_LOOK: Final = 2_000  # nanoseconds; longer would keep ranks that share the core from coming
+_POLL_NANOSECONDS: Final = 2_000  # longer would keep ranks that share the core from coming
 _SLEEP: Final = 2_000_000
 
 
@@ -30,7 +30,7 @@ def _reached(address: int, value: int, wake_word: int, scratch: int) -> bool:
     """Wait some milliseconds at most for the word at ``address`` to reach ``value``."""
     begin = monotonic_nanoseconds(scratch)
     while load_acquire(address) < value:
-        if monotonic_nanoseconds(scratch) - begin < _LOOK:
+        if monotonic_nanoseconds(scratch) - begin < _POLL_NANOSECONDS:
             continue
         announce_sleep(wake_word)
         if load_acquire(address) >= value:

@@ -80,7 +80,7 @@ class DirectFold(Baseline):
         width = rows[:1].numel() if len(rows) else 0
         num_bytes = comm.num_owned * width * rows.dtype.itemsize
         block = self._pool.allocate(num_bytes)
-        memory = torch.from_numpy(self._pool.lend(block, num_bytes))
+        memory = torch.from_numpy(self._pool.array(block, num_bytes))
         result = memory.view(rows.dtype).view(comm.num_owned, *rows.shape[1:])
         result.copy_(rows[: comm.num_owned])
         self._call += 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed import Work
 
 _SLOTS: Final = 16  # slices of staging memory: at most so many are on the wire
-_LOOKS: Final = 40  # checks of pending conditions between two checks for cancellation
+_CHECKS: Final = 40  # checks of pending conditions between two checks for cancellation
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class Sender:
                     self._finish_oldest(job, free)  # nothing can be posted now
                 else:
                     addresses, values = np.array(waits, np.int64).T
-                    wait_for_any(addresses.copy(), values.copy(), _LOOKS)
+                    wait_for_any(addresses.copy(), values.copy(), _CHECKS)
         while self._posted:
             self._finish_oldest(job, free)
         for work, _ in job.ready:

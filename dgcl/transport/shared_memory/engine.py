@@ -27,12 +27,12 @@ from dgcl.kernels.memory import address_of, load_acquire, load_word, monotonic_n
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
-#: made another call; a send can run now (with LOOK); the chosen send is done.
+#: made another call; a send can run now (with PEEK); the chosen send is done.
 DONE, WAITING, UNMAPPED, DISAGREES, FOUND, SENT = 0, 1, 2, 3, 4, 5
 _READY: Final = 6
 
 #: Which sends :func:`advance` carries out: all, or none (a number from 0 on: that one alone).
-ALL, LOOK = -1, -2
+ALL, PEEK = -1, -2
 
 EXPAND: Final = 0
 FOLD: Final = 1
@@ -326,7 +326,7 @@ def advance(
         yields: ``(2,)`` int64: number of coming waits without yields, and their number when that period began;
             updated.
         scratch: ``(SCRATCH_WORDS + P,)`` int64.
-        chosen: Which sends to carry out: ALL, LOOK, or the number of one.
+        chosen: Which sends to carry out: ALL, PEEK, or the number of one.
     """
     clock = address_of(scratch) + 8 * _CLOCK
     scratch[_SINCE], scratch[_SHARING], scratch[_SLEEPS], scratch[_LISTENING] = -1, _UNDECIDED, policy[3], 0
@@ -346,7 +346,7 @@ def advance(
                 continue
             if status != _READY:
                 return status
-            if chosen == LOOK:
+            if chosen == PEEK:
                 return FOUND
             if chosen != ALL and chosen != i:
                 continue

@@ -58,7 +58,7 @@ class Peers:
     ) -> None:
         self.rank, self.world_size = control.rank, control.world_size
         process, descriptor = file.handle
-        cards = control.exchange(
+        handles = control.exchange(
             (
                 process,
                 descriptor,
@@ -72,8 +72,8 @@ class Peers:
         self.control_pages: list[ControlPage] = []
         self._processes: list[int] = []
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
-        self._segments: list[list[Segment]] = [[] for _ in cards]
-        trouble = [self._connect(peer, card, control_page) for peer, card in enumerate(cards)]
+        self._segments: list[list[Segment]] = [[] for _ in handles]
+        trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]
         told = control.exchange((channel, trouble, control.has_group, allowed_cores()))
         words, texts, networks, self.cores = ([*column] for column in zip(*told, strict=True))
         try:
@@ -84,9 +84,11 @@ class Peers:
         # (P, M) tables of mapped segments, read by the engine: bases, sizes, addresses (0: unused entry).
         self.maps = tuple(np.zeros((self.world_size, 4), np.int64) for _ in range(3))
 
-    def _connect(self, peer: int, card: tuple[int, int, int, int, int, str], own: ControlPage) -> str | None:
+    def _connect(
+        self, peer: int, handle: tuple[int, int, int, int, int, str], own: ControlPage
+    ) -> str | None:
         """Open a peer's file and map its control page; return the reason if that fails, else None."""
-        process, descriptor, base, size, token, host = card
+        process, descriptor, base, size, token, host = handle
         if peer == self.rank:
             self._files.append(None)
             self._watch.append(-1)
@@ -149,10 +151,10 @@ class Peers:
                 self.reasons.append("shared memory: each maps the other's")
             if peer != self.rank and (forced or failure is not None):
                 remote.append(peer)
-                self._let_go(peer)
+                self._disconnect(peer)
         self.remote = np.array(remote, np.int64)
 
-    def _let_go(self, peer: int) -> None:
+    def _disconnect(self, peer: int) -> None:
         """Replace a peer's control page by a stand-in, and close its file if it was opened."""
         file, watch = self._files[peer], self._watch[peer]
         if file is not None:

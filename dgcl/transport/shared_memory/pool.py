@@ -38,7 +38,7 @@ class Block:
         return self.segment.address + self.offset
 
 
-class _Lent(weakref.ref[np.ndarray]):
+class _ArrayReference(weakref.ref[np.ndarray]):
     """Refers to an array over a block. It comes back by itself when the array dies, without a step of Python."""
 
     __slots__ = ("block",)
@@ -60,10 +60,10 @@ class BufferPool:
         self._segments: dict[int, Segment] = {}
         # (absolute offset in the file, size), sorted; neighbours within a segment are merged
         self._free: list[tuple[int, int]] = []
-        self._returned: deque[Block | _Lent] = deque()  # appended to by finalisers, in any thread
+        self._returned: deque[Block | _ArrayReference] = deque()  # appended to by finalisers, in any thread
         self.release: Callable[[Block], None] = self._returned.append
         self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not merged yet
-        self._lent: dict[int, _Lent] = {}
+        self._arrays: dict[int, _ArrayReference] = {}
         self.bytes_in_use = 0
 
     @property
@@ -102,15 +102,15 @@ class BufferPool:
         self.bytes_in_use += size
         return Block(segment, start - segment.base, size)
 
-    def lend(self, block: Block, num_bytes: int, dtype: DTypeLike = np.uint8) -> np.ndarray:
+    def array(self, block: Block, num_bytes: int, dtype: DTypeLike = np.uint8) -> np.ndarray:
         """The first ``num_bytes`` of a block as a flat array; the block is released when the array dies."""
         element = np.dtype(dtype)
         # From a buffer, not a slice: views of a slice would refer to the segment's whole array, not to this one.
         array = np.frombuffer(block.segment.memory.data, element, num_bytes // element.itemsize, block.offset)
         key = block.segment.base + block.offset
 
-        self._lent[key] = lent = _Lent(array, self._returned.append)
-        lent.block = block
+        self._arrays[key] = reference = _ArrayReference(array, self._returned.append)
+        reference.block = block
         return array
 
     def fill_free(self, byte: int) -> None:
@@ -130,7 +130,7 @@ class BufferPool:
         """Sort the returned blocks into lists by size."""
         while self._returned:
             back = self._returned.popleft()
-            block = back.block if isinstance(back, _Lent) else back
+            block = back.block if isinstance(back, _ArrayReference) else back
             self.bytes_in_use -= block.size
             self._waiting.setdefault(block.size, []).append(block)
 

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import record_function
 
 from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.engine import ALL, FOUND, LOOK, SENT, advance
+from dgcl.transport.shared_memory.engine import ALL, FOUND, PEEK, SENT, advance
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.profiler_ranges import send_label, wait_label
 from dgcl.transport.shared_memory.tasks import Call
@@ -76,7 +76,7 @@ class ProgressEngine:
         """Do as :meth:`_advance`, one send at a time, with a profiler range around each send and each wait."""
         while True:
             with record_function(wait_label(self._rank, call.task)):
-                status = self._advance(call, policy, LOOK)
+                status = self._advance(call, policy, PEEK)
             if status != FOUND:
                 return status
             send = int(call.task.where[0])

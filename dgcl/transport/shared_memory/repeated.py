@@ -73,7 +73,7 @@ class RepeatedCall:
             if self._peers.maps is not self._maps:
                 self._pack()
             block = self._pool.allocate(self._bytes)
-            array = self._pool.lend(block, self._bytes, self._element)
+            array = self._pool.array(block, self._bytes, self._element)
             result = torch.from_numpy(array.reshape(self._shape))
             relay = self._pool.allocate(self._besides) if self._besides else block
             segment, given = block.segment, rows.data_ptr()
@@ -121,7 +121,7 @@ class RepeatedCall:
                 self._finish(number, (given, self._program.num_local, place[3]))
                 self._add(address, given, place[3])
             self._pool.release(arrivals)
-            array = self._pool.lend(block, self._bytes, self._element)
+            array = self._pool.array(block, self._bytes, self._element)
             result = torch.from_numpy(array.reshape(self._shape))
             return result if self._view is None else result.view(self._view)
         except BaseException as error:

@@ -16,8 +16,8 @@ def as_tensor(pool: BufferPool, block: Block, shape: tuple[int, ...], dtype: tor
     size = math.prod(shape) * dtype.itemsize
     twin = numpy_dtype(dtype)
     if twin is not None:
-        return torch.from_numpy(pool.lend(block, size, twin).reshape(shape))
-    memory = pool.lend(block, size)
+        return torch.from_numpy(pool.array(block, size, twin).reshape(shape))
+    memory = pool.array(block, size)
     if size == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.from_numpy(memory).view(dtype).view(shape)

@@ -29,13 +29,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = BufferPool(SegmentFile())
         self.live: list[tuple[Block, np.ndarray | None]] = []
 
-    @rule(num_bytes=st.one_of(st.integers(0, 2000), st.integers(0, 3 * SEGMENT)), lend=st.booleans())
-    def allocate(self, num_bytes: int, lend: bool) -> None:
+    @rule(num_bytes=st.one_of(st.integers(0, 2000), st.integers(0, 3 * SEGMENT)), as_array=st.booleans())
+    def allocate(self, num_bytes: int, as_array: bool) -> None:
         block = self.pool.allocate(num_bytes)
         assert block.size >= max(num_bytes, 1)
         assert block.offset % UNIT == block.size % UNIT == 0
         assert block.offset + block.size <= block.segment.size
-        self.live.append((block, self.pool.lend(block, num_bytes) if lend and num_bytes else None))
+        self.live.append((block, self.pool.array(block, num_bytes) if as_array and num_bytes else None))
 
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
@@ -102,14 +102,14 @@ def test_the_best_fit_is_taken(pool: BufferPool) -> None:
 )
 def test_a_lent_block_is_free_when_nothing_shows_it(pool: BufferPool, show: Any) -> None:
     block = pool.allocate(64)
-    shown = show(pool.lend(block, 64))
+    shown = show(pool.array(block, 64))
     assert place(pool.allocate(64)) != place(block)
     del shown
     assert place(pool.allocate(64)) == place(block)
 
 
 def test_arrays_outlive_the_pool(pool: BufferPool) -> None:
-    array = pool.lend(pool.allocate(100), 100)
+    array = pool.array(pool.allocate(100), 100)
     array[:] = 9
     pool._file.close()
     del pool
@@ -117,7 +117,7 @@ def test_arrays_outlive_the_pool(pool: BufferPool) -> None:
 
 
 def test_memory_in_use_is_counted(pool: BufferPool) -> None:
-    array = pool.lend(pool.allocate(1000), 1000)
+    array = pool.array(pool.allocate(1000), 1000)
     block = pool.allocate(1)
     assert pool.bytes_in_use == 4 * UNIT + UNIT
     pool.release(block)
@@ -141,7 +141,7 @@ def test_arrays_may_die_in_any_thread(pool: BufferPool) -> None:
     for thread in droppers:
         thread.start()
     for step in range(1000):
-        array = pool.lend(pool.allocate(5000), 5000)
+        array = pool.array(pool.allocate(5000), 5000)
         array[:] = step % 251
         assert (array == step % 251).all()
         arrays.append(array)
