@@ -21,6 +21,8 @@ from dgcl.errors import InexactWarning as InexactWarning
 from dgcl.errors import PeerLostError as PeerLostError
 from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
+from dgcl.options import EdgeOptions as EdgeOptions
+from dgcl.options import GridOptions as GridOptions
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.options import ReplicaOptions as ReplicaOptions
 from dgcl.planner import PlanOptions as PlanOptions

@@ -35,8 +35,8 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
 
     Args:
         group: The ranks that share the graph; None for the default group.
-        timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile), and, of a
-            default group that is made here, in its operations.
+        timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile),
+            1800 by default, and, of a default group that is made here, in its operations.
 
     Raises:
         CommError: Ranks have not come in time; by their names.
@@ -81,10 +81,15 @@ def current_communicator() -> Communicator:
 def dispatch_features(
     features: Tensor | ArrayLike | None, comm: Communicator | None = None, *, halo: bool = False
 ) -> Tensor:
-    """This rank's rows of the graph's features, ``(num_owned, *F)``.
+    """This rank's rows of the graph's features; see :meth:`Communicator.dispatch_features`. Collective.
 
-    With ``halo`` all rows that its first layer reads, ``(num_owned + num_halo, *F)``. See
-    :meth:`Communicator.dispatch_features`.
+    Args:
+        features: ``(num_nodes, *F)`` on rank 0 (others pass None) or on every rank; torch or numpy, any dtype.
+        comm: The communicator; None for this thread's current one.
+        halo: Return the halo rows as well, exchanged once: for an input that never changes.
+
+    Returns:
+        ``(num_owned, *F)``; with ``halo`` ``(num_owned + num_halo, *F)``.
     """
     return (comm or current_communicator()).dispatch_features(features, halo=halo)
 
@@ -142,5 +147,18 @@ def collect(
     file: str | PathLike[str] | None = None,
     comm: Communicator | None = None,
 ) -> Tensor | None:
-    """Owned rows of all ranks in global order, on rank ``dst``; see :meth:`Communicator.collect`."""
+    """Owned rows of all ranks in global order; see :meth:`Communicator.collect`. Collective.
+
+        >>> logits = dgcl.collect(model(x))              # (num_nodes, num_classes) on rank 0, None on others
+        >>> dgcl.collect(model(x), file="logits.npy")    # or a file, which rank 0 writes piece by piece
+
+    Args:
+        rows: ``(num_owned, *F)``.
+        dst: The rank that gets them; None for every rank.
+        file: Write them there as ``.npy`` instead of returning them.
+        comm: The communicator; None for this thread's current one.
+
+    Returns:
+        ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file.
+    """
     return (comm or current_communicator()).collect(rows, dst, file=file)

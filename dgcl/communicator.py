@@ -43,14 +43,16 @@ class Communicator(GridRows, WholeGraphRows):
     replicas (:mod:`dgcl.replication`), the first ``num_core`` owned rows are this rank's own vertices.
 
     Attributes:
-        rank, world_size: This rank and the number of ranks, as in the group.
-        num_nodes, num_edges: Of the whole graph.
+        rank: This rank, as in the group.
+        world_size: The number of ranks.
+        num_nodes: Vertices of the whole graph.
+        num_edges: Edges of the whole graph.
         exchanges: The exchanges by name, "halo" among them.
-        layouts, layout: Which rows each exchange takes and returns (slices of rows where a grid has some); that of
-            "halo", of vertices.
-        plan, choice: The plan of "halo"; why this one, where there was a choice.
-        edges: Which rank sums an edge: "head", the owner of the vertex it leads to; "tail" or "cover"
-            (:mod:`dgcl.workers`); "grid": as ``grid`` says.
+        layouts: Which rows each exchange takes and returns (slices of rows where a grid has some).
+        layout: That of "halo", of vertices.
+        plan: The plan of "halo".
+        choice: Why this plan, where there was a choice.
+        edges: Which rank sums an edge: "head", the owner of the vertex it leads to; "tail", "cover", "grid".
         grid: Parts x depth x slices (:class:`dgcl.grid.grid.Grid`).
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.

@@ -67,10 +67,12 @@ class WholeGraphRows(Handle):
         """This rank's rows of per-edge data, one per edge of the local graph.
 
         Args:
-            values: ``(num_edges, *F)`` in the order of the given edges; on rank 0 alone or on every rank.
+            values: ``(num_edges, *F)`` in the order of the given edges: row k is of column k of an ``edge_index``, of
+                DGL's edge k (all orders: :func:`dgcl.graph.as_graph`); on rank 0 alone or on every rank.
 
         Returns:
-            ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``.
+            ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``: the
+            order of ``at_sources``, of ``g.edge_index``, and of the edges of the DGL block.
         """
         ids = self.local.edge_ids
         return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)

@@ -1,7 +1,11 @@
-"""The documents name files that exist."""
+"""The documents name files that exist, and the reference has every public name."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
+import pkgutil
 import re
 from pathlib import Path
 
@@ -34,3 +38,50 @@ def test_readme_opens_with_the_purpose_the_five_lines_and_the_two_commands() -> 
         "make test",
     ):
         assert wanted in screen
+
+
+PUBLIC = [
+    "dgcl",
+    *(f"dgcl.{name}" for name in ("bench", "frameworks", "graph", "nn", "partition", "planner", "relation")),
+    *("dgcl.testing", "dgcl.topology"),
+]
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+ENTRY = re.compile(r"^::: (\S+)$", re.MULTILINE)
+
+
+def entries() -> list[str]:
+    return [name for page in REFERENCE for name in ENTRY.findall(page.read_text())]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_public_name_is_in_the_reference_once(module: str) -> None:
+    found = entries()
+    assert len(found) == len(set(found))
+    for name in importlib.import_module(module).__all__:
+        if f"{module}.{name}" not in PUBLIC and not name.startswith("__"):
+            assert {f"{module}.{name}", f"dgcl.{name}"} & set(found), (
+                f"{module}.{name} is in no page of docs/reference"
+            )
+
+
+@pytest.mark.parametrize("name", entries())
+def test_an_entry_is_documented(name: str) -> None:
+    """Functions and methods name each of their parameters; what is said of constants stands in the source below."""
+    if "dgl_block" in name:
+        pytest.importorskip("dgl")
+    value = pkgutil.resolve_name(name)
+    if not callable(value):
+        return
+    assert value.__doc__
+    if inspect.isfunction(value):
+        arguments = value.__doc__.partition("Args:")[2]
+        parameters = list(inspect.signature(value).parameters)
+        if len(parameters) > 1:
+            assert not [p for p in parameters if not re.search(rf"\b{p}\b", arguments)]
+
+
+def test_editors_see_the_names_that_load_on_first_use() -> None:
+    """``dgcl/__init__.pyi`` has what ``dgcl.__all__`` has; the pages are made from it."""
+    stub = ast.parse((ROOT / "dgcl" / "__init__.pyi").read_text())
+    names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names | {"__version__"} == set(importlib.import_module("dgcl").__all__)

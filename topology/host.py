@@ -55,6 +55,10 @@ def measure_host(num_ranks: int, *, seconds: float = 1.0) -> Topology:
     The rates are those of the cores that this process may run on. They become the bandwidths of the
     connections, to two significant digits (repeated measurements differ by more), so that a saved topology
     or a plan's ``meta`` records them. A single rank sends nothing, so nothing is measured for it.
+
+    Args:
+        num_ranks: Devices of the topology.
+        seconds: About how long to measure.
     """
     if check_index(num_ranks, "num_ranks") < 1:
         raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")

@@ -58,7 +58,12 @@ def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dic
 def save_topology(
     topology: Topology, path: str | os.PathLike[str], *, about: dict[str, Any] | None = None
 ) -> None:
-    """Write a topology file, with its links, and with an ``about`` object (JSON values) if one is given.
+    """Write a topology file, with its links.
+
+    Args:
+        topology: What to write.
+        path: Where to.
+        about: Where its figures come from: JSON values, written as they are.
 
     Raises:
         OSError: The file cannot be written; names it.

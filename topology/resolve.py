@@ -38,9 +38,10 @@ def preset_names() -> tuple[str, ...]:
 def preset(name: str, num_devices: int | None = None) -> Topology:
     """The topology of a preset name.
 
-    ``host`` and ``uniform`` take their size from the name (``uniform8``, ``uniform:8``) or else from
-    ``num_devices``. Other machines have the size they have. Where ``num_devices`` is smaller than the
-    topology, its first devices are taken.
+    Args:
+        name: One of :func:`preset_names`. ``host`` and ``uniform`` take their size from the name (``uniform8``,
+            ``uniform:8``) or else from ``num_devices``. Other machines have the size they have.
+        num_devices: Take the first so many devices; None for all.
 
     Raises:
         ValueError: An unknown name, a missing size, or more devices than there are.
@@ -53,8 +54,11 @@ def preset(name: str, num_devices: int | None = None) -> Topology:
 def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int | None = None) -> Topology:
     """The topology that ``spec`` means: a Topology itself, a preset name, or the path of a JSON file.
 
-    A name that is both is the preset (write ``./dgx1`` for a file). If ``num_devices`` is smaller than the
-    topology, its first devices are taken.
+    A name that is both is the preset (write ``./dgx1`` for a file).
+
+    Args:
+        spec: What is meant.
+        num_devices: Take the first so many devices; None for all.
 
     Raises:
         ValueError: ``spec`` is neither a preset nor a file, the file is no topology, or the topology has fewer than

@@ -50,6 +50,7 @@ BASELINES: Mapping[str, Method] = MappingProxyType(
         "replication": Method("direct", None, "copies of all that K layers read; nothing is exchanged"),
     }
 )
+"""Ways to exchange rows that are no plans, by name."""
 
 
 METHODS = (*PLANNERS, METHOD, *BASELINES)

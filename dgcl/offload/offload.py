@@ -309,7 +309,7 @@ class Offload(Handle):
         return chunked_cross_entropy(logits, labels, mask, self._stretches, self.store, self.comm)
 
     def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The fraction of vertices whose largest logit is that of their label; arguments as above."""
+        """The fraction of vertices whose largest logit is that of their label; arguments as :meth:`cross_entropy`'s."""
         return chunked_accuracy(logits, labels, mask, self._stretches, self.store, self.comm)
 
     # Looking after it

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["BALANCES", "METHODS", "balance_weights", "partition_graph"]
 
 METHODS = ("metis", "random", "range")
+"""How vertices come to their parts, besides "auto", which needs a topology and a plan."""
 
-#: What METIS makes equal over parts: vertices, or a vertex and its in-edges each (the work of a layer).
 BALANCES = ("vertices", "edges")
+"""What METIS makes equal over parts: vertices, or a vertex and its in-edges each (the work of a layer)."""
 
 _log = logging.getLogger("dgcl")
 
@@ -104,6 +105,11 @@ def partition_graph(
 
 def balance_weights(graph: Graph, balance: str, method: str) -> NDArray[np.int64] | None:
     """``vertex_weights`` of :func:`partition_graph` that balance one of :data:`BALANCES`; None: all alike.
+
+    Args:
+        graph: The graph to be partitioned.
+        balance: "vertices" or "edges".
+        method: The method of the partition; edges are balanced by "metis" alone.
 
     Raises:
         ValueError: An unknown balance, or one of edges with another method than ``metis``.

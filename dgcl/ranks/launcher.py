@@ -43,7 +43,7 @@ def launch(
         args: Its arguments, the same on every rank; threads share them, processes get copies.
         ranks: "threads" of this process (quick to start, good for tests and notebooks; their Python code
             does not run in parallel), or "processes" (freshly spawned, joined by a Gloo group).
-        timeout: Seconds that ranks wait for each other during set-up.
+        timeout: Seconds that ranks wait for each other during set-up, default 1800.
         threads_per_rank: Threads that torch uses in each rank; None for the rank's share of this host's cores,
             at least 1 and not more than torch uses here.
 

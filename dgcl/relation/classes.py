@@ -93,6 +93,11 @@ def group_by_mask(masks: NDArray[Any], owner: NDArray[np.int32], num_owners: int
 def halo_classes(graph: Graph, part: Any, world_size: int) -> ItemClasses:
     """Return the classes of a graph's vertices: :func:`build_classes` of :func:`halo_demand`.
 
+    Args:
+        graph: The whole graph.
+        part: ``(num_nodes,)`` the owner of every vertex.
+        world_size: The number of ranks.
+
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `world_size`.
     """

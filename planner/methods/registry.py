@@ -66,6 +66,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "spst": Method("spst", "the paper's greedy: shortest-path spanning trees"),
     }
 )
+"""The planners by name, each with a line that says what it is."""
 
 
 def get_planner(method: str) -> Planner:
