@@ -1,7 +1,7 @@
 """The largest or smallest row over the edges of each head, column by column, and where each element came from.
 
 Edges are grouped by their heads: those of head i are ``indptr[i]:indptr[i + 1]`` of ``tails``. Of equal elements the
-one of the tail with the smallest id wins, whatever the order of the edges. NaN is beyond all else.
+one with the smallest id wins, whatever the order of the edges. NaN is beyond all else.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def extremes(
 ) -> None:
     """Write to ``out`` and ``winner`` (heads, F) the extremes of ``x`` (tails, F) and the tails that they are of.
 
-    ``ids`` (tails,) break ties. Zeros and -1 where a head has no edge.
+    ``ids`` (tails, F), or (tails, 1) for all columns, break ties. Zeros and -1 where a head has no edge.
     """
+    step = 1 if ids.shape[1] > 1 else 0
     for i in range(len(out)):
         for c in range(out.shape[1]):
             out[i, c] = 0
@@ -38,7 +39,7 @@ def extremes(
                 if won < 0:
                     better = True
                 elif value == best or (value != value and best != best):
-                    better = ids[tail] < ids[won]
+                    better = ids[tail, c * step] < ids[won, c * step]
                 elif value != value or best != best:  # NaN
                     better = value != value
                 else:

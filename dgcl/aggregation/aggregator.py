@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dgcl.aggregation import edges, extremes
 from dgcl.aggregation.block import Block
+from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
@@ -99,6 +100,9 @@ class Aggregator:
         self.comm, self.reduce, self.windows = comm, reduce, windows
         self._learned = self._scale = None
         with torch.inference_mode(False):  # what is made here is kept, and may be saved for a backward
+            if reduce in ("max", "min"):
+                contributions = connect_contributions(comm) if _contributors_differ(comm) else None
+                self._exchanges = (*_numbers(comm), contributions)
             if operation is None:
                 operation = _shared(comm, reduce if reduce == "mean" else "sum", windows)
             self.operation = operation
@@ -140,7 +144,7 @@ class Aggregator:
         )  # -1 is ambiguous where there are no rows
         rows = self.comm.to_items(whole)
         if self.reduce in ("max", "min"):
-            out: Tensor = reduce_extremes(rows, self.comm, _numbers(self.comm), self.reduce == "max")
+            out: Tensor = reduce_extremes(rows, self.comm, self._exchanges, self.reduce == "max")
         elif self._learned is None:
             out = _Aggregate.apply(rows, self.operation, self.comm)
         else:
@@ -206,10 +210,10 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     """Raise where maxima or minima cannot be had."""
     if edge_weight is not None:
         raise ValueError(f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are")
-    if PARTIAL in comm.exchanges and (comm.edges != "grid" or comm.grid.depth > 1):
+    if _contributors_differ(comm) and comm.exchanges[PARTIAL].program.places is None:
         raise ValueError(
-            f"reduce={reduce!r} needs all in-edges of a rank's vertices: partial results of other ranks are added, not"
-            " compared; build the communicator with edges='head' or a grid of depth 1, or reduce by 'sum' or 'mean'"
+            f"reduce={reduce!r}: these parts were written before partial results could be compared; write them again:"
+            f" dgcl partition GRAPH --parts {comm.world_size} --out DIR/"
         )
     if comm.device.type != "cpu":
         raise ValueError(
@@ -217,6 +221,11 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
             " comm.local_graph()"
         )
     extremes.prepare()
+
+
+def _contributors_differ(comm: Aggregating) -> bool:
+    """Whether several ranks may have in-edges of one row: on a grid of depth 1 one rank has them all."""
+    return number_of(comm, PARTIAL) is not None and (comm.edges != "grid" or comm.grid.depth > 1)
 
 
 def _check_weight(comm: Aggregating, weight: Tensor) -> None:

@@ -87,7 +87,8 @@ def _connect_windows(
         except (MemoryError, ValueError) as error:
             problem = error
         agree(comm.control, problem)
-        first = comm.transport.add_windows(comm.number_of(HALO), programs)
+        named = {f"{HALO}, window {i} of {num_windows}": each for i, each in enumerate(programs, start=1)}
+        first = comm.transport.add_exchanges(named, comm.number_of(HALO))
         read_by_others = np.zeros(halo.program.num_owned, bool)
         read_by_others[halo.program.arrival_rows[halo.program.arrival_rows < halo.program.num_owned]] = True
         made[num_windows, by] = HaloWindows(

@@ -28,10 +28,15 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
     Raises:
         ValueError: A rank would hold 2**31 rows or more.
     """
+    return compile_trees(without_idle_relays(plan), classes)
+
+
+def compile_trees(trees: Trees, classes: ItemClasses) -> list[Program]:
+    """As :func:`compile_programs`, from a plan's trees, without idle relays, alone."""
     from dgcl.program.tables import assign_trees, fill_tables, parent_edges
 
-    trees, owner, world_size = without_idle_relays(plan), classes.owner, plan.relation.world_size
-    transfers = _find_transfers(plan.relation, trees)
+    relation, owner, world_size = classes.relation, classes.owner, classes.relation.world_size
+    transfers = _find_transfers(relation, trees)
     rows = _number_rows(transfers, np.bincount(owner, minlength=world_size).astype(np.int64))
     if int((rows.num_owned + rows.num_halo + rows.num_relay).max(initial=0)) > _MAX_ROWS:
         raise ValueError(f"part: a rank would hold more than {_MAX_ROWS} rows; use more ranks")

@@ -6,7 +6,7 @@ Shared memory (with the network channel), CUDA (between devices directly, or thr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -63,13 +63,14 @@ class Transport(Protocol):
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
 
-    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
-        """Add the windows of an exchange as exchanges, whose bytes count as its own; return the first one's number.
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
+        """Add exchanges of some rows of another one, as whose bytes theirs count; return the first one's number.
 
-        Collective, between calls; the programs of windows may have no more stages than those that there are.
+        Collective, between calls. The programs, by their names in messages, may have no more stages than those that
+        there are, and send to no other peers.
 
         Raises:
-            ValueError: This transport has no windows; on every rank.
+            ValueError: This transport cannot; on every rank.
         """
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -116,11 +117,11 @@ class WholeCalls:
         """As :meth:`Transport.fold`."""
         raise NotImplementedError
 
-    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
         """Refuse: each call would copy the owned rows, and nothing would be summed while a window travels."""
         raise ValueError(
-            "windows need calls that can be started and waited for, and this communicator's transport carries out whole"
-            " calls, as on GPUs; leave windows out, or aggregate on the CPU"
+            "windows, and maxima over ranks, need calls that can be started and waited for, and this communicator's"
+            " transport carries out whole calls, as on GPUs; leave windows out, or aggregate on the CPU"
         )
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

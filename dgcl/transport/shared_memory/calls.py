@@ -128,10 +128,10 @@ class CallRunner:
         )
         self.others: Callable[[], Iterable[CallRunner]] = tuple
 
-    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
-        """Add the windows of an exchange as exchanges, whose bytes count as its own; return the first one's number.
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
+        """Add exchanges, whose bytes count as those of exchange ``counted``; return the first one's number.
 
-        Collective, between calls.
+        Collective, between calls. Their buffers are of one size, that of the largest.
 
         Raises:
             ValueError: There would be too many exchanges, or a call is under way on some rank; on every rank.
@@ -145,15 +145,13 @@ class CallRunner:
         self._lock.release()
         agree(self.control, problem)
         first, last = len(self.programs), len(programs)
-        of = self.names[exchange]
-        named = {f"{of}, window {i} of {last}": program for i, program in enumerate(programs, start=1)}
-        check_agreement(self.control, named, first)
-        assert all(program.num_stages <= self._num_stages for program in programs)
-        self.names, self.programs = (*self.names, *named), (*self.programs, *programs)
+        check_agreement(self.control, programs, first)
+        assert all(program.num_stages <= self._num_stages for program in programs.values())
+        self.names, self.programs = (*self.names, *programs), (*self.programs, *programs.values())
         made = [self._task(number, verb) for number in range(first, first + last) for verb in (EXPAND, FOLD)]
         rooms = [max(task.room for task in made[verb::2]) for verb in (EXPAND, FOLD)]
         for task in made:
-            task.counted = exchange
+            task.counted = counted
             task.room = rooms[task.verb]
             task.time_transfers(self._recorder is not None)
         self.tasks = (*self.tasks, *made)

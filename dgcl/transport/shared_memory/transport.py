@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,9 +94,9 @@ class SharedMemoryTransport:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
         return StartedFold(self.runtime, halo_rows, exchange, wait)
 
-    def add_windows(self, exchange: int, programs: Sequence[Program]) -> int:
-        """Add the windows of an exchange as exchanges; return the first one's number. Collective, between calls."""
-        return self.runtime.add_windows(exchange, programs)
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
+        """Add exchanges whose bytes count as another's; return the first one's number. Collective, between calls."""
+        return self.runtime.add_exchanges(programs, counted)
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""

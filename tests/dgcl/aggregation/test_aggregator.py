@@ -207,38 +207,6 @@ def test_any_shape_and_strides(edges, name, world_size) -> None:
             torch.testing.assert_close(found, wanted, rtol=EXACT, atol=EXACT)
 
 
-def extremes_on_rank(name: str, world_size: int, reduce: str) -> Results:
-    case = CASE_BY_NAME[name]
-    comm = connect(case, world_size, "head")
-    x = comm.dispatch_features(with_ties(case)).requires_grad_()
-    aggregate = comm.aggregator(reduce)  # type: ignore[arg-type]
-    y = aggregate(x)
-    (y * comm.dispatch_features(features(case.num_nodes, WIDTH, seed=3))).sum().backward()
-    return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
-
-
-def with_ties(case: Case) -> Tensor:
-    return features(case.num_nodes, WIDTH).round()
-
-
-@pytest.mark.parametrize("reduce", ["max", "min"])
-@pytest.mark.parametrize("world_size", [1, 3, 8])
-@pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_extremes_go_to_the_smallest_id_among_equals(name, world_size, reduce) -> None:
-    case = CASE_BY_NAME[name]
-    x, weight = with_ties(case), features(case.num_nodes, WIDTH, seed=3)
-    y, gradient = torch.zeros_like(x), torch.zeros_like(x)
-    for v in range(case.num_nodes):
-        tails = np.unique(case.edges[0][case.edges[1] == v])
-        for c in range(WIDTH if len(tails) else 0):
-            values = x[tails, c].tolist()
-            best = max(values) if reduce == "max" else min(values)
-            y[v, c] = best
-            gradient[int(tails[values.index(best)]), c] += weight[v, c]
-    for found in dgcl.launch(extremes_on_rank, world_size, name, world_size, reduce):
-        assert_close(found, {"y": y, "x": gradient})
-
-
 def in_16_bits(edges: str, dtype: torch.dtype) -> Tensor:
     case = CASE_BY_NAME["hub"]
     comm = connect(case, 4, edges)
@@ -365,7 +333,6 @@ def refusals(edges: str) -> list[str]:
         lambda: comm.aggregator()(x[1:]),
         lambda: comm.aggregator()(x.int()),
         lambda: comm.aggregator().constant(x.clone().requires_grad_()),
-        lambda: comm.aggregator("max"),
         lambda: comm.aggregator("max", edge_weight=torch.ones(comm.local.num_edges)),
         lambda: comm.aggregator(edge_weight=torch.ones(comm.local.num_edges).requires_grad_()).constant(x),
         lambda: comm.aggregator().constant(x[1:]),
@@ -395,13 +362,12 @@ def test_what_cannot_be_is_refused() -> None:
         assert "num_owned" in said[6]
         assert said[7].startswith("x must be floating point")
         assert said[8].startswith("x must not require a gradient")
-        assert said[9].startswith("reduce='max' needs all in-edges")
-        assert said[10].startswith("edge_weight goes with sums and means")
-        assert said[11].startswith("edge_weight must not require a gradient with constant rows")
-        assert "num_owned" in said[12]
-        assert said[13].startswith("edge_weight must be a torch tensor")
-        assert said[14].startswith("x must be floating point of 16, 32 or 64 bits")
-        assert said[15].startswith("comm must be a dgcl.Communicator")
+        assert said[9].startswith("edge_weight goes with sums and means")
+        assert said[10].startswith("edge_weight must not require a gradient with constant rows")
+        assert "num_owned" in said[11]
+        assert said[12].startswith("edge_weight must be a torch tensor")
+        assert said[13].startswith("x must be floating point of 16, 32 or 64 bits")
+        assert said[14].startswith("comm must be a dgcl.Communicator")
 
 
 def ask_differently() -> str:

@@ -37,15 +37,14 @@ from tests.dgcl.aggregation.test_aggregator import (
     dense,
     expected,
     features,
-    with_ties,
 )
+from tests.dgcl.aggregation.test_extremes import assert_expected, reduced
 from tests.dgcl.awkward import Case
 from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
 from tests.samples import sampled
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
 GRIDS = [str(grid) for world_size in WORLDS for grid in legal_grids(world_size)]
-SHALLOW = [text for text in GRIDS if ",1," in text and not text.endswith(",1")]
 #: What runs every day; the rest with the slow tests.
 DAILY = ("1,1,3", "1,1,4", "1,3,1", "1,3,2", "2,1,2", "2,2,1", "2,2,2")
 
@@ -219,29 +218,15 @@ def test_the_same_input_gives_the_same_bits(grid: str) -> None:
         assert all(other == first for other in others)
 
 
-def extremes_on_rank(name: str, grid: str, reduce: str) -> dict[str, Tensor]:
+def extremes_on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
     case = CASE_BY_NAME[name]
     comm = connect(case, grid)
-    x = comm.dispatch_features(with_ties(case)).requires_grad_()
-    y = comm.aggregator(reduce)(x)  # type: ignore[arg-type]
-    (y * comm.dispatch_features(features(case.num_nodes, 5, seed=3))).sum().backward()
-    return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
+    return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
-@pytest.mark.parametrize(("grid", "name", "reduce"), some(SHALLOW, 9, CASE_BY_NAME, ["max", "min"]))
-def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str, reduce: str) -> None:
-    case = CASE_BY_NAME[name]
-    x, weight = with_ties(case), features(case.num_nodes, 5, seed=3)
-    y, gradient = torch.zeros_like(x), torch.zeros_like(x)
-    for v in range(case.num_nodes):
-        tails = np.unique(case.edges[0][case.edges[1] == v])
-        for c in range(5 if len(tails) else 0):
-            values = x[tails, c].tolist()
-            best = max(values) if reduce == "max" else min(values)
-            y[v, c] = best
-            gradient[int(tails[values.index(best)]), c] += weight[v, c]
-    for found in dgcl.launch(extremes_on_rank, size_of(grid), name, grid, reduce):
-        assert_close(found, {"y": y, "x": gradient})
+@pytest.mark.parametrize(("grid", "name"), some(GRIDS, 5, CASE_BY_NAME))
+def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> None:
+    assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
 
 
 STEPS, DROPPED = 3, 0.4

@@ -1,0 +1,121 @@
+"""What each rank contributes to a row brought to the row's owner by itself: for maxima, which no fold can find.
+
+The exchange (:mod:`dgcl.program.contributions`) is made when the first maximum or minimum of a communicator is asked
+for, and added to its transport.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.program.contributions import contribution_programs, contribution_rows
+from dgcl.program.exchange import PARTIAL
+from dgcl.ranks.set_up import set_up_call
+from dgcl.ranks.whole_rows import agree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dgcl.program.exchange import Exchange
+    from dgcl.program.model import Program
+    from dgcl.ranks.control import Control
+    from dgcl.relation.local_graph import LocalGraph
+    from dgcl.transport.base import Transport
+
+__all__ = ["Contributions", "connect_contributions"]
+
+
+class _Contributing(Protocol):
+    """What is needed of a communicator."""
+
+    control: Control
+    local: LocalGraph
+    transport: Transport
+    exchanges: Mapping[str, Exchange]
+
+    def number_of(self, exchange: str) -> int:
+        """The number of an exchange, as the transport calls it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """A rank's part of the exchange of contributions.
+
+    A row to which others contribute has *candidates*: M of these rows, then the items that arrive for them. Candidate i
+    below M is what the rank found itself for the i-th row.
+
+    Attributes:
+        exchange: Its number.
+        sent: ``(num_partial,)`` int64, the partial results in the order in which the rank sends them.
+        rows: ``(M,)`` int64, owned rows to which others contribute.
+        indptr, candidates: ``(M + 1,)`` int64 and int32, the candidates of each, those without an edge left out.
+        num_items: Items that arrive.
+    """
+
+    exchange: int
+    sent: Tensor
+    rows: Tensor
+    indptr: NDArray[np.int64]
+    candidates: NDArray[np.int32]
+    num_items: int
+
+
+#: Of each communicator.
+_connected: WeakKeyDictionary[Any, Contributions] = WeakKeyDictionary()
+
+
+def connect_contributions(comm: _Contributing) -> Contributions:
+    """The exchange of contributions of a communicator. Collective the first time.
+
+    Raises:
+        ValueError, MemoryError: It cannot be made on some rank; on every rank.
+        CommError: A rank is gone.
+    """
+    found = _connected.get(comm)
+    if found is None:
+        found = _connected[comm] = _connect(comm)
+    return found
+
+
+@functools.partial(set_up_call, name="aggregator")
+def _connect(comm: _Contributing) -> Contributions:
+    control, folded = comm.control, comm.exchanges[PARTIAL]
+    problem: Exception | None = None
+    programs: list[Program] | None = None
+    with control.collective("aggregator"):
+        if control.rank == 0:
+            try:
+                programs = control.unless_lost(lambda: contribution_programs(folded.plan))
+            except (MemoryError, ValueError) as error:
+                problem = error
+        agree(control, problem)
+        program: Program = control.scatter(programs)
+        try:
+            sent, rows = contribution_rows(program, folded.program, folded.plan)
+        except (MemoryError, ValueError) as error:
+            problem = error
+        agree(control, problem)
+        named = {f"{PARTIAL}, of each contributor": program}
+        exchange = comm.transport.add_exchanges(named, comm.number_of(PARTIAL))
+    return Contributions(exchange, torch.from_numpy(sent), *_candidates(comm.local, rows), len(rows))
+
+
+def _candidates(
+    local: LocalGraph, item_rows: NDArray[np.int64]
+) -> tuple[Tensor, NDArray[np.int64], NDArray[np.int32]]:
+    """``rows``, ``indptr`` and ``candidates`` of :class:`Contributions` from the row that each item is for."""
+    rows, place = np.unique(item_rows, return_inverse=True)
+    own = np.flatnonzero(np.diff(local.indptr)[rows])
+    heads = np.concatenate([own, place])
+    candidates = np.concatenate([own, len(rows) + np.arange(len(place))]).astype(np.int32)
+    indptr = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.bincount(heads, minlength=len(rows)), out=indptr[1:])
+    return torch.from_numpy(rows), indptr, candidates[np.argsort(heads, kind="stable")]
