@@ -7,7 +7,7 @@ the other. Flags lie on control pages of their own (:mod:`dgcl.transport.shared_
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dgcl.kernels.compiled import compiled
 from dgcl.kernels.futex import ASLEEP, AWAKE, announce_sleep, cancel_sleep, sleep, wake
 from dgcl.kernels.memory import load_acquire, monotonic_nanoseconds, store_release
 from dgcl.ranks.control import Control
+from dgcl.ranks.machines import places_of_ranks, several_machines
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import call_attention
 from dgcl.transport.shared_memory.peers import Peers
@@ -49,8 +50,45 @@ def _post(address: int, value: int, wake_words: np.ndarray) -> None:
         wake(wake_words[i], AWAKE)
 
 
+class Barrier(Protocol):
+    """How the ranks of a measurement come together between samples.
+
+    Attributes:
+        shared_clock: Whether the ranks are on one machine, so that their clocks are one.
+    """
+
+    shared_clock: bool
+
+    def barrier(self) -> None:
+        """Wait until every rank has called."""
+
+    def close(self) -> None:
+        """Release what it holds. Idempotent, not collective."""
+
+
+class NetworkBarrier:
+    """The barrier of ranks on several machines, which share no memory: that of the control plane."""
+
+    shared_clock = False
+
+    def __init__(self, control: Control) -> None:
+        self.barrier = control.barrier
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def open_barrier(control: Control, timeout: float) -> Barrier:
+    """:class:`Flags` where all ranks share memory, else a :class:`NetworkBarrier`. Collective."""
+    if several_machines(places_of_ranks(control)):
+        return NetworkBarrier(control)
+    return Flags(control, timeout)
+
+
 class Flags:
     """A rank's control page and those of the others. Construction is collective."""
+
+    shared_clock = True
 
     def __init__(self, control: Control, timeout: float) -> None:
         self.rank, self.world_size, self._timeout = control.rank, control.world_size, timeout

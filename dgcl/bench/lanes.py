@@ -16,9 +16,10 @@ from torch import Tensor
 
 from dgcl.bench import patterns
 from dgcl.bench.copies import Copies
-from dgcl.bench.flags import Flags
+from dgcl.bench.flags import Barrier
 from dgcl.bench.rounds import EXPAND, FOLD, Sample
 from dgcl.bench.transports import Measured, RuntimeCalls
+from dgcl.ranks.control import SingleControl
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class ExchangeLane:
     """Calls of an exchange whose rows encode the vertex, the column and the iteration."""
 
-    def __init__(self, comm: Communicator, exchange: Measured, flags: Flags) -> None:
+    def __init__(self, comm: Communicator, exchange: Measured, flags: Barrier) -> None:
         self._comm, self._exchange, self._flags = comm, exchange, flags
         self._owned = comm.owned_ids.numpy()
         self._local = np.concatenate([self._owned, comm.halo_ids.numpy()])
@@ -58,11 +59,14 @@ class ExchangeLane:
         exchange.poison()
         call = exchange.expand if verb == EXPAND else exchange.fold
         results: list[Any] = []
+        marks: list[int] = []
         self._flags.barrier()
+        if not self._flags.shared_clock:
+            call(inputs[0].clone())  # brings the ranks into step, which a barrier over a network does not
         begin = time.perf_counter_ns()
         for k in range(calls):
-            results.append(call(inputs[k]))  # noqa: PERF401 (a list that is complete is not what is timed)
-        end = time.perf_counter_ns()
+            results.append(call(inputs[k]))
+            marks.append(time.perf_counter_ns())
         self._flags.barrier()
         wrong = 0
         for k, result in enumerate(results):
@@ -71,7 +75,14 @@ class ExchangeLane:
                 wrong += patterns.wrong_expand(found, self._returned, first + k)
             else:
                 wrong += patterns.wrong_fold(found, self._owned, self._holders, first + k, world)
-        return Sample(begin, end, wrong)
+        return _sample(begin, marks, wrong, self._flags)
+
+
+def _sample(begin: int, marks: list[int], wrong: int, flags: Barrier) -> Sample:
+    """By the clock of all ranks, or by the rank's own from its own start."""
+    start = begin if flags.shared_clock else 0
+    shifted = tuple(mark - begin + start for mark in marks)
+    return Sample(start, shifted[-1], wrong, shifted)
 
 
 def _holders(comm: Communicator) -> np.ndarray:
@@ -90,7 +101,7 @@ def _holders(comm: Communicator) -> np.ndarray:
 class CopyLane:
     """Plain copies of as many bytes as an exchange writes on a rank, on average: ``rows`` rows."""
 
-    def __init__(self, comm: Communicator, rows: float, flags: Flags) -> None:
+    def __init__(self, comm: Communicator, rows: float, flags: Barrier) -> None:
         self._control, self._flags, self._timeout = comm.control, flags, comm.timeout
         self._rows = rows
         self._copies: Copies | None = None
@@ -99,7 +110,8 @@ class CopyLane:
         """Allocate the memory and touch all of it."""
         self.close()
         num_bytes = round(self._rows * width * dtype.itemsize)
-        self._copies = Copies(self._control, num_bytes, calls, self._timeout)
+        control = self._control if self._flags.shared_clock else SingleControl()  # copies of its own memory
+        self._copies = Copies(control, num_bytes, calls, self._timeout)
 
     def run(self, verb: int, first: int, calls: int) -> Sample:
         """Run a copy; both verbs write the same number of bytes."""
@@ -108,12 +120,13 @@ class CopyLane:
         assert copies is not None
         copies.poison()
         self._flags.barrier()
+        marks: list[int] = []
         begin = time.perf_counter_ns()
         for k in range(calls):
             copies.run(k)
-        end = time.perf_counter_ns()
+            marks.append(time.perf_counter_ns())
         self._flags.barrier()
-        return Sample(begin, end, copies.wrong())
+        return _sample(begin, marks, copies.wrong(), self._flags)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -128,7 +141,7 @@ class ReplicationLane:
     A sample's time is that of the replicated graph's sums minus that of the rank's own graph's, never below 0.
     """
 
-    def __init__(self, replicated: Communicator, plain: Communicator, flags: Flags) -> None:
+    def __init__(self, replicated: Communicator, plain: Communicator, flags: Barrier) -> None:
         self._graphs = tuple(comm.local_graph("csr") for comm in (replicated, plain))
         self._ids = tuple(
             np.concatenate([comm.owned_ids.numpy(), comm.halo_ids.numpy()]) for comm in (replicated, plain)

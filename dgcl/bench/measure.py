@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dgcl.bench.baselines import GlooHaloCalls, GlooHaloPlainCalls, GlooKeptTransport
-from dgcl.bench.flags import Flags
+from dgcl.bench.flags import Barrier, Flags, open_barrier
 from dgcl.bench.lanes import CopyLane, ExchangeLane, ReplicationLane
 from dgcl.bench.methods import build_comm_info
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.rounds import Candidate, World, measure_case
+from dgcl.bench.rounds import Candidate, World, measure_case, num_messages
 from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, RuntimeCalls, calls_of
 from dgcl.planner.methods import METHODS as PLANNERS
@@ -61,7 +61,9 @@ def measure(
         CommError: A rank is gone or late.
     """
     control = context.require_control()
-    flags = Flags(control, settings.timeout)
+    flags = open_barrier(control, settings.timeout)
+    if not flags.shared_clock:
+        _check_machines(settings)
     ranks: list[RankInfo] = []
     lines: list[Line] = []
     trace = None
@@ -82,10 +84,28 @@ def measure(
     return Measurement(ranks, lines, trace) if control.rank == 0 else None
 
 
+def _check_machines(settings: Settings) -> None:
+    """Refuse what ranks on several machines cannot do.
+
+    Raises:
+        ValueError: With what they can.
+    """
+    for method in settings.methods:
+        mover, fold = split_method(method, settings.fold)
+        if mover in ("swap", "padded", "replication") or fold != "sum":
+            raise ValueError(
+                f"method {method!r} needs ranks that share one machine's memory, and these are on several;"
+                " take a planner, executor, operator, halo, gloo or gloo-kept, gloo-halo, with fold 'sum'"
+            )
+    if settings.trace:
+        raise ValueError("trace: the ranks are on several machines, whose clocks differ; trace ranks of one")
+
+
 def _record(
-    world: World, width: int, dtype: torch.dtype, control: Control, flags: Flags
+    world: World, width: int, dtype: torch.dtype, control: Control, flags: Barrier
 ) -> dict[str, Any] | None:
     """The trace of one exchange by the first planned method, on rank 0. Collective."""
+    assert isinstance(flags, Flags)
     comm = next((candidate.comm for candidate in world.candidates if candidate.plan is not None), None)
     if comm is None:
         raise ValueError("trace: none of the methods is a plan, and others are not recorded")
@@ -105,7 +125,7 @@ def _describe(comm: Communicator) -> RankInfo:
 
 
 @contextmanager
-def _opened(case: Case, settings: Settings, control: Control, flags: Flags) -> Iterator[World]:
+def _opened(case: Case, settings: Settings, control: Control, flags: Barrier) -> Iterator[World]:
     """A communicator and a lane for each method; all closed at the end."""
     problem = case.problem() if control.rank == 0 else None
     opened: list[Communicator] = []
@@ -142,7 +162,8 @@ def _opened(case: Case, settings: Settings, control: Control, flags: Flags) -> I
         exchange = call(comm)
         lane = ExchangeLane(comm, exchange, flags)
         halo_only = getattr(exchange, "halo_only", False)
-        candidates.append(Candidate(method, lane, comm, planned, note, halo_only))
+        told = num_messages(comm.plan) if is_plan or method.startswith("gloo") else None
+        candidates.append(Candidate(method, lane, comm, planned, note, halo_only, messages=told))
     plain = plain or build("direct", "sum")
     if "replication" in settings.methods:
         candidates.append(_replication(build("replication", "sum"), plain, settings.layers, flags))
@@ -151,11 +172,14 @@ def _opened(case: Case, settings: Settings, control: Control, flags: Flags) -> I
     halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
     for candidate in candidates:
         candidate.rows = halo_rows if candidate.halo_only else local_rows
+        candidate.own_rows = candidate.rows - halo_rows
         if candidate.plan is not None and candidate.comm is not None and candidate.comm.layout.is_replicated:
             candidate.rows = sum(control.exchange(candidate.comm.num_local))
+            candidate.own_rows = sum(control.exchange(candidate.comm.num_owned))
     lanes = {n: CopyLane(plain, n / control.world_size, flags) for n in {c.rows for c in candidates}}
     copies = {n: Candidate("copy", lane) for n, lane in sorted(lanes.items())}
-    yield World(name, candidates, plain, halo_rows, local_rows, copies)
+    busiest = max(halo for halo, _ in counts)
+    yield World(name, candidates, plain, halo_rows, local_rows, busiest, copies)
     for plain_copies in lanes.values():
         plain_copies.close()
     for comm in opened:
@@ -169,6 +193,6 @@ def _replicas(comm: Communicator, layers: int) -> str:
     return f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
 
 
-def _replication(comm: Communicator, plain: Communicator, layers: int, flags: Flags) -> Candidate:
+def _replication(comm: Communicator, plain: Communicator, layers: int, flags: Barrier) -> Candidate:
     note = f"{_replicas(comm, layers)}; the time is that of the additional sums"
     return Candidate("replication", ReplicationLane(comm, plain, flags), note=note)

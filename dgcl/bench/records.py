@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dgcl.bench.problems import Problem
 
 if TYPE_CHECKING:
@@ -57,11 +59,14 @@ class Case:
         problem: Makes the problem; called on rank 0.
         widths: Elements of a row.
         fraction: Of the boundary vertices that the problem sends.
+        size_factor: ``size`` over what a rank receives: n/(n-1) for patterns of n ranks of which nccl-tests counts
+            the rank's own block, too.
     """
 
     problem: Callable[[], Problem]
     widths: tuple[int, ...]
     fraction: float = 1.0
+    size_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ class Timing:
         wrong: Elements that were wrong, over all calls and ranks.
         samples: Mean time of a call in each sample.
         copy_samples: Likewise.
+        calls: Time of each call: from the end of the one before, on the last rank, to its own. Where single calls
+            are not timed, the means of samples.
     """
 
     seconds: float
@@ -84,6 +91,11 @@ class Timing:
     wrong: int
     samples: list[float]
     copy_samples: list[float]
+    calls: list[float]
+
+    def percentile(self, percent: float) -> float:
+        """The shortest time that so many percent of the calls do not exceed."""
+        return float(np.percentile(self.calls, percent, method="inverted_cdf"))
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,10 @@ class Line:
         method: What exchanged.
         dtype, width: Elements of a row.
         halo_rows, local_rows: Rows delivered, and owned and halo rows, of all ranks together.
-        size: Bytes delivered to a rank in one call, on average over ranks.
+        size: Bytes that a rank receives in one call, on average over ranks; for the patterns alltoall and allgather
+            with those of its own block, as nccl-tests counts.
+        busiest: Bytes that the rank which receives most receives from others in one call (backward: sends back).
+        own: Bytes of its own rows that a rank copies into its result, on average over ranks.
         moved: Bytes that all ranks must write: owned and halo rows, or halo rows where they go alone.
         forward, backward: The times of expand and fold.
         model_seconds, bound_seconds: The plan's own time and its lower bound, in the cost model of its
@@ -103,6 +118,7 @@ class Line:
         stages: Of the plan.
         note: What else there is to say.
         host_seconds: What a call takes the host, where it does not wait for its end.
+        messages: (stage, sender, receiver) of one call; None where the method does not tell.
     """
 
     name: str
@@ -113,6 +129,8 @@ class Line:
     halo_rows: int
     local_rows: int
     size: float
+    busiest: int
+    own: float
     moved: int
     forward: Timing
     backward: Timing
@@ -121,14 +139,30 @@ class Line:
     stages: int | None = None
     note: str = ""
     host_seconds: float | None = None
+    messages: int | None = None
 
     def algbw(self, timing: Timing) -> float:
-        """GB/s that arrive at a rank, on average."""
+        """``size`` in GB over the mean time."""
         return self.size / timing.seconds / 1e9
 
     def busbw(self, timing: Timing) -> float:
-        """GB/s that all ranks together write, if they write nothing but their results."""
+        """GB/s that the busiest rank receives from others (backward: sends back).
+
+        In alltoall and allgather of n ranks this is ``algbw * (n - 1) / n``, as in nccl-tests.
+        """
+        return self.busiest / timing.seconds / 1e9
+
+    def written(self, timing: Timing) -> float:
+        """GB/s that all ranks together write, own rows included, if they write nothing but their results."""
         return self.moved / timing.seconds / 1e9
+
+    def roof(self, timing: Timing) -> float:
+        """The ``busbw`` of an exchange that took as long as plain copies of all that it writes."""
+        return self.busiest / timing.copy_seconds / 1e9
+
+    def message_rate(self, timing: Timing) -> float | None:
+        """Messages of all ranks in a second; None where their number is not known."""
+        return None if self.messages is None else self.messages / timing.seconds
 
 
 @dataclass(frozen=True)

@@ -13,54 +13,106 @@ from typing import Any
 
 import numpy as np
 
+from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Line, RankInfo, Settings, Timing
 
-SCHEMA = "dgcl-bench/1"
+SCHEMA = "dgcl-bench/2"
+VERBS = ("forward", "backward")
+PERCENTILES = {"min": 0.0, "p50": 50.0, "p95": 95.0, "max": 100.0}  # of the times of calls
 _NAMES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
 
 
+LEGEND = """\
+# size:   bytes that a rank receives, on average over ranks; of alltoall and allgather with the rank's own block, as
+#         in nccl-tests. time: mean of all calls; min, p50, p95, max: of single calls, each until the last rank is done
+# kmsg/s: 1000 messages (stage, sender, receiver) of all ranks in a second
+# algbw:  size / time. busbw: bytes that the busiest rank receives from others (backward: sends back) / time; in
+#         alltoall and allgather of n ranks algbw x (n-1)/n, as in nccl-tests
+# own:    bytes of its own rows that a rank copies into its result; they are in no bandwidth
+# %copy:  time of plain copies of all that is written, own rows included, in percent of the time
+# #wrong: elements that are not what they must be, over all calls and ranks"""
+BOUND_LEGEND = """\
+# %bound: lower bound of any plan in the model of the topology, in percent of the time"""
+
+
 def header(settings: Settings) -> str:
-    """The three lines over the columns."""
-    verb = f"{'time':>9} {'algbw':>7} {'busbw':>7} {'%copy':>6} {'#wrong':>7}"
-    units = f"{'(us)':>9} {'(GB/s)':>7} {'(GB/s)':>7} {'':>6} {'':>7}"
+    """What the columns mean, and the two lines over them."""
+    left = f"#{'size':>10} {'count':>11} {'type':>8} {'width':>6}  {'method':<{_method_width(settings)}} "
+    units = f"#{'(B)':>10} {'(elements)':>11} {'':>8} {'':>6}  {'':<{_method_width(settings)}} "
+    left += f"{'verb':<8}" + "".join(f" {name:>9}" for name in ("time", "min", "p50", "p95", "max"))
+    units += f"{'':<8}" + f" {'(us)':>9}" * 5
+    for name, unit in (("kmsg/s", ""), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("own", "(B)")):
+        left, units = f"{left} {name:>7}", f"{units} {unit:>7}"
+    left, units = f"{left} {'%copy':>6} {'#wrong':>7}", f"{units} {'':>6} {'':>7}"
+    legend = LEGEND
     if settings.show_bound:
-        verb, units = f"{verb} {'%bound':>7}", f"{units} {'':>7}"
-    wide = _method_width(settings)
-    left = f"#{'size':>11} {'count':>12} {'type':>9} {'width':>6}  {'method':<{wide}}"
-    left_units = f"#{'(B)':>11} {'(elements)':>12} {'':>9} {'':>6}  {'':<{wide}}"
-    titles = "".join(f"  {title:^{len(verb)}}" for title in ("forward", "backward"))
-    lines = [f"#{'':{len(left) - 1}}{titles}", f"{left}  {verb}  {verb}", f"{left_units}  {units}  {units}"]
-    return "\n".join(line.rstrip() for line in lines)
+        left, units, legend = f"{left} {'%bound':>7}", f"{units} {'':>7}", f"{legend}\n{BOUND_LEGEND}"
+    return "\n".join([legend, "#", left, units.rstrip()])
 
 
 def _method_width(settings: Settings) -> int:
-    return max(12, *map(len, settings.methods))
+    return max(8, *map(len, settings.methods))
 
 
 def row(line: Line, settings: Settings) -> str:
-    """Format one line of the table, with its notes below."""
-    count = line.halo_rows * line.width / settings.world_size
+    """Format a line for each verb, with its notes below."""
+    count = line.size / DTYPES[line.dtype].itemsize
     kind = _NAMES.get(line.dtype, line.dtype)
     name = line.method.ljust(_method_width(settings))
-    left = f"{round(line.size):>12} {round(count):>12} {kind:>9} {line.width:>6}  {name}"
-    verbs = [_verb(line, timing, settings.show_bound) for timing in (line.forward, line.backward)]
-    text = "  ".join([left, *verbs])
-    if line.fraction < 1:
-        text += f"  # {line.fraction:g} of the vertices"
-    return f"{text}\n#   {line.method}: {line.note}" if line.note else text
+    left = f"{round(line.size):>11} {round(count):>11} {kind:>8} {line.width:>6}  {name}"
+    fraction = f"  # {line.fraction:g} of the vertices" if line.fraction < 1 else ""
+    text = [
+        f"{left} {verb:<8} {_verb(line, getattr(line, verb), settings.show_bound)}{fraction}"
+        for verb in VERBS
+    ]
+    return "\n".join([*text, f"#   {line.method}: {line.note}"] if line.note else text)
 
 
 def _verb(line: Line, timing: Timing, show_bound: bool) -> str:
-    if line.method == "replication" or timing.wrong:  # nothing is sent; nothing that counts has arrived
-        algbw = busbw = share = "-"
+    times = (timing.seconds, *(timing.percentile(percent) for percent in PERCENTILES.values()))
+    text = " ".join(f"{time * 1e6:>9.2f}" for time in times)
+    if not is_bandwidth(line, timing):
+        rate = algbw = busbw = own = share = "-"
     else:
+        per_second = line.message_rate(timing)
+        rate = "-" if per_second is None else f"{per_second / 1e3:.1f}"
         algbw, busbw = (f"{value:.2f}" for value in (line.algbw(timing), line.busbw(timing)))
-        share = f"{100 * timing.copy_seconds / timing.seconds:.1f}"
-    text = f"{timing.seconds * 1e6:>9.2f} {algbw:>7} {busbw:>7} {share:>6} {timing.wrong:>7}"
+        own, share = short_size(line.own), f"{100 * timing.copy_seconds / timing.seconds:.1f}"
+    text += f" {rate:>7} {algbw:>7} {busbw:>7} {own:>7} {share:>6} {timing.wrong:>7}"
     if show_bound:
         bound = line.bound_seconds
         text += f" {'-' if bound is None else f'{100 * bound / timing.seconds:.2f}':>7}"
     return text
+
+
+def is_bandwidth(line: Line, timing: Timing) -> bool:
+    """Whether a bandwidth means anything: rows were sent, and all have arrived as they should."""
+    return line.method != "replication" and timing.wrong == 0
+
+
+def short_size(num_bytes: float) -> str:
+    """Four digits at most, and K, M or G for powers of 1024."""
+    unit = 0
+    while num_bytes >= 9999.5 and unit < 3:
+        num_bytes, unit = num_bytes / 1024, unit + 1
+    return f"{num_bytes:.0f}{' KMG'[unit].strip()}"
+
+
+def histogram(line: Line, num_bins: int = 10) -> str:
+    """How the times of calls are spread, for each verb: bins of equal width on a scale of logarithms."""
+    text = []
+    for verb in VERBS:
+        times = np.array(getattr(line, verb).calls) * 1e6
+        times = np.maximum(times, 1e-3)  # the clock's own step
+        edges = np.geomspace(times.min(), max(times.max(), times.min() * 1.001), num_bins + 1)
+        counts = np.bincount(
+            np.clip(np.searchsorted(edges, times, "right") - 1, 0, num_bins - 1), minlength=num_bins
+        )
+        text.append(f"#   {line.method} {verb}: {len(times)} calls")
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+            bar = "#" * -(-40 * int(count) // int(counts.max()))
+            text.append(f"#   {low:>12.2f} to {high:>12.2f} us {count:>6} {bar}".rstrip())
+    return "\n".join(text)
 
 
 def footer(lines: Sequence[Line]) -> str:
@@ -81,9 +133,6 @@ def footer(lines: Sequence[Line]) -> str:
             f" {fit.slope:.3f} x modelled, R^2 {fit.r_squared:.4f} over {fit.points} points"
         )
     return "\n".join(text)
-
-
-VERBS = ("forward", "backward")
 
 
 def total_wrong(lines: Sequence[Line]) -> int:
@@ -155,9 +204,11 @@ def _line_json(line: Line) -> dict[str, Any]:
     value = dataclasses.asdict(line)
     for verb in VERBS:
         timing = getattr(line, verb)
-        sound = timing.wrong == 0 and line.method != "replication"
+        sound = is_bandwidth(line, timing)
+        value[verb] |= {name: timing.percentile(percent) for name, percent in PERCENTILES.items()}
         value[verb] |= {
             "algbw": line.algbw(timing) if sound else None,
             "busbw": line.busbw(timing) if sound else None,
+            "message_rate": line.message_rate(timing) if sound else None,
         }
     return value

@@ -11,10 +11,11 @@ time that is reported is the mean over all samples, the fastest sample and the m
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
 import torch
 
 from dgcl.bench.patterns import DTYPES
@@ -38,11 +39,13 @@ class Sample:
     Attributes:
         begin, end: Nanoseconds on a clock that all ranks share; where they share none, 0 and what the sample took.
         wrong: Elements that were not what they must be, over all the calls.
+        marks: When each call ended, by the same clock; empty where single calls are not timed.
     """
 
     begin: int
     end: int
     wrong: int
+    marks: tuple[int, ...] = ()
 
 
 class Lane(Protocol):
@@ -66,6 +69,8 @@ class Candidate:
         note: What else there is to say.
         halo_only: Whether it returns halo rows alone.
         rows: That all ranks together write in a call.
+        own_rows: Those of them that a rank copies from its own.
+        messages: Of a call, of all ranks together; None: the method does not tell.
         samples: Of expand and of fold, at the width that was measured last.
     """
 
@@ -76,6 +81,8 @@ class Candidate:
     note: str = ""
     halo_only: bool = False
     rows: int = 0
+    own_rows: int = 0
+    messages: int | None = None
     samples: tuple[list[Sample], list[Sample]] = field(default_factory=lambda: ([], []))
 
 
@@ -88,6 +95,7 @@ class World:
         candidates: The methods.
         plain: A communicator whose ranks hold no replicas.
         halo_rows, local_rows: Rows delivered, and owned and halo rows, of all ranks together.
+        busiest_rows: Rows delivered to the rank that gets most.
         copies: Plain copies of as many rows as any candidate writes, by that number.
     """
 
@@ -96,6 +104,7 @@ class World:
     plain: Communicator
     halo_rows: int
     local_rows: int
+    busiest_rows: int
     copies: dict[int, Candidate]
 
 
@@ -144,7 +153,9 @@ def measure_case(
                 width=width,
                 halo_rows=world.halo_rows,
                 local_rows=world.local_rows,
-                size=world.halo_rows * row_bytes / control.world_size,
+                size=case.size_factor * world.halo_rows * row_bytes / control.world_size,
+                busiest=world.busiest_rows * row_bytes,
+                own=candidate.own_rows * row_bytes / control.world_size,
                 moved=candidate.rows * row_bytes,
                 forward=forward,
                 backward=backward,
@@ -153,6 +164,7 @@ def measure_case(
                 stages=None if candidate.plan is None else candidate.plan.num_stages,
                 note="; ".join(filter(None, [candidate.note, more])),
                 host_seconds=host_seconds,
+                messages=candidate.messages,
             )
 
 
@@ -175,6 +187,7 @@ def _run_rounds(
 def _timing(control: Control, samples: list[Sample], copies: list[Sample], calls: int) -> Timing:
     """Combine the ranks' samples: from the first start to the last end. Collective."""
     every, every_copy = control.exchange(samples), control.exchange(copies)
+    times = [time for ranks in zip(*every, strict=True) for time in call_seconds(ranks)]
     seconds, copy_seconds = (
         [
             (max(sample.end for sample in ranks) - min(sample.begin for sample in ranks)) / calls / 1e9
@@ -190,4 +203,20 @@ def _timing(control: Control, samples: list[Sample], copies: list[Sample], calls
         wrong=sum(sample.wrong for given in (every, every_copy) for ranks in given for sample in ranks),
         samples=seconds,
         copy_samples=copy_seconds,
+        calls=times or seconds,
+    )
+
+
+def call_seconds(ranks: Sequence[Sample]) -> list[float]:
+    """Seconds of each call of a sample: until it has ended on all ranks, since the call before had. Their sum is
+    the sample's time."""
+    ends = np.array([sample.marks for sample in ranks]).max(axis=0) - min(sample.begin for sample in ranks)
+    return (np.diff(ends, prepend=0) / 1e9).tolist() if ends.size else []
+
+
+def num_messages(plan: Plan) -> int:
+    """(stage, sender, receiver) of a plan, each once."""
+    trees = plan.trees
+    return len(
+        set(zip(trees.edge_stage.tolist(), trees.edge_src.tolist(), trees.edge_dst.tolist(), strict=True))
     )

@@ -5,38 +5,39 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.bench_cases import make_cases, read_problem
+from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.info import describe_machine
 from dgcl.cli.output import print_json, step
-from dgcl.cli.partition import GRAPH_HELP, load_graph
+from dgcl.cli.partition import GRAPH_HELP
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from dgcl.bench.problems import Problem
-    from dgcl.bench.records import Case, Line, RankInfo, Settings
+    from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
+    from dgcl.topology import Topology
 
 MAX_RANKS = 64
-DEFAULT_WIDTH = 128
 
 
 def add_parser(verbs: Any, name: str) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
         name,
-        help="measure and verify exchanges of rows between ranks of this host",
+        help="measure and verify exchanges of rows between ranks",
         description="Measure allgathers (forward) and their gradients (backward) between CPU ranks of this"
-        " host, or ranks on its GPUs, verify every element, and print one line for each size and method as"
-        " nccl-tests do.",
+        " host, ranks on its GPUs, or the ranks of a job under torchrun; verify every element, and print a line for"
+        " each size, method and verb. algbw is the size over the time. busbw is the bytes that the busiest rank"
+        " receives from others over the time: in alltoall and allgather of n ranks algbw x (n-1)/n, as in"
+        " nccl-tests.",
     )
     what = parser.add_argument_group("what is exchanged (default: --pattern alltoall)")
     source = what.add_mutually_exclusive_group()
@@ -50,19 +51,27 @@ def add_parser(verbs: Any, name: str) -> None:
         type=list_of(number(0, open_end=True)),
         help="send only these parts of the vertices, and fit measured to modelled time",
     )
-    sizes = parser.add_argument_group("sizes, in bytes that a rank receives (K, M, G: powers of 1024)")
-    sizes.add_argument("-b", "--minbytes", metavar="SIZE", type=byte_size, help="smallest (default: 1M)")
-    sizes.add_argument("-e", "--maxbytes", metavar="SIZE", type=byte_size, help="largest (default: smallest)")
-    sizes.add_argument("-f", "--stepfactor", metavar="F", type=at_least(2), default=2, help="default: 2")
+    sizes = parser.add_argument_group(
+        "sizes, in bytes that a rank receives, its own block included as in nccl-tests (K, M, G: powers of 1024)"
+    )
+    sizes.add_argument("-b", "--minbytes", metavar="SIZE", type=byte_size, help="smallest (default: 8)")
+    sizes.add_argument(
+        "-e", "--maxbytes", metavar="SIZE", type=byte_size, help="largest (default: 64M; with -b alone: SIZE)"
+    )
+    steps = sizes.add_mutually_exclusive_group()
+    steps.add_argument(
+        "-f", "--stepfactor", metavar="F", type=at_least(2), default=2, help="from size to size; default: 2"
+    )
+    steps.add_argument("-i", "--stepbytes", metavar="SIZE", type=byte_size, help="add this instead")
     sizes.add_argument(
         "--width",
         metavar="W[,W...]",
         type=list_of(at_least(1)),
-        help="elements of a row; of a graph's rows instead of -b and -e, of a pattern's at most (128)",
+        help="elements of a row; of a graph's rows instead of sizes, of a pattern's at most (default: 128)",
     )
     sizes.add_argument("-d", "--datatype", metavar="TYPE", default="float", help="default: float")
     how = parser.add_argument_group("how")
-    how.add_argument("--ranks", metavar="P", type=at_least(2), default=2, help="default: 2")
+    how.add_argument("--ranks", metavar="P", type=at_least(2), help="to start on this host; default: 2")
     how.add_argument("--threads", action="store_true", help="ranks are threads, not processes")
     how.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
@@ -77,8 +86,13 @@ def add_parser(verbs: Any, name: str) -> None:
     how.add_argument(
         "--timeout", metavar="S", type=number(0, open_end=True), default=300.0, help="default: 300"
     )
-    parser.add_argument("-J", "--json-file", metavar="OUT.json", help="write everything as JSON as well")
-    parser.add_argument(
+    out = parser.add_argument_group("results")
+    out.add_argument("--histogram", action="store_true", help="show how the times of calls are spread")
+    out.add_argument("-J", "--json-file", metavar="OUT.json", help="write everything as JSON as well")
+    out.add_argument(
+        "--plot", metavar="FILE", help="draw busbw over size, under plain copies (png, svg or pdf)"
+    )
+    out.add_argument(
         "--trace", metavar="OUT.json", help="write a trace of one exchange for chrome://tracing or Perfetto"
     )
     parser.runs(bench)
@@ -86,50 +100,126 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
-    from dgcl.bench.measure import measure
-    from dgcl.bench.on_device.measure import measure_on_device
     from dgcl.bench.report import footer, to_json, total_wrong
     from dgcl.errors import CommError
-    from dgcl.ranks.launcher import launch
 
-    _check(args)
-    settings = _settings(args)
-    problem = _read_problem(args, settings)
-    with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
-        cases = _cases(args, problem, Path(folder) / "problem.npz")
-        machine = describe_machine()
-        emit = functools.partial(_print, settings, args.json)
-        run = measure if args.device == "cpu" else measure_on_device
-        if not args.json:
-            print(_preamble(args, problem, settings, machine), flush=True)
-        kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
-        try:
-            results = launch(run, args.ranks, cases, settings, emit, ranks=kind)
-        except CommError as error:
-            raise CliError(str(error), status=1) from error
-    result = results[0]
-    value = to_json(result.lines, settings, result.ranks, {"dgcl": __version__, **machine})
-    if args.json_file is not None:
-        with replacing(args.json_file) as temporary, temporary.open("w") as file:
-            json.dump(value, file, allow_nan=False, indent=1)
-    if args.trace is not None:
-        with replacing(args.trace) as temporary, temporary.open("w") as file:
-            json.dump(result.trace, file, allow_nan=False)
+    in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    num_ranks = int(os.environ["WORLD_SIZE"]) if in_job else args.ranks or 2
+    _check(args, num_ranks, in_job)
+    try:
+        found = (_in_job if in_job else _started)(args, num_ranks)
+    except CommError as error:
+        raise CliError(str(error), status=1) from error
+    if found is None:
+        return 0  # another rank than 0
+    settings, result = found
+    value = to_json(result.lines, settings, result.ranks, {"dgcl": __version__, **describe_machine()})
+    written = _write(args, value, result)
     if args.json:
         print_json(value)
     else:
-        print(footer(result.lines))
+        print("\n".join([footer(result.lines), *(f"# {what} written to {path}" for what, path in written)]))
     return 1 if total_wrong(result.lines) else 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measurement]:
+    """Measure ranks of this host."""
+    from dgcl.ranks.launcher import launch
+
+    kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
+    with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
+        settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, _KINDS[kind])
+        emit = functools.partial(_print, settings, args.json, args.histogram)
+        results = launch(_measurement(args), num_ranks, cases, settings, emit, ranks=kind)
+    return settings, results[0]
+
+
+def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measurement] | None:
+    """Measure the ranks that torchrun started; rank 0 reads, decides and prints."""
+    import dgcl
+    from dgcl.ranks.context import context
+    from dgcl.ranks.machines import find_topology, places_of_ranks, several_machines
+
+    dgcl.init()
+    control = context.require_control()
+    places = places_of_ranks(control)
+    topology = None
+    if args.topology is None and several_machines(places):
+        topology = find_topology(control, places).topology
+    settings: Settings | None = None
+    cases: list[Case] = []
+    failure: str | None = None
+    with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
+        if control.rank == 0:
+            kind = f"processes of a job, on {len({place.machine for place in places})} machines"
+            try:
+                settings, cases = _prepare(
+                    args, topology or _topology(args, num_ranks), num_ranks, folder, kind
+                )
+            except Exception as error:  # the others wait: they hear of whatever it is
+                failure = one_line(error)
+        failure, settings, cases = control.broadcast((failure, settings, cases))
+        if failure is not None or settings is None:
+            raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
+        emit = functools.partial(_print, settings, args.json, args.histogram)
+        result = _measurement(args)(cases, settings, emit)
+    return None if result is None else (settings, result)
+
+
+_KINDS = {"threads": "threads of one process", "processes": "processes"}
+
+
+def _prepare(
+    args: argparse.Namespace, topology: Topology, num_ranks: int, folder: str, kind: str
+) -> tuple[Settings, list[Case]]:
+    """What to measure, after printing what is known of it."""
+    settings = _settings(args, topology)
+    problem = read_problem(args, topology, num_ranks)
+    cases = make_cases(args, problem, Path(folder) / "problem.npz", num_ranks)
+    if not args.json:
+        print(_preamble(args, problem, settings, kind), flush=True)
+    return settings, cases
+
+
+def _measurement(args: argparse.Namespace) -> Any:
+    from dgcl.bench.measure import measure
+    from dgcl.bench.on_device.measure import measure_on_device
+
+    return measure if args.device == "cpu" else measure_on_device
+
+
+def _write(args: argparse.Namespace, value: dict[str, Any], result: Measurement) -> list[tuple[str, str]]:
+    """Write the files that were asked for; what each is, and where."""
+    from dgcl.bench.picture import plot_bandwidths
+
+    written = []
+    for what, path, content in (("JSON", args.json_file, value), ("trace", args.trace, result.trace)):
+        if path is not None:
+            with replacing(path) as temporary, temporary.open("w") as file:
+                json.dump(content, file, allow_nan=False, indent=1 if what == "JSON" else None)
+            written.append((what, path))
+    if args.plot is not None:
+        name, num_ranks = result.lines[0].name, len(result.ranks)
+        with replacing(args.plot) as temporary:
+            plot_bandwidths(result.lines, temporary, f"{name}, {num_ranks} ranks: {value['machine']['cpu']}")
+        written.append(("picture", args.plot))
+    return written
+
+
+def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     """Refuse what cannot work before anything is read or started."""
     from dgcl.bench.measure import CALLS, split_method
     from dgcl.bench.methods import PLANNERS, check_method
     from dgcl.bench.patterns import DTYPES
+    from dgcl.bench.picture import FORMATS
     from dgcl.bench.problems import PATTERNS
     from dgcl.replication import METHOD
 
+    if in_job and (args.threads or args.ranks not in (None, num_ranks)):
+        raise CliError(f"--ranks and --threads: the job has {num_ranks} ranks already; leave them out")
+    if not 2 <= num_ranks <= MAX_RANKS:
+        what = "the job's ranks" if in_job else "--ranks"
+        raise CliError(f"{what} must be from 2 to {MAX_RANKS} (got {num_ranks})")
     if args.device == "cuda":
         _check_device(args)
     movers = []
@@ -143,8 +233,6 @@ def _check(args: argparse.Namespace) -> None:
         raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
     if args.pattern not in (None, *PATTERNS):
         raise CliError(f"--pattern must be one of {', '.join(PATTERNS)} (got {args.pattern!r})")
-    if args.ranks > MAX_RANKS:
-        raise CliError(f"--ranks must be at most {MAX_RANKS}: ranks run on this host (got {args.ranks})")
     if (args.maxbytes or args.minbytes or 0) < (args.minbytes or 0):
         raise CliError(f"--maxbytes {args.maxbytes} is less than --minbytes {args.minbytes}")
     whole = args.graph is not None or args.relation is not None
@@ -167,6 +255,9 @@ def _check(args: argparse.Namespace) -> None:
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
+    check_output("--plot", args.plot, inputs | {"--json-file": args.json_file, "--trace": args.trace})
+    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
+        raise CliError(f"--plot must end in {', '.join(FORMATS)} (got {args.plot!r})")
     if args.trace is not None and not {*movers} & {"executor", "operator", "halo", METHOD, *PLANNERS}:
         raise CliError("--trace goes with a planned method")
 
@@ -195,16 +286,19 @@ def _check_device(args: argparse.Namespace) -> None:
         )
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _topology(args: argparse.Namespace, num_ranks: int) -> Topology:
+    """What is planned for, where all ranks are on this host."""
+    if args.device == "cuda":
+        return resolve(args.topology or f"uniform:{num_ranks}", num_ranks)
+    if args.topology is not None:
+        return resolve(args.topology, num_ranks)
+    with step("measuring how fast this host copies"):
+        return resolve("host", num_ranks)
+
+
+def _settings(args: argparse.Namespace, topology: Topology) -> Settings:
     from dgcl.bench.records import Settings
 
-    if args.device == "cuda":
-        topology = resolve(args.topology or f"uniform:{args.ranks}", args.ranks)
-    elif args.topology is None:
-        with step("measuring how fast this host copies"):
-            topology = resolve("host", args.ranks)
-    else:
-        topology = resolve(args.topology, args.ranks)
     return Settings(
         methods=tuple(dict.fromkeys(args.method.split(","))),
         topology=topology,
@@ -220,101 +314,10 @@ def _settings(args: argparse.Namespace) -> Settings:
     )
 
 
-def _read_problem(args: argparse.Namespace, settings: Settings) -> Problem | None:
-    """The graph in parts, or what a relation says; None for a pattern."""
-    from dgcl.bench.problems import Problem, from_relation
-
-    if args.graph is not None:
-        from dgcl.partition import check_part, partition_graph
-
-        graph = load_graph(args.graph)
-        if args.part is None:
-            with step(f"partitioning {graph.num_nodes} vertices into {args.ranks} parts"):
-                part = partition_graph(graph, args.ranks, topology=settings.topology, seed=args.seed)
-        else:
-            with reading(args.part, "part vector"):
-                part = np.load(args.part, allow_pickle=False)
-                part = check_part(part, graph.num_nodes, args.ranks, allow_empty=True)
-        problem = Problem(Path(args.graph).stem, graph, part, args.ranks)
-    elif args.relation is not None:
-        from dgcl.planner import Relation
-
-        with reading(args.relation, "relation"):
-            relation = Relation.load(args.relation)
-        if relation.world_size != args.ranks:
-            raise CliError(f"--ranks {args.ranks}: {args.relation} is for {relation.world_size} ranks")
-        problem = from_relation(Path(args.relation).stem, relation)
-    else:
-        return None
-    if problem.deliveries == 0:
-        raise CliError(f"{args.graph or args.relation}: no part needs a row of another: nothing to measure")
-    return problem
-
-
-def _cases(args: argparse.Namespace, problem: Problem | None, path: Path) -> list[Case]:
-    """What to measure, with problems that ranks can make or read for themselves."""
-    from dgcl.bench.patterns import DTYPES
-    from dgcl.bench.problems import load_problem, save_problem
-    from dgcl.bench.records import Case
-
-    itemsize = DTYPES[args.datatype].itemsize
-    if problem is None:
-        return _pattern_cases(args, itemsize)
-    save_problem(problem, path)
-    if args.width:
-        widths = args.width
-    elif args.minbytes is None and args.maxbytes is None:
-        widths = [DEFAULT_WIDTH]
-    else:
-        per_element = problem.deliveries / args.ranks * itemsize
-        widths = [max(1, round(size / per_element)) for size in _sizes(args)]
-    widths = tuple(dict.fromkeys(widths))
-    if args.fraction is None:
-        return [Case(functools.partial(load_problem, path), widths)]
-    return [
-        Case(functools.partial(_load_fraction, path, fraction, args.seed), widths, fraction)
-        for fraction in sorted(set(args.fraction))
-    ]
-
-
-def _pattern_cases(args: argparse.Namespace, itemsize: int) -> list[Case]:
-    """As many rows of the given width as a size takes; narrower ones where it is less than one row."""
-    from dgcl.bench.problems import from_pattern
-    from dgcl.bench.records import Case
-
-    pattern = args.pattern or "alltoall"
-    senders = 1 if pattern == "ring" else args.ranks - 1
-    most = args.width[0] if args.width else DEFAULT_WIDTH
-    shapes = []
-    for size in _sizes(args):
-        elements = max(1, round(size / senders / itemsize))
-        width = min(most, elements)
-        shapes.append((max(1, round(elements / width)), width))
-    return [
-        Case(functools.partial(from_pattern, pattern, args.ranks, rows), (width,))
-        for rows, width in dict.fromkeys(shapes)
-    ]
-
-
-def _sizes(args: argparse.Namespace) -> list[int]:
-    least = args.minbytes or min(1 << 20, args.maxbytes or 1 << 20)
-    most = args.maxbytes or least
-    steps = range(math.floor(math.log(most / least, args.stepfactor) + 1e-9) + 1)
-    return [least * args.stepfactor**k for k in steps]
-
-
-def _load_fraction(path: Path, fraction: float, seed: int) -> Problem:
-    from dgcl.bench.problems import load_problem, take_fraction
-
-    return take_fraction(load_problem(path), fraction, seed)
-
-
-def _preamble(
-    args: argparse.Namespace, problem: Problem | None, settings: Settings, machine: dict[str, Any]
-) -> str:
-    kind = "threads of one process" if args.threads else "processes"
+def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Settings, kind: str) -> str:
+    machine = describe_machine()
     lines = [
-        f"# dgcl {__version__}: {args.ranks} ranks ({kind}) on {machine['cores']} cores of {machine['cpu']}",
+        f"# dgcl {__version__}: {settings.world_size} ranks ({kind}), {machine['cores']} cores of {machine['cpu']}",
         f"# warmup iters: {args.warmup_iters} iters: {args.iters} fold: {args.fold} validation: every element"
         f" of every iteration",
         f"# planned for {settings.topology.name}"
@@ -332,9 +335,11 @@ def _preamble(
     return "\n".join([*lines, "#", "# Using ranks"])
 
 
-def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line | str) -> None:
+def _print(
+    settings: Settings, quiet: bool, with_histogram: bool, record: list[RankInfo] | Line | str
+) -> None:
     """Print what rank 0 reports, as it comes."""
-    from dgcl.bench.report import header, row
+    from dgcl.bench.report import header, histogram, row
 
     if quiet:
         return
@@ -350,3 +355,5 @@ def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line | str)
         print(header(settings), flush=True)
     else:
         print(row(record, settings), flush=True)
+        if with_histogram:
+            print(histogram(record), flush=True)

@@ -31,7 +31,7 @@ def bench_row(ranks: int, line: Line, others: dict[str, Line]) -> tuple[str, boo
     wrong = line.forward.wrong + line.backward.wrong
     good = wrong == 0
     cells = [str(ranks), line.method, str(line.width), f"{1e3 * line.forward.median:.3f}"]
-    cells += [f"{line.busbw(line.forward):.0f}", f"{line.forward.copy_seconds / line.forward.seconds:.2f}"]
+    cells += [f"{line.written(line.forward):.0f}", f"{line.forward.copy_seconds / line.forward.seconds:.2f}"]
     cells += [f"{1e3 * line.backward.median:.3f}"]
     cells += [f"{line.backward.copy_seconds / line.backward.seconds:.2f}", str(wrong) + " NO" * (wrong > 0)]
     if line.host_seconds is None:

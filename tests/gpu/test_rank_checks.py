@@ -35,9 +35,22 @@ def test_wrong_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranks.wrong_kinds(answers) == ["float64 (16,)"]
 
 
-TIMING = Timing(1e-3, 1e-3, 1e-3, 5e-4, 0, [1e-3], [5e-4])
+TIMING = Timing(1e-3, 1e-3, 1e-3, 5e-4, 0, [1e-3], [5e-4], [1e-3])
 LINE = Line(
-    "random", 1.0, "direct", "float32", 128, 10, 100, 1e6, 4_000_000, TIMING, TIMING, host_seconds=50e-6
+    "random",
+    1.0,
+    "direct",
+    "float32",
+    128,
+    10,
+    100,
+    1e6,
+    1_000_000,
+    0.0,
+    4_000_000,
+    TIMING,
+    TIMING,
+    host_seconds=50e-6,
 )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.bench.flags import Flags
+from dgcl.bench.flags import Flags, open_barrier
 from dgcl.bench.on_device.clock import Clock
 from dgcl.bench.on_device.gather import GatherLane
 from dgcl.bench.on_device.lanes import CopyLane, ExchangeLane, Rows
@@ -21,7 +21,7 @@ from dgcl.bench.on_device.nccl import try_nccl
 from dgcl.bench.on_device.peers import Needs, gloo_exchange, nccl_exchange
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.rounds import Candidate, Lane, World, measure_case
+from dgcl.bench.rounds import Candidate, Lane, World, measure_case, num_messages
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.exchange import DeviceExchange
@@ -74,7 +74,11 @@ def measure_on_device(
     control = context.require_control()
     if device == "cuda" and torch.cuda.is_available():
         torch.cuda.set_device(control.rank % torch.cuda.device_count())
-    flags = Flags(control, settings.timeout)
+    flags = open_barrier(control, settings.timeout)
+    if not isinstance(flags, Flags):
+        raise ValueError(
+            f"device: {device} ranks are measured on one machine; these are on several (use cpu)"
+        )
     ranks: list[RankInfo] = []
     lines: list[Line] = []
     tell: Emit = emit if control.rank == 0 else lambda record: None
@@ -145,15 +149,16 @@ def _opened(
             continue
         candidates.append(Candidate(method, lane, note=note))
     mine, first = _ranks_on_device(plain)
-    halo_rows, local_rows = (
-        sum(column) for column in zip(*control.exchange((plain.num_halo, plain.num_local)), strict=True)
-    )
+    counts = control.exchange((plain.num_halo, plain.num_local))
+    halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
+    busiest = max(halo for halo, _ in counts)
     share = round(local_rows * mine / control.world_size) if first else 0
     copy = Candidate("copy", CopyLane(share, plain.device, clock, flags))
     for candidate in candidates:
-        candidate.rows = local_rows
+        candidate.rows, candidate.own_rows = local_rows, local_rows - halo_rows
+        candidate.messages = num_messages(plain.plan if candidate.plan is None else candidate.plan)
     name = control.broadcast(problem and problem.name)
-    yield World(name, candidates, plain, halo_rows, local_rows, {local_rows: copy})
+    yield World(name, candidates, plain, halo_rows, local_rows, busiest, {local_rows: copy})
     for candidate in candidates:
         if isinstance(candidate.lane, GatherLane):
             candidate.lane.close()

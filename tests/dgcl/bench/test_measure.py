@@ -49,7 +49,11 @@ def test_sizes_and_rows_are_those_of_the_problem() -> None:
             assert 0 < timing.best <= timing.median
             assert timing.best <= timing.seconds == pytest.approx(sum(timing.samples) / len(timing.samples))
             assert line.algbw(timing) == pytest.approx(line.size / timing.seconds / 1e9)
-            assert line.busbw(timing) == pytest.approx(line.moved / timing.seconds / 1e9)
+            assert line.busbw(timing) == pytest.approx(line.size / timing.seconds / 1e9)
+            assert len(timing.calls) >= 6
+            assert sum(timing.calls) / len(timing.calls) == pytest.approx(timing.seconds)
+            assert min(timing.calls) >= 0
+        assert (line.busiest, line.own, line.messages) == (line.size, line.size, 12)
 
 
 def test_the_model_is_that_of_the_topology() -> None:
@@ -81,6 +85,10 @@ def test_halo_rows_alone_are_measured_and_verified() -> None:
     halo, whole = run(3, case, ("halo", "auto")).lines
     assert halo.forward.wrong == halo.backward.wrong == 0
     assert (halo.moved, whole.moved) == (halo.halo_rows * 36, whole.local_rows * 36)
+    assert (halo.own * 3, whole.own * 3) == (0, whole.moved - halo.moved)
+    part, (tails, heads) = CASES[0].part(3), CASES[0].edges
+    needs = {(part[v], u) for u, v in zip(tails, heads, strict=True) if part[u] != part[v]}
+    assert whole.busiest == 36 * max(sum(rank == r for rank, _ in needs) for r in range(3))
     assert halo.halo_rows < whole.local_rows
 
 

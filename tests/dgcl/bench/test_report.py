@@ -11,39 +11,87 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.bench.records import Line, RankInfo, Settings, Timing
-from dgcl.bench.report import fit_line, footer, header, row, to_json
+from dgcl.bench.report import fit_line, footer, header, histogram, row, short_size, to_json
+from dgcl.bench.rounds import Sample, call_seconds
 from dgcl.topology import resolve_topology
 
 SETTINGS = Settings(("auto",), resolve_topology("uniform", 4))
 RANKS = [RankInfo(0, 11, "here", 1, 5, 6)]
-# 1 ms forward, 2 ms backward; 4 ranks receive 1 MB each and write 8 MB together; copies take 0.5 ms.
-FORWARD = Timing(1e-3, 0.9e-3, 1e-3, 0.5e-3, 0, [1e-3], [0.5e-3])
-BACKWARD = Timing(2e-3, 1.9e-3, 2e-3, 0.5e-3, 0, [2e-3], [0.5e-3])
+# 1 ms forward, 2 ms backward; 4 ranks receive 1 MB each on average, one of them 1.5 MB, copy 250 kB of their own and
+# write 8 MB together; copies take 0.5 ms; 12 messages.
+FORWARD = Timing(1e-3, 0.9e-3, 1e-3, 0.5e-3, 0, [1e-3], [0.5e-3], [k * 1e-4 for k in range(1, 20)])
+BACKWARD = Timing(2e-3, 1.9e-3, 2e-3, 0.5e-3, 0, [2e-3], [0.5e-3], [2e-3])
 LINE = Line(
-    "web", 1.0, "auto", "float32", 125, 8000, 16000, 1e6, 8_000_000, FORWARD, BACKWARD, 0.8e-3, 0.4e-3, 1
+    *("web", 1.0, "auto", "float32", 125, 8000, 16000),
+    size=1e6,
+    busiest=1_500_000,
+    own=256_000,
+    moved=8_000_000,
+    forward=FORWARD,
+    backward=BACKWARD,
+    model_seconds=0.8e-3,
+    bound_seconds=0.4e-3,
+    stages=1,
+    messages=12,
 )
 
 
 def test_a_line() -> None:
-    cells = row(LINE, SETTINGS).split()
-    #       size, count, type, width, method; time, algbw, busbw, %copy, wrong, twice
-    assert cells == [
-        *("1000000", "250000", "float", "125", "auto"),
-        *("1000.00", "1.00", "8.00", "50.0", "0"),
-        *("2000.00", "0.50", "4.00", "25.0", "0"),
+    forward, backward = (line.split() for line in row(LINE, SETTINGS).splitlines())
+    #  size, count, type, width, method, verb; time, min, p50, p95, max; kmsg/s, algbw, busbw, own, %copy, #wrong
+    assert forward == [
+        *("1000000", "250000", "float", "125", "auto", "forward"),
+        *("1000.00", "100.00", "1000.00", "1900.00", "1900.00"),
+        *("12.0", "1.00", "1.50", "250K", "50.0", "0"),
+    ]
+    assert backward == [
+        *("1000000", "250000", "float", "125", "auto", "backward"),
+        *["2000.00"] * 5,
+        *("6.0", "0.50", "0.75", "250K", "25.0", "0"),
     ]
 
 
+def test_percentiles_are_times_of_calls() -> None:
+    timing = replace(FORWARD, calls=[k * 1e-6 for k in range(1, 101)])
+    assert [round(timing.percentile(p) * 1e6) for p in (0, 50, 95, 99.5, 100)] == [1, 50, 95, 100, 100]
+
+
+def test_a_call_ends_when_the_last_rank_is_done() -> None:
+    ranks = [Sample(100, 1000, 0, (300, 1000)), Sample(0, 900, 0, (600, 900))]
+    assert call_seconds(ranks) == pytest.approx([600e-9, 400e-9])
+    assert call_seconds([Sample(0, 10, 0), Sample(0, 12, 0)]) == []
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0"), (9999, "9999"), (10240, "10K"), (64 << 20, "64M"), (1 << 40, "1024G"), (1.5e6, "1465K")],
+)
+def test_short_sizes(num_bytes: float, text: str) -> None:
+    assert short_size(num_bytes) == text
+
+
+def test_a_histogram_has_every_call_once() -> None:
+    times = [1e-6] * 5 + [1e-4] * 3 + [9.9e-3]
+    text = histogram(replace(LINE, forward=replace(FORWARD, calls=times)))
+    forward, backward = text.split("#   auto backward: 1 calls\n")
+    assert forward.startswith("#   auto forward: 9 calls\n")
+    counts = [int(line.split("us")[1].split()[0]) for line in forward.splitlines()[1:]]
+    assert sum(counts) == 9
+    assert (counts[0], counts[-1]) == (5, 1)
+    assert backward.count("us") == 10
+
+
 def test_a_line_with_the_bound() -> None:
-    cells = row(LINE, replace(SETTINGS, show_bound=True)).split()
-    assert (cells[10], cells[16]) == ("40.00", "20.00")
+    forward, backward = row(LINE, replace(SETTINGS, show_bound=True)).splitlines()
+    assert (forward.split()[-1], backward.split()[-1]) == ("40.00", "20.00")
     assert "%bound" in header(replace(SETTINGS, show_bound=True))
 
 
 def test_columns_stand_under_their_titles() -> None:
     for settings in (SETTINGS, replace(SETTINGS, show_bound=True)):
-        _, titles, _ = header(settings).splitlines()
-        line = row(LINE, settings)
+        *legend, titles, _ = header(settings).splitlines()
+        assert all(name.strip("#") in "".join(legend) for name in titles[titles.index("verb") + 4 :].split())
+        line = row(LINE, settings).splitlines()[0]
         assert len(titles) == len(line)
         assert line[: titles.index("size") + 4].strip() == "1000000"
         assert line[titles.index("method") :].startswith("auto")
@@ -51,27 +99,30 @@ def test_columns_stand_under_their_titles() -> None:
 
 def test_no_bandwidth_for_what_was_wrong() -> None:
     bad = replace(LINE, forward=replace(FORWARD, wrong=3))
-    cells = row(bad, SETTINGS).split()
-    assert cells[5:10] == ["1000.00", "-", "-", "-", "3"]
+    cells = row(bad, SETTINGS).splitlines()[0].split()
+    assert cells[6] == "1000.00"
+    assert cells[11:17] == [*"-----", "3"]
     assert "3 FAILED" in footer([bad, LINE])
     assert "Avg bus bandwidth" not in footer([bad, LINE])
     value = to_json([bad], SETTINGS, RANKS, {})
     assert value["wrong"] == 3
     assert value["lines"][0]["forward"]["busbw"] is None
-    assert value["lines"][0]["backward"]["busbw"] == 4.0
+    assert value["lines"][0]["backward"]["busbw"] == 0.75
 
 
 def test_the_footer() -> None:
     text = footer([LINE, replace(LINE, forward=replace(FORWARD, seconds=2e-3))])
     assert "# Out of bounds values : 0 OK" in text
-    assert "5.000 GB/s auto (forward 6.000, backward 4.000)" in text
+    assert "0.938 GB/s auto (forward 1.125, backward 0.750)" in text
 
 
 def test_the_json_twin_is_json() -> None:
     value = json.loads(json.dumps(to_json([LINE], SETTINGS, RANKS, {"cpu": "x"}), allow_nan=False))
-    assert value["schema"] == "dgcl-bench/1"
+    assert value["schema"] == "dgcl-bench/2"
     assert value["settings"]["topology"] == "uniform4"
-    assert value["lines"][0]["forward"]["algbw"] == 1.0
+    forward = value["lines"][0]["forward"]
+    assert (forward["algbw"], forward["busbw"], forward["message_rate"]) == (1.0, 1.5, 12000.0)
+    assert [forward[name] for name in ("min", "p50", "p95", "max")] == [1e-4, 1e-3, 1.9e-3, 1.9e-3]
     rank = {"rank": 0, "process": 11, "host": "here", "threads": 1, "num_owned": 5, "num_halo": 6}
     assert value["ranks"] == [{**rank, "device": "cpu"}]
     assert value["lines"][0]["host_seconds"] is None

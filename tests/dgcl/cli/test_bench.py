@@ -15,7 +15,7 @@ QUICK = ["bench", "--threads", "-n", "3", "-w", "1"]
 
 BAD = [
     ("--ranks 1", "--ranks: must be a whole number of at least 2"),
-    ("--ranks 65", "--ranks must be at most 64"),
+    ("--ranks 65", "--ranks must be from 2 to 64 .got 65"),
     ("--method warp", "method must be one of auto, .*gloo.*got 'warp'"),
     ("--method direct,", "method must be one of"),
     ("--fold add", "fold must be one of sum, atomic, substages .got 'add'"),
@@ -26,6 +26,10 @@ BAD = [
     ("-b -4", "--minbytes"),
     ("-e 1T", "--maxbytes: must be a number of bytes"),
     ("-b 2M -e 1M", "--maxbytes 1048576 is less than --minbytes 2097152"),
+    ("-i 0", "--stepbytes: must be a number of bytes"),
+    ("-f 4 -i 8", "not allowed with"),
+    ("--plot .", "--plot .: is a folder"),
+    ("--plot x.gif", "--plot must end in .png, .svg, .pdf .got 'x.gif'"),
     ("-f 1", "--stepfactor: must be a whole number of at least 2"),
     ("-n 0", "--iters: must be a whole number of at least 1"),
     ("-w -1", "--warmup-iters"),
@@ -80,19 +84,55 @@ def test_a_pattern(run: Run, folder: Path) -> None:
     outcome = run(*QUICK, *argv.split())
     assert (outcome.status, outcome.err) == (0, "")
     lines = [line.split() for line in outcome.out.splitlines() if not line.startswith("#")]
-    # Two senders: 32 bytes are 8 elements each, 256 bytes 4 rows, 2048 bytes 32 rows of 16.
-    assert [(cells[0], cells[3], cells[4]) for cells in lines] == [
-        ("64", "8", "direct"),
-        ("64", "8", "swap"),
-        ("512", "16", "direct"),
-        ("512", "16", "swap"),
-        ("4096", "16", "direct"),
-        ("4096", "16", "swap"),
+    # Three blocks: 5 elements each for 64 bytes, 3 rows of 16 for 512, 21 for 4096.
+    assert [(cells[0], cells[3], cells[4], cells[5]) for cells in lines] == [
+        (size, width, method, verb)
+        for size, width in (("60", "5"), ("576", "16"), ("4032", "16"))
+        for method in ("direct", "swap")
+        for verb in ("forward", "backward")
     ]
     assert "# Out of bounds values : 0 OK" in outcome.out
+    assert "# JSON written to out.json" in outcome.out
     value = json.loads((folder / "out.json").read_text())
-    assert [line["size"] for line in value["lines"]] == [64, 64, 512, 512, 4096, 4096]
+    assert [line["size"] for line in value["lines"]] == [60, 60, 576, 576, 4032, 4032]
+    assert [line["busiest"] for line in value["lines"]] == [40, 40, 384, 384, 2688, 2688]
+    assert [line["messages"] for line in value["lines"]] == [6, None] * 3
     assert value["settings"]["iterations"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ("", [8 * 2**k for k in range(24)]),
+        ("-f 8", [8 * 8**k for k in range(8)]),
+        ("-b 1M", [1 << 20]),
+        ("-e 64", [8, 16, 32, 64]),
+        ("-e 4", [4]),
+        ("-b 1K -e 4K -i 1K", [1024, 2048, 3072, 4096]),
+        ("-b 5 -e 100 -f 3", [5, 15, 45]),
+    ],
+)
+def test_the_sizes_of_a_sweep(options: str, sizes: list[int]) -> None:
+    from dgcl.cli import _parser, bench_cases
+
+    assert bench_cases.sizes(_parser().parse_args(["bench", *options.split()])) == sizes
+
+
+def test_a_ring_has_one_block(run: Run) -> None:
+    argv = "--ranks 3 --topology uniform --pattern ring -b 64 --json"
+    outcome = run(*QUICK, *argv.split())
+    (line,) = outcome.json["lines"]
+    assert (line["size"], line["busiest"], line["messages"]) == (64, 64, 3)
+
+
+def test_calls_in_a_histogram_and_a_picture(run: Run, folder: Path) -> None:
+    argv = "--ranks 2 --topology uniform -b 64 -e 4K -f 8 --histogram --plot busbw.svg"
+    outcome = run(*QUICK, *argv.split())
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.count("#   auto forward: 3 calls") == 3
+    assert "# picture written to busbw.svg" in outcome.out
+    picture = (folder / "busbw.svg").read_text()
+    assert picture.startswith("<?xml")
 
 
 def test_a_graph_in_json(run: Run, folder: Path) -> None:
@@ -139,9 +179,10 @@ def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: p
     outcome = run(*QUICK, "--topology", "uniform", "-b", "256")
     assert outcome.status == 1
     assert "FAILED" in outcome.out
-    (cells,) = (line.split() for line in outcome.out.splitlines() if not line.startswith("#"))
-    assert cells[6:9] == ["-", "-", "-"]
-    assert int(cells[9]) > 0
+    forward, backward = (line.split() for line in outcome.out.splitlines() if not line.startswith("#"))
+    assert forward[11:16] == ["-"] * 5
+    assert int(forward[16]) > 0
+    assert backward[16] == "0"
 
 
 def test_a_trace(run: Run, folder: Path) -> None:
@@ -173,5 +214,5 @@ def test_ranks_that_are_processes(folder: Path) -> None:
     outcome = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True)
     assert "# Out of bounds values : 0 OK" in outcome.stdout.splitlines()
     rows = [line for line in outcome.stdout.splitlines() if not line.startswith("#")]
-    assert [line.split()[4] for line in rows] == methods
+    assert [line.split()[4] for line in rows] == [method for method in methods for _ in range(2)]
     assert outcome.stderr == ""

@@ -1,0 +1,120 @@
+"""What ``dgcl bench`` measures: a graph in parts, a relation, or a pattern, and the sizes of a sweep."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.cli.errors import CliError, reading
+from dgcl.cli.output import step
+from dgcl.cli.partition import load_graph
+
+if TYPE_CHECKING:
+    from dgcl.bench.problems import Problem
+    from dgcl.bench.records import Case
+    from dgcl.topology import Topology
+
+DEFAULT_WIDTH = 128
+LEAST, MOST = 8, 64 << 20  # bytes; a sweep over patterns
+
+
+def read_problem(args: argparse.Namespace, topology: Topology, num_ranks: int) -> Problem | None:
+    """The graph in parts, or what a relation says; None for a pattern."""
+    from dgcl.bench.problems import Problem, from_relation
+
+    if args.graph is not None:
+        from dgcl.partition import check_part, partition_graph
+
+        graph = load_graph(args.graph)
+        if args.part is None:
+            with step(f"partitioning {graph.num_nodes} vertices into {num_ranks} parts"):
+                part = partition_graph(graph, num_ranks, topology=topology, seed=args.seed)
+        else:
+            with reading(args.part, "part vector"):
+                part = np.load(args.part, allow_pickle=False)
+                part = check_part(part, graph.num_nodes, num_ranks, allow_empty=True)
+        problem = Problem(Path(args.graph).stem, graph, part, num_ranks)
+    elif args.relation is not None:
+        from dgcl.planner import Relation
+
+        with reading(args.relation, "relation"):
+            relation = Relation.load(args.relation)
+        if relation.world_size != num_ranks:
+            raise CliError(f"--ranks {num_ranks}: {args.relation} is for {relation.world_size} ranks")
+        problem = from_relation(Path(args.relation).stem, relation)
+    else:
+        return None
+    if problem.deliveries == 0:
+        raise CliError(f"{args.graph or args.relation}: no part needs a row of another: nothing to measure")
+    return problem
+
+
+def make_cases(args: argparse.Namespace, problem: Problem | None, path: Path, num_ranks: int) -> list[Case]:
+    """What to measure, with problems that ranks can make or read for themselves."""
+    from dgcl.bench.patterns import DTYPES
+    from dgcl.bench.problems import load_problem, save_problem
+    from dgcl.bench.records import Case
+
+    itemsize = DTYPES[args.datatype].itemsize
+    if problem is None:
+        return _pattern_cases(args, itemsize, num_ranks)
+    save_problem(problem, path)
+    if args.width:
+        widths = args.width
+    elif args.minbytes is None and args.maxbytes is None:
+        widths = [DEFAULT_WIDTH]
+    else:
+        per_element = problem.deliveries / num_ranks * itemsize
+        widths = [max(1, round(size / per_element)) for size in sizes(args)]
+    widths = tuple(dict.fromkeys(widths))
+    if args.fraction is None:
+        return [Case(functools.partial(load_problem, path), widths)]
+    return [
+        Case(functools.partial(_load_fraction, path, fraction, args.seed), widths, fraction)
+        for fraction in sorted(set(args.fraction))
+    ]
+
+
+def _pattern_cases(args: argparse.Namespace, itemsize: int, num_ranks: int) -> list[Case]:
+    """As many rows of the given width as a block takes; narrower ones where it is less than one row.
+
+    A size has a block for each rank in alltoall and allgather, as in nccl-tests, and one in a ring.
+    """
+    from dgcl.bench.problems import from_pattern
+    from dgcl.bench.records import Case
+
+    pattern = args.pattern or "alltoall"
+    blocks = 1 if pattern == "ring" else num_ranks
+    most = args.width[0] if args.width else DEFAULT_WIDTH
+    shapes = []
+    for size in sizes(args):
+        elements = max(1, round(size / blocks / itemsize))
+        width = min(most, elements)
+        shapes.append((max(1, round(elements / width)), width))
+    factor = blocks / max(blocks - 1, 1)
+    return [
+        Case(functools.partial(from_pattern, pattern, num_ranks, rows), (width,), size_factor=factor)
+        for rows, width in dict.fromkeys(shapes)
+    ]
+
+
+def sizes(args: argparse.Namespace) -> list[int]:
+    """The sizes that were asked for; all from 8 bytes to 64 MB where none was."""
+    least = args.minbytes or min(LEAST, args.maxbytes or LEAST)
+    most = args.maxbytes or args.minbytes or MOST
+    if args.stepbytes is not None:
+        return list(range(least, most + 1, args.stepbytes))
+    found = [least]
+    while found[-1] * args.stepfactor <= most:
+        found.append(found[-1] * args.stepfactor)
+    return found
+
+
+def _load_fraction(path: Path, fraction: float, seed: int) -> Problem:
+    from dgcl.bench.problems import load_problem, take_fraction
+
+    return take_fraction(load_problem(path), fraction, seed)

@@ -1,0 +1,72 @@
+"""``dgcl bench`` between machines: every element is right, copies stay on a machine, and rank 0 alone prints."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dgcl.bench.measure import measure
+from dgcl.bench.problems import from_pattern
+from dgcl.bench.records import Case, Settings
+from dgcl.topology import resolve_topology
+from tests.dgcl.multihost.conftest import PoolMaker
+from tests.dgcl.multihost.hosts import Hosts, missing
+
+pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
+
+METHODS = ("direct", "chain", "executor", "operator", "halo", "gloo", "gloo-kept", "gloo-halo")
+
+
+def bench(methods: tuple[str, ...], fold: str = "sum", trace: bool = False) -> Any:
+    settings = Settings(
+        methods, resolve_topology("uniform", 4), iterations=6, warmup=1, fold=fold, trace=trace
+    )
+    case = Case(functools.partial(from_pattern, "alltoall", 4, 7), (3,))
+    try:
+        return measure([case], settings, lambda record: None)
+    except ValueError as error:
+        return str(error)
+
+
+def test_rows_that_cross_a_network_are_measured_and_verified(host_pool: PoolMaker) -> None:
+    found, *others = host_pool([2, 2]).run(bench, METHODS)
+    assert others == [None] * 3
+    assert tuple(line.method for line in found.lines) == METHODS
+    for line in found.lines:
+        assert (line.busiest, line.halo_rows) == (21 * 12, 84)
+        for timing in (line.forward, line.backward):
+            assert timing.wrong == 0
+            assert sum(timing.calls) / len(timing.calls) == pytest.approx(timing.seconds)
+            assert timing.copy_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((("swap",),), "method 'swap' needs ranks that share one machine's memory"),
+        ((("direct",), "atomic"), "with fold 'sum'"),
+        ((("direct",), "sum", True), "trace: the ranks are on several machines"),
+    ],
+)
+def test_what_needs_one_machine_is_refused(
+    options: tuple[Any, ...], message: str, host_pool: PoolMaker
+) -> None:
+    for said in host_pool([2, 2]).run(bench, *options):
+        assert message in said
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    why = missing()
+    if why is not None:
+        pytest.skip(why)
+    out = tmp_path / "out.json"
+    with Hosts(2) as hosts:
+        hosts.torchrun([1, 1], "dgcl", *f"bench -b 64 -e 4K -f 8 -n 3 -w 1 -J {out}".split())
+    value = json.loads(out.read_text())
+    assert [line["size"] for line in value["lines"]] == [64, 512, 4096]
+    assert value["wrong"] == 0
+    assert len({rank["host"] for rank in value["ranks"]}) == 2
