@@ -61,12 +61,14 @@ class Case:
         fraction: Of the boundary vertices that the problem sends.
         size_factor: ``size`` over what a rank receives: n/(n-1) for patterns of n ranks of which nccl-tests counts
             the rank's own block, too.
+        rows: That a rank receives, about: to tell how long the rest takes.
     """
 
     problem: Callable[[], Problem]
     widths: tuple[int, ...]
     fraction: float = 1.0
     size_factor: float = 1.0
+    rows: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from dgcl import __version__
-from dgcl.cli import bench, check, grids, info, offload, partition, plan, simulate, topo, warmup
+from dgcl.cli import bench, check, grids, info, memory, offload, partition, plan, simulate, topo, warmup
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
 
@@ -29,6 +29,7 @@ VERBS = {
     "grids": grids,
     "simulate": simulate,
     "offload": offload,
+    "memory": memory,
     "bench": bench,
     "info": info,
     "warmup": warmup,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.info import describe_machine
-from dgcl.cli.output import print_json, step
+from dgcl.cli.output import Progress, on_terminal, print_json, show, step
 from dgcl.cli.partition import GRAPH_HELP
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -129,7 +129,7 @@ def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measur
     kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
         settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, _KINDS[kind])
-        emit = functools.partial(_print, settings, args.json, args.histogram)
+        emit = Teller(settings, cases, quiet=args.json, with_histogram=args.histogram)
         results = launch(_measurement(args), num_ranks, cases, settings, emit, ranks=kind)
     return settings, results[0]
 
@@ -161,7 +161,7 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
         failure, settings, cases = control.broadcast((failure, settings, cases))
         if failure is not None or settings is None:
             raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
-        emit = functools.partial(_print, settings, args.json, args.histogram)
+        emit = Teller(settings, cases, quiet=args.json, with_histogram=args.histogram)
         result = _measurement(args)(cases, settings, emit)
     return None if result is None else (settings, result)
 
@@ -335,25 +335,53 @@ def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Setti
     return "\n".join([*lines, "#", "# Using ranks"])
 
 
-def _print(
-    settings: Settings, quiet: bool, with_histogram: bool, record: list[RankInfo] | Line | str
-) -> None:
-    """Print what rank 0 reports, as it comes."""
-    from dgcl.bench.report import header, histogram, row
+class Teller:
+    """Prints what rank 0 reports, as it comes; on a terminal percent and the time left between two lines.
 
-    if quiet:
-        return
-    if isinstance(record, str):
-        print(f"# {record}", flush=True)
-    elif isinstance(record, list):
-        for rank in record:
-            print(
-                f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads} threads:"
-                f" {rank.num_owned} owned rows, {rank.num_halo} halo rows"
-            )
-        print("#")
-        print(header(settings), flush=True)
-    else:
-        print(row(record, settings), flush=True)
-        if with_histogram:
-            print(histogram(record), flush=True)
+    Args:
+        settings, cases: What is measured.
+        quiet: Print nothing: the JSON object comes at the end.
+        with_histogram: Show how the times of calls are spread.
+    """
+
+    def __init__(self, settings: Settings, cases: list[Case], *, quiet: bool, with_histogram: bool) -> None:
+        self._settings, self._quiet, self._with_histogram = settings, quiet, with_histogram
+        # What a line takes grows with its bytes; the smallest take as long as a megabyte, about.
+        self._work = [
+            case.rows * width * 4 + 1e6 for case in cases for width in case.widths for _ in settings.methods
+        ]
+        self._told = 0
+        self._progress: Progress | None = None
+
+    def __call__(self, record: list[RankInfo] | Line | str) -> None:
+        """Tell of the ranks, of a line, or of what is left out."""
+        shown = on_terminal()
+        if shown:
+            show("")
+        if not self._quiet:
+            self._print(record)
+        if isinstance(record, list):
+            self._progress = Progress("measuring", time.monotonic())
+        elif self._progress is not None and not isinstance(record, str):
+            self._told += 1
+            self._progress.done(sum(self._work[: self._told]) / sum(self._work))
+            if shown and self._told < len(self._work):
+                show(self._progress.text(time.monotonic()))
+
+    def _print(self, record: list[RankInfo] | Line | str) -> None:
+        from dgcl.bench.report import header, histogram, row
+
+        if isinstance(record, str):
+            print(f"# {record}", flush=True)
+        elif isinstance(record, list):
+            for rank in record:
+                print(
+                    f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"
+                    f" threads: {rank.num_owned} owned rows, {rank.num_halo} halo rows"
+                )
+            print("#")
+            print(header(self._settings), flush=True)
+        else:
+            print(row(record, self._settings), flush=True)
+            if self._with_histogram:
+                print(histogram(record), flush=True)

@@ -71,10 +71,16 @@ def make_cases(args: argparse.Namespace, problem: Problem | None, path: Path, nu
         per_element = problem.deliveries / num_ranks * itemsize
         widths = [max(1, round(size / per_element)) for size in sizes(args)]
     widths = tuple(dict.fromkeys(widths))
+    rows = problem.deliveries / num_ranks
     if args.fraction is None:
-        return [Case(functools.partial(load_problem, path), widths)]
+        return [Case(functools.partial(load_problem, path), widths, rows=rows)]
     return [
-        Case(functools.partial(_load_fraction, path, fraction, args.seed), widths, fraction)
+        Case(
+            functools.partial(_load_fraction, path, fraction, args.seed),
+            widths,
+            fraction,
+            rows=fraction * rows,
+        )
         for fraction in sorted(set(args.fraction))
     ]
 
@@ -97,7 +103,12 @@ def _pattern_cases(args: argparse.Namespace, itemsize: int, num_ranks: int) -> l
         shapes.append((max(1, round(elements / width)), width))
     factor = blocks / max(blocks - 1, 1)
     return [
-        Case(functools.partial(from_pattern, pattern, num_ranks, rows), (width,), size_factor=factor)
+        Case(
+            functools.partial(from_pattern, pattern, num_ranks, rows),
+            (width,),
+            size_factor=factor,
+            rows=rows * max(blocks - 1, 1),
+        )
         for rows, width in dict.fromkeys(shapes)
     ]
 

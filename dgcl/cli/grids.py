@@ -10,7 +10,7 @@ from dgcl.cli.arguments import Parser, at_least
 from dgcl.cli.edges import check_exchanges
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import replacing
-from dgcl.cli.output import print_json, print_table, seconds, size, step
+from dgcl.cli.output import print_json, print_legend, print_table, seconds, size, step
 from dgcl.cli.partition import GRAPH_HELP
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
@@ -67,16 +67,27 @@ def grids(args: argparse.Namespace) -> int:
     graph, part, _ = graph_in_parts(args, machine)
     options = PlanOptions(row_bytes=args.width * _ITEMSIZE, seed=args.seed)
     facts = []
-    for grid in legal_grids(args.parts):
-        with step(f"grid ({grid})"):
+    legal = legal_grids(args.parts)
+    with step(f"{len(legal)} grids") as progress:
+        for grid in legal:
             facts.append(
                 _facts(graph, part, grid, args, machine if args.topology else None, args.method, options)
             )
+            progress.done(len(facts) / len(legal))
     if args.json:
         print_json({"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "grids": facts})
         return 0
     header = ["grid", "edges", "max/mean", "rows in", "most", "bytes in", "most", "published"]
     print_table([*header, "seconds"] if args.topology else header, [_line(one) for one in facts])
+    print_legend(
+        {
+            "grid": "parts, depth, slices",
+            "edges, max/mean": "of a rank on average, and the fullest over that",
+            "rows in, bytes in, most": "slices of rows that a rank receives in an aggregation, forward, on average"
+            " and at most; the same in bytes",
+            "published": "bytes that the published algorithm of that shape receives in a layer, on average",
+        }
+    )
     return 0
 
 

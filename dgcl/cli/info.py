@@ -1,19 +1,28 @@
-"""``dgcl info``: versions, the machine, optional packages, what is compiled. Imports none of them."""
+"""``dgcl info``: versions, the machine, settings and what is compiled, to look at or to send with a report.
+
+Packages are asked for their versions and not imported, but by ``--check``, which runs an exchange.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
+import resource
 import shutil
+import subprocess
 import sys
+import time
+import traceback
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from dgcl import __version__
-from dgcl.cli.output import print_fields, print_json, print_table, size
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_fields, print_json, print_table, print_written, size, step
 
 REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis")
 OPTIONAL = {
@@ -23,27 +32,120 @@ OPTIONAL = {
 }
 
 
+#: Beginnings of the names of environment variables that decide how ranks run; others are nobody's business.
+SETTINGS = (
+    *(
+        "DGCL_",
+        "NUMBA_",
+        "OMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "KMP_",
+        "GOMP_",
+        "GLOO_",
+        "NCCL_",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+    *("TORCH_DISTRIBUTED_", "TORCH_NCCL_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONHASHSEED", "DGLBACKEND"),
+)
+_RLIMITS = {"open_files": resource.RLIMIT_NOFILE, "locked_bytes": resource.RLIMIT_MEMLOCK}
+
+
 def add_parser(verbs: Any, name: str) -> None:
     """Declare the command."""
-    verbs.add_parser(
-        name, help="versions, machine, optional packages, compiled code", description=__doc__
-    ).runs(info)
+    parser = verbs.add_parser(
+        name,
+        help="versions, machine, settings: what a bug report needs",
+        description="Print versions, the machine, limits and settings that matter, and what is compiled. A bug report"
+        " needs `dgcl info --check --out info.json`.",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="also exchange rows between two ranks, and say whether they are right",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write all of it as JSON as well, for a bug report")
+    parser.runs(info)
 
 
 def info(args: argparse.Namespace) -> int:
-    """Print what is installed and what it runs on."""
-    found = {
+    """Print what is installed and what it runs on; exit status 1 when rows were wrong."""
+    check_output("--out", args.out, {})
+    found: dict[str, Any] = {
         "dgcl": __version__,
+        "source": _commit(),
         "python": platform.python_version(),
         "packages": {package: _version(package) for package in (*REQUIRED, *OPTIONAL)},
         "machine": describe_machine(),
+        "limits": _limits(),
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)
+        },
         "compiled_cache": _compiled_cache(),
     }
+    if args.check:
+        with step("exchanging rows between two ranks"):
+            found["check"] = _check()
+    if args.out is not None:
+        with replacing(args.out) as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n")
     if args.json:
         print_json(found)
     else:
         _print(found)
-    return 0
+        print_written(("report", args.out))
+    return 0 if found.get("check", {}).get("right", True) else 1
+
+
+def _commit() -> str | None:
+    """The commit of a source tree; None for an installed package, or without git."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said.stdout.strip() or None
+
+
+def _limits() -> dict[str, Any]:
+    """What the system lets this process have: open files, locked memory, and the memory of its control group."""
+    soft = {name: resource.getrlimit(which)[0] for name, which in _RLIMITS.items()}
+    group = _first_match("/sys/fs/cgroup/memory.max", r"(\d+)")
+    return {
+        **{name: None if value == resource.RLIM_INFINITY else value for name, value in soft.items()},
+        "memory_bytes": None if group is None else int(group),
+    }
+
+
+def _check() -> dict[str, Any]:
+    """Exchange rows between two ranks, and say whether they are right, and how long that took."""
+    begin = time.monotonic()
+    try:
+        right = _exchange_is_right()
+        told: dict[str, Any] = {"right": right, "error": None if right else "rows that arrived were wrong"}
+    except Exception as error:  # whatever it is belongs into the report
+        told = {"right": False, "error": "".join(traceback.format_exception(error))}
+    return {**told, "seconds": round(time.monotonic() - begin, 3)}
+
+
+def _exchange_is_right() -> bool:
+    import torch
+
+    import dgcl
+
+    def exchange() -> bool:
+        comm = dgcl.build_comm_info(torch.tensor([[0, 1, 2, 3, 0], [3, 2, 1, 0, 2]]), "uniform")
+        rows = comm.expand(comm.owned_ids.double()[:, None])
+        return bool((rows[:, 0] == torch.cat([comm.owned_ids, comm.halo_ids])).all())
+
+    return all(dgcl.launch(exchange, 2))
 
 
 def _version(package: str) -> str | None:
@@ -63,6 +165,7 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "shared_memory_bytes": shm.total if shm else 0,
         "shared_memory_free_bytes": shm.free if shm else 0,
+        "gpu_driver": _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([\d.]+)"),
         "gpus": [
             _first_match(folder / "information", r"Model:\s*(.+)") or "unknown"
             for folder in sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
@@ -101,7 +204,11 @@ def _print(found: dict[str, Any]) -> None:
     gpus = machine["gpus"]
     print_fields(
         [
-            ("dgcl", f"{found['dgcl']}  ({Path(__file__).resolve().parents[1]})"),
+            (
+                "dgcl",
+                f"{found['dgcl']}{' at ' + found['source'] if found['source'] else ''}"
+                f"  ({Path(__file__).resolve().parents[1]})",
+            ),
             ("python", f"{found['python']}  ({sys.executable})"),
             ("system", machine["system"]),
             ("cpu", f"{machine['cpu'] or 'unknown'}, {machine['cores']} cores for this process"),
@@ -110,7 +217,11 @@ def _print(found: dict[str, Any]) -> None:
                 "/dev/shm",
                 f"{size(machine['shared_memory_bytes'])}, {size(machine['shared_memory_free_bytes'])} free",
             ),
-            ("gpus", f"{len(gpus)}: {', '.join(gpus)}" if gpus else "none"),
+            (
+                "gpus",
+                f"{len(gpus)}: {', '.join(gpus)}; driver {machine['gpu_driver']}" if gpus else "none",
+            ),
+            ("limits", _limits_line(found["limits"])),
             (
                 "compiled",
                 f"{cache['functions']} functions, {size(cache['bytes'])}  ({cache['folder']})"
@@ -125,3 +236,19 @@ def _print(found: dict[str, Any]) -> None:
         for package, present in found["packages"].items()
     ]
     print_table(("package", "version", "for"), rows, left=3)
+    print()
+    if found["environment"]:
+        print_table(("setting", "value"), list(found["environment"].items()), left=2)
+    else:
+        print("no setting in the environment")
+    if "check" in found:
+        told = found["check"]
+        print(f"\ncheck     {'rows are right' if told['right'] else told['error']} ({told['seconds']:g} s)")
+
+
+def _limits_line(limits: dict[str, Any]) -> str:
+    files, locked, memory = limits["open_files"], limits["locked_bytes"], limits["memory_bytes"]
+    return (
+        f"{'any number of' if files is None else files} open files, {'any' if locked is None else size(locked)}"
+        f" locked memory, {'no limit' if memory is None else size(memory)} of the control group"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_fields, print_json, print_table, step
+from dgcl.cli.output import print_fields, print_json, print_legend, print_table, step
 from dgcl.cli.parts import predicted_parts, prediction_facts, print_predicted
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.replicas import add_replication, check_method, explained, wanted_copies
@@ -289,3 +289,11 @@ def _print(
         names += ["edges before", "halo before"]
     rows = [[str(rank), *map(str, row)] for rank, row in enumerate(zip(*columns, strict=True))]
     print_table(names, rows)
+    print_legend(_LEGEND)
+
+
+_LEGEND = {
+    "cut": "edges from another part, which read a row that must arrive",
+    "boundary": "vertices of the part that some other part reads",
+    "halo": "rows of other parts that the part reads: what arrives before each layer",
+}

@@ -15,7 +15,7 @@ from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.grids import add_grid, plan_one_grid
-from dgcl.cli.output import print_json, step
+from dgcl.cli.output import print_json, print_legend, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, problem
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
@@ -120,6 +120,7 @@ def plan(args: argparse.Namespace) -> int:
         print_json({**_summary(made), "report": facts, **more})
     else:
         _print(facts, told)
+        print_legend(_LEGEND)
         if "replication" in made.meta:
             print("\nreplicas  methods and bound are for the copies, inside machines")
         if why:
@@ -129,7 +130,21 @@ def plan(args: argparse.Namespace) -> int:
         if windows:
             print()
             print_windows(windows)
+        files = (("plan", args.out), ("relation", args.relation_out), ("picture", args.plot))
+        if any(path is not None for _, path in files):
+            print()
+        print_written(*files)
     return 0
+
+
+_LEGEND = {
+    "takes, / bound": "predicted time of an exchange, and that over the least that any plan takes",
+    "sends, / needed": "bytes that all ranks send, and those over the bytes that ranks need (more: rows pass through"
+    " other ranks)",
+    "share, busiest connections": "of the plan's time; and in percent of the stage how long each is busy",
+    "of plan, in use": "the share of the plan's time that the busiest connection of a kind is busy, and all of them"
+    " on average",
+}
 
 
 def _plan_relation(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, str, Placement | None]:
@@ -203,10 +218,10 @@ def _others(args: argparse.Namespace, made: Plan, options: PlanOptions) -> list[
         few = made.world_size <= MOST_RANKS_FOR_SPST
         methods = () if args.json else [m for m in COMPARED if m != "spst" or few]
     others = []
-    for method in methods:
-        if method != made.method:
-            with step(f"planning by {method}, to compare"):
-                others += compare(made.relation, made.topology, (method,), options)
+    wanted = [method for method in methods if method != made.method]
+    for which, method in enumerate(wanted, 1):
+        with step(f"planning by {method}, to compare ({which} of {len(wanted)})"):
+            others += compare(made.relation, made.topology, (method,), options)
     return others
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import at_least, number, per_rank
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_fields, print_json, print_table, seconds, size, step
+from dgcl.cli.output import (
+    print_fields,
+    print_json,
+    print_legend,
+    print_table,
+    print_written,
+    seconds,
+    size,
+    step,
+)
 from dgcl.cli.plans import proved_plan
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 from dgcl.cli.windows import add_windows, print_windows, window_facts, windows_of
@@ -115,7 +124,10 @@ def simulate(args: argparse.Namespace) -> int:
     if args.trace is not None:
         with replacing(args.trace) as temporary:
             save_trace(found, temporary)
-    variants = what_if(plan) if args.what_if else []
+    variants = []
+    if args.what_if:
+        with step("playing the usual variants"):
+            variants = what_if(plan)
     if args.json:
         asked = {
             "topology": machine.name,
@@ -131,7 +143,17 @@ def simulate(args: argparse.Namespace) -> int:
         _print(setting, predicted, found)
         if args.what_if:
             print(f"\n{render_what_if(variants)}")
+        print_legend(_LEGEND)
+        if args.trace is not None:
+            print()
+        print_written(("trace", args.trace))
     return 0
+
+
+_LEGEND = {
+    "finished, waited": "when a rank is done, and how long of that it sends nothing",
+    "busy, share": "how long a connection carries anything, and that over the simulated time",
+}
 
 
 def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> int:

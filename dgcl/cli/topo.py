@@ -13,7 +13,9 @@ from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 def add_parser(verbs: Any, name: str) -> None:
     """Declare the command and its actions."""
     parser = verbs.add_parser(
-        name, help="show, import, draw, detect or calibrate a machine's topology", description=__doc__
+        name,
+        help="show, import, draw, detect or calibrate a machine's topology",
+        description="A machine's devices, connections and links: print, draw, read, detect or measure them.",
     )
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     show_parser = actions.add_parser(

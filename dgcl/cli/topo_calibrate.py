@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_json, print_table, seconds, size, step
+from dgcl.cli.output import print_json, print_table, print_written, seconds, size, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -180,5 +180,4 @@ def _print(outcome: Calibration, told: dict[str, Any], out: str | None) -> None:
         print(f"median error {told['median_error']:.1%}")
     if fit.dropped:
         print(f"left out of the fit: {'; '.join(fit.dropped)}", file=sys.stderr)
-    if out is not None:
-        print(f"written to {out}")
+    print_written(("topology", out))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import number
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_json, step
+from dgcl.cli.output import print_json, print_written, step
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -81,5 +81,4 @@ def report(topology: Topology, about: dict[str, Any], args: argparse.Namespace) 
     print(text if args.out is None else text.split("\n\n")[0], end="" if args.out is None else "\n")
     for note in about["notes"]:
         print(f"note: {note}")
-    if args.out is not None:
-        print(f"written to {args.out}")
+    print_written(("topology", args.out))

@@ -64,8 +64,10 @@ def test_all_grids_of_the_toy_graph(toy_file: Path, ranks: int, capsys: pytest.C
         assert told[4, 1, 1]["published_bytes"]["mean"] == 144 * 4
     status, out, _ = run(capsys, *given)
     assert status == 0
-    assert out.splitlines()[0].split()[:2] == ["grid", "edges"]
-    assert len(out.splitlines()) == 1 + len(told)
+    table, legend = out.split("\n\n")
+    assert table.splitlines()[0].split()[:2] == ["grid", "edges"]
+    assert len(table.splitlines()) == 1 + len(told)
+    assert legend.startswith("  grid: parts, depth, slices\n")
 
 
 def test_one_grid_is_planned_and_written(toy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

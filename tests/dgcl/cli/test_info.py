@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 import dgcl
 from tests.dgcl.cli.support import Run
@@ -30,3 +34,38 @@ def test_text_names_missing_packages(run: Run, monkeypatch) -> None:  # type: ig
     lines = [line.split() for line in run("info").out.splitlines()]
     assert ["dgl", "missing", "comm.local_graph('dgl')"] in lines
     assert ["torch", "9.9", "required"] in lines
+
+
+def test_a_report_has_settings_and_no_other_variable(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    monkeypatch.setenv("API_TOKEN", "s3cret")
+    outcome = run("info", "--out", "info.json")
+    assert outcome.status == 0
+    assert outcome.out.endswith("report written to info.json\n")
+    text = (folder / "info.json").read_text()
+    found = json.loads(text)
+    assert found["environment"]["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert "s3cret" not in text + outcome.out
+    assert {"open_files", "locked_bytes", "memory_bytes"} == set(found["limits"])
+
+
+def test_the_check_finds_wrong_rows_and_errors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dgcl.communicator import Communicator
+
+    outcome = run("info", "--check", "--json")
+    assert (outcome.status, outcome.json["check"]["right"]) == (0, True)
+    right = Communicator.expand
+    monkeypatch.setattr(Communicator, "expand", lambda comm, rows: right(comm, rows) + 1)
+    outcome = run("info", "--check")
+    assert outcome.status == 1
+    assert "rows that arrived were wrong" in outcome.out
+
+    def broken(comm: Communicator, rows: object) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Communicator, "expand", broken)
+    outcome = run("info", "--check", "--json")
+    assert outcome.status == 1
+    assert "RuntimeError: no luck" in outcome.json["check"]["error"]

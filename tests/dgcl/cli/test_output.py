@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import threading
 
 import numpy as np
 import pytest
 
-from dgcl.cli.output import print_json, print_table
+from dgcl.cli.output import Progress, print_json, print_legend, print_table, print_written, step
 
 
 def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +27,49 @@ def test_json_takes_numpy_values(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_refuses_what_json_has_not(value: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         print_json({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("passed", "fraction", "text"),
+    [
+        (1.0, 0.0, "planning ..."),
+        (3.0, 0.5, "planning ..."),
+        (12.4, 0.0, "planning ... 12 s"),
+        (10.0, 0.25, "planning ... 25%, 30 s left"),
+        (100.0, 0.2, "planning ... 20%, 6 min 40 s left"),
+        (7200.0, 0.5, "planning ... 50%, 2 h 0 min left"),
+    ],
+)
+def test_progress_tells_the_time_left_of_long_work(passed: float, fraction: float, text: str) -> None:
+    progress = Progress("planning", 1000.0)
+    progress.done(fraction)
+    assert progress.text(1000.0 + passed) == text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_steps_are_shown_on_terminals_alone(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with step("planning"):
+        pass
+    said = stream.getvalue()
+    assert said == ("\r\x1b[Kplanning ...\r\x1b[K" if terminal else "")
+    assert not [thread for thread in threading.enumerate() if thread.name == "dgcl progress"]
+
+
+def test_a_legend_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_legend({"halo": "rows " * 30})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == ""
+    assert lines[1].startswith("  halo: rows rows")
+    assert all(line.startswith("    rows") and len(line) <= 100 for line in lines[2:])
+
+
+def test_files_that_were_written_are_confirmed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_written(("plan", "p.npz"), ("relation", None))
+    assert capsys.readouterr().out == "plan written to p.npz\n"

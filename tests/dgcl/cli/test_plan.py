@@ -243,3 +243,12 @@ def test_replicas_that_cannot_be(run: Run, two_machines: None, argv: list[str], 
     assert outcome.status == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_files_are_confirmed_and_columns_explained(run: Run, folder: Path) -> None:
+    out = run(*PLAN, "--out", "plan.npz", "--relation-out", "r.npz").out
+    assert out.endswith("\nplan written to plan.npz\nrelation written to r.npz\n")
+    assert "  takes, / bound: predicted time" in out
+    assert "written" not in run(*PLAN).out
+    out = run("simulate", "plan.npz", "--trace", "trace.json").out
+    assert out.endswith("\ntrace written to trace.json\n")
