@@ -183,17 +183,31 @@ class Constant:
             raise ValueError(
                 "x must not require a gradient to be constant: its aggregate is kept; pass x itself to the layer"
             )
-        self.rows = rows
+        self.rows, self._version = rows, _version(rows)
         self._aggregates: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()
 
     def aggregated(self, operation: Any, reduce: str, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
-        """What ``aggregate`` makes of the rows, by ``operation`` and ``reduce``. Collective the first time."""
+        """What ``aggregate`` makes of the rows, by ``operation`` and ``reduce``. Collective the first time.
+
+        Raises:
+            RuntimeError: The rows were changed in place, or require a gradient by now.
+        """
+        if self.rows.requires_grad or _version(self.rows) != self._version:
+            raise RuntimeError(
+                "x was said to be constant, and was changed in place, or made to require a gradient, since: its"
+                " aggregate is kept; call constant(x) again, or pass x itself to the layer"
+            )
         made = self._aggregates.setdefault(operation, {})
         if reduce not in made:
             # After a first use in inference mode too it may be saved for a backward.
             with torch.inference_mode(False), torch.no_grad():
                 made[reduce] = aggregate(self.rows)
         return made[reduce]
+
+
+def _version(rows: Tensor) -> int | None:
+    """Number of in-place changes so far; None in inference mode, which does not count them."""
+    return None if rows.is_inference() else rows._version
 
 
 def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:

@@ -39,8 +39,8 @@ def connect_aggregator(
     asked: list[tuple[Any, ...]]
     with comm.control.collective("aggregator"):
         agree(comm.control, problem)
-        asked = comm.control.exchange((reduce, windows, by, comm.local.num_owned))
-        for place, name in enumerate(("reduce", "windows", "by")):
+        asked = comm.control.exchange((reduce, windows, by, _kind(edge_weight), comm.local.num_owned))
+        for place, name in enumerate(("reduce", "windows", "by", "edge_weight")):
             values = [theirs[place] for theirs in asked]
             if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
                 raise ValueError(
@@ -51,6 +51,12 @@ def connect_aggregator(
         if number > 1 and number_of(comm, HALO) is not None:
             divided = _connect_windows(comm, number, by, np.array([theirs[-1] for theirs in asked]))
     return Aggregator(comm, reduce, edge_weight, windows=divided)
+
+
+def _kind(edge_weight: Tensor | None) -> str | None:
+    if edge_weight is None:
+        return None
+    return "learned" if edge_weight.requires_grad else "constant"
 
 
 def _check_divisible(comm: Aggregating, reduce: str) -> None:

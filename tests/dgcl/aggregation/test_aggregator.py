@@ -388,10 +388,12 @@ def test_ranks_that_ask_for_different_placements_are_named() -> None:
         assert "cover" in said
 
 
-def reduce_differently(reductions: list[str]) -> str:
+def reduce_differently(reductions: list[str], weights: tuple[str, ...] = ("", "", "")) -> str:
     comm = connect(CASES[0], 3, "head")
+    kind = weights[comm.rank]
+    weight = torch.ones(comm.local.num_edges, requires_grad=kind == "learned") if kind else None
     try:
-        comm.aggregator(reductions[comm.rank])  # type: ignore[arg-type]
+        comm.aggregator(reductions[comm.rank], edge_weight=weight)  # type: ignore[arg-type]
     except ValueError as error:
         return str(error)
     return "nothing"
@@ -402,6 +404,34 @@ def test_ranks_that_ask_for_different_reductions_are_named() -> None:
         assert said == "reduce must be the same on every rank (got 'mean' on rank 0 and 'sum' on rank 2)"
     for said in dgcl.launch(reduce_differently, 3, ["mean", "median", "mean"]):
         assert said.startswith("reduce must be 'sum', 'mean', 'max' or 'min'")
+    for said in dgcl.launch(reduce_differently, 3, ["sum"] * 3, ("constant", "learned", "constant")):
+        assert said.startswith(
+            "edge_weight must be the same on every rank (got 'constant' on rank 0 and 'learned'"
+        )
+    for said in dgcl.launch(reduce_differently, 3, ["sum"] * 3, ("", "", "constant")):
+        assert said.startswith(
+            "edge_weight must be the same on every rank (got None on rank 0 and 'constant' on rank 2"
+        )
+
+
+@pytest.mark.parametrize("change", ["in place", "gradient"])
+def test_constant_rows_that_change_are_noticed(change) -> None:
+    def on_rank() -> str:
+        comm = connect(CASES[0], 2, "cover")
+        x = comm.dispatch_features(features(CASES[0].num_nodes, 2, dtype=torch.float32))
+        conv, constant = dgcl.nn.GCNConv(2, 2), comm.aggregator().constant(x)
+        conv(constant)
+        x.add_(1) if change == "in place" else x.requires_grad_()
+        try:
+            conv(constant)
+        except RuntimeError as error:
+            return str(error)
+        return "nothing"
+
+    for said in dgcl.launch(on_rank, 2):
+        assert said.startswith(
+            "x was said to be constant, and was changed in place, or made to require a gradient"
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ a rank that fails           every other rank names it, wherever in the windows i
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -282,8 +283,16 @@ def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool) -> 
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("place", [0, 2, 4, 6])
-@pytest.mark.parametrize("options", [{"windows": 3}, {"by": "owner"}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        *itertools.product(({"windows": 3}, {"by": "owner"}), (0, 2, 4, 6)),
+        ({}, 1),  # without windows there are four sums, the third one between the exchanges
+        ({}, 2),
+        ({}, 3),
+    ],
+    ids=str,
+)
 def test_an_exception_within_a_window_is_named_on_every_rank(options, place, backward, monkeypatch) -> None:
     sums, real = Sums(), Block._sum
 

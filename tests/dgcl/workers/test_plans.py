@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dgcl.graph import as_graph
+from dgcl.planner import PlanOptions
+from dgcl.program.strategy import Problem
 from dgcl.topology import preset
 from dgcl.workers.exchanges import EDGES, exchanges_of, workers_of
 from dgcl.workers.plans import AggregationPlan, fastest, plan_exchanges
+from dgcl.workers.strategy import EdgePlacement
 from tests.dgcl.workers.test_exchanges import star
 
 TOPOLOGY = "uniform4"
@@ -38,6 +44,20 @@ def test_the_fastest_adds_the_sums_of_the_fullest_rank() -> None:
     # One rank sums all ten edges either way: the placement with fewer rows stays ahead.
     assert fastest(plans, edge_seconds=1.0) == "cover"
     assert plans["head"].seconds(1.0) == pytest.approx(10 + plans["head"].exchange_seconds)
+
+
+def test_more_edges_than_can_be_numbered_are_refused() -> None:
+    graph, part = star(10)
+    problem = Problem(graph, part, preset(TOPOLOGY), "auto", PlanOptions())
+    strategy, plan = EdgePlacement("cover"), planned("cover", graph, part)
+    for most, is_refused in ((2**31 - 1, False), (2**31, True)):
+        exchanges = replace(plan.exchanges, edges=np.array([1, most, 0, 0]))
+        with (
+            pytest.raises(ValueError, match="a rank would sum 2147483648 edges")
+            if is_refused
+            else nullcontext()
+        ):
+            strategy.lay_out(problem, "cover", "", replace(plan, exchanges=exchanges))
 
 
 def test_nothing_travels_on_one_part() -> None:
