@@ -6,7 +6,8 @@ memory they touch belongs to other processes and has no array behind it on this 
 - :mod:`dgcl.kernels.memory`: loads and stores with an order, copies, and how a waiting thread gives way;
 - :mod:`dgcl.kernels.half`: float16 and bfloat16 to float32 and back, in integer arithmetic;
 - :mod:`dgcl.kernels.copies`: rows copied, asked for ahead of their turn, and written past the caches;
-- :mod:`dgcl.kernels.rows`: gather rows; add rows in a fixed order.
+- :mod:`dgcl.kernels.rows`: gather rows; add rows in a fixed order;
+- :mod:`dgcl.kernels.row_moves`: put rows where nothing is to be added.
 
 ``cuda_*`` is the same for GPUs, with the driver calls that launch it; docs/gpu.md is the guide to these files.
 

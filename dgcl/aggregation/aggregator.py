@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation import edges, extremes
@@ -300,6 +301,8 @@ def _build_operation(comm: Aggregating) -> Operation:
     heads, tails = local.heads, local.indices
     to_partial, from_halo = heads >= n, tails >= n
     num_partial, num_halo = len(local.partial_ids), local.num_halo
+    fresh = _rows_moved(comm, PARTIAL, heads[~to_partial]), _rows_moved(comm, HALO, tails[~from_halo])
+    written = [_as_mask(rows, n) for rows in fresh]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
         ids = np.flatnonzero((to_partial == partial) & (from_halo == halo))
@@ -309,10 +312,40 @@ def _build_operation(comm: Aggregating) -> Operation:
             num_partial if partial else n,
             num_halo if halo else n,
             device=comm.device,
+            written_heads=None if partial or halo else written[0],
+            written_tails=None if partial or halo else written[1],
         )
         blocks.append(block)
         places.append(torch.from_numpy(ids).to(comm.device))
-    return Operation(tuple(blocks), tuple(places), *_numbers(comm))  # type: ignore[arg-type]
+    return Operation(tuple(blocks), tuple(places), *_numbers(comm), fresh=fresh)  # type: ignore[arg-type]
+
+
+def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -> Tensor | None:
+    """The owned rows that a fold of an exchange brings, if each is one rank's alone: nobody else sums to it.
+
+    Args:
+        comm: The communicator.
+        exchange: Its name.
+        summed: The owned rows that this rank itself sums to, in any order, repeated or not.
+    """
+    if number_of(comm, exchange) is None or comm.device.type != "cpu":
+        return None
+    program = comm.exchanges[exchange].program
+    arriving = program.arrival_rows[: np.searchsorted(program.arrival_rows, program.num_owned)]
+    if not len(arriving) or (np.diff(arriving) == 0).any():
+        return None
+    here = np.zeros(program.num_owned, bool)
+    here[summed] = True
+    return None if here[arriving].any() else torch.from_numpy(arriving.astype(np.int64))
+
+
+def _as_mask(rows: Tensor | None, size: int) -> NDArray[np.bool_] | None:
+    """``(size,)`` bool, true at some rows."""
+    if rows is None:
+        return None
+    mask = np.zeros(size, bool)
+    mask[rows.numpy()] = True
+    return mask
 
 
 def _numbers(comm: Aggregating) -> tuple[int | None, int | None]:

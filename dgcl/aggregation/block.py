@@ -36,6 +36,8 @@ class Block:
         device: Where rows are.
         first_heads: (num_heads,) heads whose sums :meth:`put_piece` makes first. None: none.
         first_tails: (num_tails,) the same of the adjoint.
+        written_heads: (num_heads,) heads without an edge that :meth:`put` leaves to somebody else. None: none.
+        written_tails: (num_tails,) the same of the adjoint.
 
     Rows are (rows, F) tensors of floats or complex numbers on ``device``. Results have the type of sums: float32 for
     16-bit floats, else the type of the rows. At each head edges are added in the order in which they were given. All
@@ -55,6 +57,8 @@ class Block:
         *,
         first_heads: NDArray[np.bool_] | None = None,
         first_tails: NDArray[np.bool_] | None = None,
+        written_heads: NDArray[np.bool_] | None = None,
+        written_tails: NDArray[np.bool_] | None = None,
     ) -> None:
         if len(heads) != len(tails) or len(heads) >= 2**31:
             raise ValueError(
@@ -64,7 +68,7 @@ class Block:
             if len(rows) and not 0 <= rows.min() <= rows.max() < count:
                 raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
         self._ends, self._sizes = (heads, tails), (num_heads, num_tails)
-        self._first = (first_heads, first_tails)
+        self._first, self._written = (first_heads, first_tails), (written_heads, written_tails)
         self._device = torch.device(device)
         self._sides: list[_Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
         self._side = 0
@@ -98,6 +102,7 @@ class Block:
             _ends=self._ends[::-1],
             _sizes=self._sizes[::-1],
             _first=self._first[::-1],
+            _written=self._written[::-1],
             _side=1 - self._side,
         )
         return other
@@ -115,7 +120,7 @@ class Block:
         self._sum(x, out, weight, add=True)
 
     def put(self, x: Tensor, out: Tensor, weight: Tensor | None = None) -> None:
-        """Write to ``out`` what :meth:`add` adds; zeros for heads without an edge."""
+        """Write to ``out`` what :meth:`add` adds; zeros for heads without an edge but for ``written_heads``."""
         self._sum(x, out, weight, add=False)
 
     def put_piece(
@@ -145,7 +150,9 @@ class Block:
         side = self._sides[self._side]
         if side is None:
             edges = group_edges(*self._ends, self.num_heads, self._first[0])
-            side = self._sides[self._side] = side_class(self._device)(edges, self._sizes, self._device)
+            side = self._sides[self._side] = side_class(self._device)(
+                edges, self._sizes, self._device, self._written[0]
+            )
         return side
 
     def _sum(
@@ -197,8 +204,14 @@ def _check(x: Tensor, name: str, num_rows: int) -> None:
 class _Side:
     """The edges one way round, on one device."""
 
-    def __init__(self, edges: EdgeGroups, sizes: tuple[int, int], device: torch.device) -> None:
-        self.edges, self.sizes, self.device = edges, sizes, device
+    def __init__(
+        self,
+        edges: EdgeGroups,
+        sizes: tuple[int, int],
+        device: torch.device,
+        written: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.edges, self.sizes, self.device, self._written = edges, sizes, device, written
         self._order = torch.from_numpy(edges.order).to(device)
         self._remembered: dict[torch.dtype, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
@@ -219,8 +232,8 @@ class _Side:
 
     @functools.cached_property
     def missing(self) -> Tensor | None:
-        """Rows of heads without an edge; None if each has one."""
-        has_edge = np.zeros(self.sizes[0], bool)
+        """Rows of heads without an edge, that nobody else writes; None if there is none."""
+        has_edge = np.zeros(self.sizes[0], bool) if self._written is None else self._written.copy()
         has_edge[self.edges.heads if len(self.edges.heads) else slice(self.edges.num_heads)] = True
         return None if has_edge.all() else torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
 

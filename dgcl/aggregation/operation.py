@@ -16,7 +16,8 @@ backward of a backward, is the same code.
 
 One call is under way at a time: ``outgoing`` is summed while rows are expanded, ``incoming`` while partial sums are
 folded; ``own`` where there is less else to do. At an owned row the edges from owned rows are added first, then those
-from halo rows, then what others fold, in a fixed order: the same input gives the same bits.
+from halo rows, then what others fold, in a fixed order: the same input gives the same bits. Where each row that others
+fold has one contributor, as on grids of depth 1, nothing is added: the row is moved to its place.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Operation:
         edges: Which of the rank's edges are in each block, ``(E_b,)`` int64 each.
         expand, fold: Numbers of the exchanges; None: no rank sends a row.
         weights: Constant ones of each block's edges.
+        fresh: The rows of the result that are what others fold and nothing else, one row each, ``(m,)`` int64: they are
+            moved there, not added to zeros. The same of the adjoint. None: there are others too, or none of these.
         memory: Of results and partial sums; that of the adjoint, too.
     """
 
@@ -56,6 +59,7 @@ class Operation:
     expand: int | None
     fold: int | None
     weights: Weights = (None, None, None, None)
+    fresh: tuple[Tensor | None, Tensor | None] = (None, None)
     memory: ResultMemory = field(default_factory=ResultMemory)
 
     @cached_property
@@ -68,6 +72,7 @@ class Operation:
             self.fold,
             self.expand,
             _turned(self.weights),
+            self.fresh[::-1],
             self.memory,
         )
 
@@ -109,7 +114,7 @@ class Operation:
         incoming.add(halo, out, weights[2])
         out = out.to(x.dtype)
         if folding is not None:
-            folding.wait(out)
+            folding.wait(out, self.fresh[0])
         return out, (halo,)
 
     def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:

@@ -71,8 +71,8 @@ class Grid:
         """The slice of a rank, or of each of an array of them."""
         return rank % self.slices
 
-    def rank_at(self, part: int, k: int, s: int) -> int:
-        """The rank at (part, k, s)."""
+    def rank_at(self, part: Any, k: Any, s: Any) -> Any:
+        """The rank at (part, k, s), or at each of some arrays of them."""
         return (part * self.depth + k) * self.slices + s
 
     def slice_width(self, width: int) -> int:

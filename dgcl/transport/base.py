@@ -28,8 +28,14 @@ class StartedExpand(Protocol):
 class StartedFold(Protocol):
     """A fold of halo rows that is under way."""
 
-    def wait(self, into: Tensor) -> Tensor:
-        """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once."""
+    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
+        """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once.
+
+        Args:
+            into: The rows.
+            fresh: ``(m,)`` int64, ascending: the rows for which something arrives, one row each, if ``into`` holds
+                nothing yet at them: they are written, and not read. None: everything is added.
+        """
 
 
 class Transport(Protocol):
@@ -149,6 +155,8 @@ class _FoldToCome:
     def __init__(self, transport: WholeCalls, halo_rows: Tensor, exchange: int) -> None:
         self._transport, self._halo_rows, self._exchange = transport, halo_rows, exchange
 
-    def wait(self, into: Tensor) -> Tensor:
+    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
+        if fresh is not None:
+            into.index_fill_(0, fresh, 0)
         rows = torch.cat([torch.zeros_like(into), self._halo_rows])
         return into.add_(self._transport.fold(rows, self._exchange))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dgcl.kernels.copies import STREAMED, write_bytes
+from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
 
 WIDTHS = (1, 3, 7, 128, 513, 602, 1025)  # 16-bit sums go by blocks of 512 columns
@@ -231,3 +232,21 @@ def test_arrivals_are_added_in_place(name: str, num_rows: int) -> None:
     )
     assert torch.equal(rows[:num_rows], sums.expected())
     assert torch.equal(rows[num_rows:], sums.own[num_rows:])
+
+
+@pytest.mark.parametrize("row_bytes", [0, 1, 4, 28, 128, 2500])
+@pytest.mark.parametrize("num_rows", [0, 1, 25, 40])
+def test_arrivals_are_put_where_nothing_is_added(row_bytes: int, num_rows: int) -> None:
+    generator = np.random.default_rng(row_bytes)
+    arrival_rows = np.sort(generator.permutation(40)[:23]).astype(np.int32)
+    arrival_slots = generator.permutation(23).astype(np.int32)
+    arrivals = generator.integers(0, 256, (23, row_bytes), np.uint8)
+    rows = generator.integers(0, 256, (40, row_bytes), np.uint8)
+    expected = rows.copy()
+    for row, slot in zip(arrival_rows, arrival_slots, strict=True):
+        if row < num_rows:
+            expected[row] = arrivals[slot]
+
+    put_arrivals(rows.ctypes.data, num_rows, arrival_rows, arrival_slots, arrivals.ctypes.data, row_bytes)
+
+    assert np.array_equal(rows, expected)

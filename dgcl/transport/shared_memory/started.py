@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dgcl.errors import CommError
+from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import add_arrivals
 from dgcl.transport.shared_memory.abort_guard import AbortGuard
 from dgcl.transport.shared_memory.dtypes import row_type
@@ -109,8 +110,10 @@ class StartedFold:
             self._call.given = None if wait else self._given
             self._done = runtime.run(self._call, wait)
 
-    def wait(self, into: Tensor) -> Tensor:
+    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
         """Add the arriving rows to ``into``, ``(num_owned, *F)``, in place, in a fixed order; return ``into``.
+
+        With ``fresh`` (:class:`dgcl.transport.base.StartedFold`) they are written there instead.
 
         Raises:
             CommError, ValueError: As :meth:`StartedExpand.wait`.
@@ -121,15 +124,12 @@ class StartedFold:
         with AbortGuard(runtime, self._call.number):
             if not self._done:
                 self._done = runtime.run(self._call)
-            add_arrivals(
-                kind.sum_code,
-                sums.data_ptr(),
-                program.num_owned,
-                program.arrival_rows,
-                program.arrival_slots,
-                self._arrivals.address,
-                kind.row_bytes,
-            )
+            places = (program.num_owned, program.arrival_rows, program.arrival_slots)
+            came = (self._arrivals.address, kind.row_bytes)
+            if fresh is None:
+                add_arrivals(kind.sum_code, sums.data_ptr(), *places, *came)
+            else:
+                put_arrivals(sums.data_ptr(), *places, *came)
             self._over = True
             runtime.pool.release(self._arrivals)
             runtime.record(self._call)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
+from dgcl.bench.transports import Baseline
 from dgcl.graph import Graph, as_graph
 from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, legal_grids
@@ -302,6 +303,39 @@ def test_windows_of_slices(grid: str) -> None:
     assert sum(sent for _, sent in whole) == sum(sent for _, sent in divided)
     for found, _ in divided:
         assert_close(found, expected("multi-edges", "mean", ""))
+
+
+def in_memory_of_nan(name: str, grid: str) -> tuple[list[bool], dict[str, Tensor]]:
+    """Whether rows are moved, forward and backward; and both, where memory that nobody wrote holds NaN."""
+    case = CASE_BY_NAME[name]
+    comm = connect(case, grid)
+    operation = comm.aggregator("mean").operation
+    empty = operation.memory.empty
+    operation.memory.empty = lambda *sizes: empty(*sizes).fill_(torch.nan)
+    return [rows is not None for rows in operation.fresh], aggregated(comm, case, "mean", "")
+
+
+@pytest.mark.parametrize(
+    ("grid", "moved"),
+    [("1,1,4", [True, True]), ("2,1,2", [True, False]), ("1,2,2", [False, True]), ("4,1,1", [False, False])],
+)
+def test_rows_of_one_contributor_are_moved_and_not_added_to_zeros(grid: str, moved: list[bool]) -> None:
+    """Forward at depth 1; backward where there is one part, so that one rank reads each item."""
+    for found, sums in dgcl.launch(in_memory_of_nan, 4, "multi-edges", grid):
+        assert found == moved
+        assert_close(sums, expected("multi-edges", "mean", ""))
+
+
+def through_a_baseline(grid: str) -> dict[str, Tensor]:
+    case = CASE_BY_NAME["multi-edges"]
+    comm = connect(case, grid)
+    comm.use_transport(Baseline(comm))
+    return aggregated(comm, case, "sum", "")
+
+
+def test_a_transport_that_only_adds_has_zeros_to_add_to() -> None:
+    for found in dgcl.launch(through_a_baseline, 4, "1,1,4"):
+        assert_close(found, expected("multi-edges", "sum", ""))
 
 
 def from_csr(grid: str) -> dict[str, Tensor]:
