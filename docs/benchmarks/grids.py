@@ -13,16 +13,20 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from marked import write_between
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 
 import dgcl
 import dgcl.nn
+from dgcl.aggregation.aggregator import number_of
+from dgcl.aggregation.operation import Operation
+from dgcl.bench.published import ReplicatedRows, SplitRows
 from dgcl.graph import Graph, as_graph
 from dgcl.graph.files import read_graph
 from dgcl.grid.counts import Counts, count_needs
@@ -54,6 +58,17 @@ def dense_graph(num_nodes: int = 20_000, num_edges: int = 3_760_000, exponent: f
         keys = np.union1d(keys, ends[0] * num_nodes + ends[1])
     keys = rng.permutation(keys)[:num_edges]
     return as_graph(np.stack([keys // num_nodes, keys % num_nodes]), num_nodes)
+
+
+def with_loops(graph: Graph) -> Graph:
+    """The graph with one self loop at each vertex."""
+    heads, every = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), np.arange(graph.num_nodes)
+    others = heads != graph.indices
+    ends = (
+        np.concatenate([graph.indices[others].astype(np.int64), every]),
+        np.concatenate([heads[others], every]),
+    )
+    return as_graph(np.stack(ends), graph.num_nodes)
 
 
 def counted(graph: Graph, part: np.ndarray, sizes: tuple[int, int, int]) -> Counts:
@@ -154,7 +169,7 @@ class Ours(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(dgcl.nn.GCNConv(WIDTH, WIDTH) for _ in range(3))
+        self.layers = torch.nn.ModuleList(dgcl.nn.GCNConv(WIDTH, WIDTH, bias=False) for _ in range(3))
 
     def forward(self, x: torch.Tensor, comm: Any) -> torch.Tensor:
         """Logits."""
@@ -163,35 +178,67 @@ class Ours(torch.nn.Module):
         return x
 
 
+class AsPublished(torch.nn.Module):
+    """The same layers on rows as the published algorithms lay them out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.randn(WIDTH, WIDTH) / WIDTH**0.5 for _ in range(3))
+
+    def forward(self, x: torch.Tensor, rows: SplitRows | ReplicatedRows) -> torch.Tensor:
+        """Logits."""
+        for weight in self.weights:
+            x = torch.relu(rows.convolve(x, weight))
+        return x
+
+
+def exchanges_alone(comm: dgcl.Communicator, rows: torch.Tensor) -> Callable[[], None]:
+    """Both exchanges of an aggregation as it makes them: of halo rows, and of partial sums added to owned rows."""
+    transport, items = comm.transport, comm.to_items(rows).contiguous()
+    halo, fold = (number_of(comm, name) for name in (HALO, PARTIAL))
+    operation = comm.aggregator().operation
+    assert isinstance(operation, Operation)
+    into = torch.zeros_like(items)
+    sums = None if fold is None else items.new_ones(comm.layouts[PARTIAL].num_halo, items.shape[1])
+
+    def call() -> None:
+        if halo is not None:
+            transport.begin_expand(items, halo, wait=True).wait()
+        if fold is not None and sums is not None:
+            transport.begin_fold(sums, fold, wait=True).wait(into, operation.fresh[0])
+
+    return call
+
+
+def one_epoch(model: torch.nn.Module, rows: torch.Tensor, how: Any, comm: dgcl.Communicator) -> None:
+    """Forward, backward and the sums of gradients."""
+    model.zero_grad()
+    model(rows, how).square().sum().backward()
+    dgcl.nn.sync_gradients(model, comm=comm)
+
+
 def on_rank(
     graph: Graph, part: np.ndarray, kinds: dict[str, dict[str, Any]], x: torch.Tensor
 ) -> dict[str, Any]:
     """Milliseconds of the exchanges, of an aggregation and of an epoch of each kind, in turns; and the sums."""
-    comms = {
-        name: dgcl.build_comm_info(graph, "uniform", part=part, **options) for name, options in kinds.items()
-    }
+    comms: dict[str, dgcl.Communicator] = {}
     found: dict[str, Any] = {}
     calls: dict[tuple[str, str], Callable[[], Any]] = {}
-    for name, comm in comms.items():
-        rows, aggregate, model = comm.dispatch_features(x), comm.aggregator(), Ours()
-        found[name] = {"sum": comm.collect(comm.aggregator()(rows.double()))}
-        partial = None
-        if PARTIAL in comm.exchanges:
-            layout = comm.layouts[PARTIAL]
-            partial = torch.ones(layout.num_local, comm.grid.slice_width(WIDTH))
-        items = comm.to_items(rows)
-        calls[name, "exchange"] = lambda c=comm, i=items, p=partial: (
-            c.expand(i, HALO),
-            None if p is None else c.fold(p, PARTIAL),
-        )
-        calls[name, "aggregation"] = lambda a=aggregate, r=rows: a(r)
-
-        def epoch(model: Ours = model, rows: torch.Tensor = rows, comm: Any = comm) -> None:
-            model.zero_grad()
-            model(rows, comm).square().sum().backward()
-            dgcl.nn.sync_gradients(model, comm=comm)
-
-        calls[name, "epoch"] = epoch
+    for name, options in kinds.items():
+        if "published" in options:
+            how = options["published"](graph, options["grid"], part, reduce="gcn")
+            comm, rows, model = how.comm, how.dispatch(x), AsPublished()
+            found[name] = {"sum": how.collect(how.aggregate(rows.double()), WIDTH)}
+            calls[name, "aggregation"] = partial(how.aggregate, rows)
+            calls[name, "epoch"] = partial(one_epoch, model, rows, how, comm)
+        else:
+            comm = dgcl.build_comm_info(graph, "uniform", part=part, **options)
+            rows, model = comm.dispatch_features(x), Ours()
+            found[name] = {"sum": comm.collect(comm.aggregator()(rows.double()))}
+            calls[name, "exchange"] = exchanges_alone(comm, rows)
+            calls[name, "aggregation"] = partial(comm.aggregator(), rows)
+            calls[name, "epoch"] = partial(one_epoch, model, rows, comm, comm)
+        comms[name] = comm
     samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for turn in range(ROUNDS):
         for (name, what), call in calls.items():
@@ -214,18 +261,24 @@ def measured(graph: Graph) -> str:
     part = partition_graph(graph, 4, method="random")
     kinds: dict[str, dict[str, Any]] = {"halo": {}, "cover": {"edges": "cover"}}
     kinds.update({f"({Grid(*sizes)})": {"grid": sizes} for sizes in GRIDS_OF_4[1:]})
+    kinds["1.5D as published, c = 2"] = {"published": ReplicatedRows, "grid": (2, 2, 1)}
+    kinds["2D as published, 2 x 2"] = {"published": SplitRows, "grid": (2, 1, 2)}
     x = torch.rand(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
-    shape = (graph.num_nodes, graph.num_nodes)
-    wanted = (
-        csr_array((np.ones(graph.num_edges), graph.indices, graph.indptr), shape=shape) @ x.double().numpy()
-    )
+    matrix = csr_array((np.ones(graph.num_edges), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
+    root = diags_array(graph.in_degrees() ** -0.5)  # every vertex has a loop
+    summed = matrix @ x.double().numpy()
+    normalised = root @ matrix @ root @ x.double().numpy()
     found = dgcl.launch(on_rank, 4, graph, part, kinds, x)[0]
     rows = []
     for name in kinds:
+        wanted = normalised if "published" in kinds[name] else summed
         error = np.abs(found[name]["sum"].numpy() - wanted).max() / np.abs(wanted).max()
-        cells = [f"{found[name][what]:.1f}" for what in ("exchange", "aggregation", "epoch")]
-        ratio = found[name]["exchange"] / found["halo"]["exchange"]
-        rows.append([name, cells[0], f"{ratio:.2f}", *cells[1:], f"{error:.0e}"])
+        cells = [f"{found[name][what]:.1f}" for what in ("aggregation", "epoch")]
+        exchange = found[name].get("exchange")
+        alone = ["", ""]
+        if exchange is not None:
+            alone = [f"{exchange:.1f}", f"{exchange / found['halo']['exchange']:.2f}"]
+        rows.append([name, *alone, *cells, f"{error:.0e}"])
     header = ["edges", "exchanges ms", "over halo's", "aggregation ms", "epoch ms", "error"]
     return f"{table(header, rows)}\n\n{platform.processor() or platform.machine()}, torch {torch.__version__}"
 
@@ -247,7 +300,7 @@ def main() -> int:
         "machines": lambda: on_machines(given.graphs),
     }
     if given.measured or given.only == "measured":
-        made["measured"] = lambda: measured(dense_graph())
+        made["measured"] = lambda: measured(with_loops(dense_graph()))
     if given.only is not None:
         made = {given.only: made[given.only]}
     for name, make in made.items():
