@@ -227,17 +227,17 @@ def on_rank(
     for name, options in kinds.items():
         if "published" in options:
             how = options["published"](graph, options["grid"], part, reduce="gcn")
-            comm, rows, model = how.comm, how.dispatch(x), AsPublished()
+            comm, rows = how.comm, how.dispatch(x)
             found[name] = {"sum": how.collect(how.aggregate(rows.double()), WIDTH)}
             calls[name, "aggregation"] = partial(how.aggregate, rows)
-            calls[name, "epoch"] = partial(one_epoch, model, rows, how, comm)
+            calls[name, "epoch"] = partial(one_epoch, AsPublished(), rows, how, comm)
         else:
             comm = dgcl.build_comm_info(graph, "uniform", part=part, **options)
-            rows, model = comm.dispatch_features(x), Ours()
+            rows = comm.dispatch_features(x)
             found[name] = {"sum": comm.collect(comm.aggregator()(rows.double()))}
             calls[name, "exchange"] = exchanges_alone(comm, rows)
             calls[name, "aggregation"] = partial(comm.aggregator(), rows)
-            calls[name, "epoch"] = partial(one_epoch, model, rows, comm, comm)
+            calls[name, "epoch"] = partial(one_epoch, Ours(), rows, comm, comm)
         comms[name] = comm
     samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for turn in range(ROUNDS):
