@@ -27,6 +27,6 @@ def test_the_engine_is_stamped_with_the_kernels_that_it_calls() -> None:
         engine.__name__,
         *(
             f"dgcl.kernels.{name}"
-            for name in ("additions", "copies", "futex", "half", "memory", "row_moves", "rows")
+            for name in ("additions", "copies", "futex", "half", "memory", "rows")
         ),
     }
