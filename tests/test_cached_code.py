@@ -25,8 +25,5 @@ def test_the_engine_is_stamped_with_the_kernels_that_it_calls() -> None:
     assert isinstance(engine.advance._cache, KernelCache)  # type: ignore[attr-defined]
     assert compiled_together(engine.__name__) == {
         engine.__name__,
-        *(
-            f"dgcl.kernels.{name}"
-            for name in ("additions", "copies", "futex", "half", "memory", "rows")
-        ),
+        *(f"dgcl.kernels.{name}" for name in ("additions", "copies", "futex", "half", "memory", "rows")),
     }
