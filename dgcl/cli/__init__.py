@@ -17,7 +17,20 @@ import sys
 from collections.abc import Sequence
 
 from dgcl import __version__
-from dgcl.cli import bench, check, grids, info, memory, offload, partition, plan, simulate, topo, warmup
+from dgcl.cli import (
+    bench,
+    check,
+    compare,
+    grids,
+    info,
+    memory,
+    offload,
+    partition,
+    plan,
+    simulate,
+    topo,
+    warmup,
+)
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
 
@@ -25,6 +38,7 @@ VERBS = {
     "topo": topo,
     "partition": partition,
     "plan": plan,
+    "compare": compare,
     "check": check,
     "grids": grids,
     "simulate": simulate,

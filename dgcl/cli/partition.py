@@ -87,6 +87,9 @@ def add_parser(verbs: Any, name: str) -> None:
         metavar="R,K,S",
         help="for DIR/: slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d (dgcl grids)",
     )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw work, boundary and rows of the parts (png, svg or pdf)"
+    )
     add_replication(parser)
     parser.runs(partition)
 
@@ -120,6 +123,7 @@ def partition(args: argparse.Namespace) -> int:
         _check_folder(args.out)
     else:
         check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
+    _check_plot(args)
     if args.place and not args.topology:
         raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
@@ -159,6 +163,8 @@ def partition(args: argparse.Namespace) -> int:
     else:
         with replacing(args.out) as temporary, temporary.open("wb") as file:
             np.save(file, part, allow_pickle=False)
+    if args.plot is not None:
+        _draw(args, graph, part, report)
     if args.json:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         more: dict[str, Any] = {} if placement is None else {"placement": placement_facts(placement)}
@@ -178,6 +184,28 @@ def partition(args: argparse.Namespace) -> int:
         if choice:
             print(f"\nchoice    {choice}")
     return 0
+
+
+def _check_plot(args: argparse.Namespace) -> None:
+    from dgcl.topology.plot import FORMATS
+
+    out = None if args.out.endswith("/") else args.out
+    check_output("--plot", args.plot, {"GRAPH": args.graph, "--topology": args.topology, "--out": out})
+    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
+        raise CliError(f"--plot {args.plot}: must end in {', '.join(FORMATS)}")
+
+
+def _draw(args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], report: PartitionReport) -> None:
+    from dgcl.relation.classes import halo_classes
+    from dgcl.relation.partition_plot import plot_partition
+
+    rows = halo_classes(graph, part, args.parts).relation.pair_rows()
+    title = (
+        f"{os.path.basename(args.graph)}: {graph.num_nodes:,} vertices and {graph.num_edges:,} edges in {args.parts}"
+        f" parts by {args.method}; {report.cut_edges / max(graph.num_edges, 1):.1%} of the edges are cut"
+    )
+    with step("drawing the parts"), replacing(args.plot) as path:
+        plot_partition(report, rows, path, title=title)
 
 
 def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:

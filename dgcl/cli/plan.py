@@ -17,7 +17,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.grids import add_grid, plan_one_grid
 from dgcl.cli.output import print_json, print_legend, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
-from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, problem
+from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, name_of_problem, problem
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
 from dgcl.cli.topologies import resolve
 from dgcl.cli.windows import add_windows, print_windows, window_facts, windows_of
@@ -100,7 +100,7 @@ def plan(args: argparse.Namespace) -> int:
     results: list[tuple[str | None, Callable[[Path], None]]] = [
         (args.out, made.save),
         (args.relation_out, relation.save),
-        (args.plot, partial(plot_plan, made)),
+        (args.plot, partial(plot_plan, made, graph=name_of_problem(args))),
     ]
     with ExitStack() as outputs:  # all files appear, or none
         for path, write in results:
@@ -194,7 +194,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    from dgcl.planner.reading.plot import FORMATS
+    from dgcl.topology.plot import FORMATS
 
     inputs = {
         "GRAPH": args.graph,

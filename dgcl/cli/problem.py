@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import warnings
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,13 @@ def check_problem(args: argparse.Namespace) -> None:
         raise CliError("--part goes with a graph: a relation is partitioned already")
     if args.scale is not None and args.synthetic is None:
         raise CliError("--scale goes with --synthetic")
+
+
+def name_of_problem(args: argparse.Namespace) -> str:
+    """What is planned, for titles: a file's name without its folder, or the name of a synthetic relation."""
+    if args.synthetic is not None:
+        return f"synthetic {args.synthetic}" + (f" x {args.scale:g}" if args.scale else "")
+    return os.path.basename(args.graph or args.relation)
 
 
 def problem(args: argparse.Namespace) -> tuple[Relation, Topology]:

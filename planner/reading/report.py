@@ -69,7 +69,6 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
     rows = list(others)
     if not any(isinstance(other, Plan) and other.fingerprint == plan.fingerprint for other in rows):
         rows.append(plan)
-    bound = max([plan.lower_bound_seconds, *(p.lower_bound_seconds for p in rows if isinstance(p, Plan))])
     seconds = _busy_seconds(plan)
     return {
         "machine": _machine(plan.topology),
@@ -80,7 +79,7 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
             "model_seconds": plan.predicted_seconds,
             "bound_seconds": plan.lower_bound_seconds,
         },
-        "methods": [_method(row, bound) for row in rows],
+        "methods": method_facts(rows)[0],
         "stages": _stages(plan, seconds),
         "kinds": _kinds(plan, seconds),
         "bound": {"seconds": plan.lower_bound_seconds, "limited_by": plan.meta.get("limited_by", "")},
@@ -129,6 +128,12 @@ def _relation(plan: Plan) -> dict[str, Any]:
         "row_bytes": plan.row_bytes,
         "bytes_needed": deliveries * plan.row_bytes,
     }
+
+
+def method_facts(rows: Sequence[Plan | Failure]) -> tuple[list[dict[str, Any]], float]:
+    """The table of methods for one relation and machine, and the greatest bound, which holds for all of them."""
+    bound = max((row.lower_bound_seconds for row in rows if isinstance(row, Plan)), default=0.0)
+    return [_method(row, bound) for row in rows], bound
 
 
 def _method(row: Plan | Failure, bound: float) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dgcl.topology import Connection, Device, Topology, preset
-from dgcl.topology.plot import family_of, plot_topology
+from dgcl.topology.drawing import family_of
+from dgcl.topology.plot import plot_topology
 
 pytest.importorskip("matplotlib")
 
@@ -55,9 +56,10 @@ def test_formats(suffix: str, start: bytes, tmp_path: Path) -> None:
 
 
 def test_the_same_topology_gives_the_same_picture(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        plot_topology(preset("dgx1"), tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    for suffix in (".png", ".svg"):
+        for name in ("a", "b"):
+            plot_topology(preset("dgx1"), tmp_path / f"{name}{suffix}")
+        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
 def test_a_load_colours_connections(tmp_path: Path) -> None:
@@ -124,3 +126,10 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dgcl\[viz\]'"):
         plot_topology(PAIR, tmp_path / "t.png")
+
+
+def test_ranks_are_numbered_across_machines_where_names_are_not(tmp_path: Path) -> None:
+    plot_topology(preset("dgx_a100x2"), tmp_path / "two.svg")
+    assert {"gpu0", "rank 0", "gpu7", "rank 15"} <= texts(tmp_path / "two.svg")
+    plot_topology(preset("dgx1"), tmp_path / "one.svg")
+    assert not [text for text in texts(tmp_path / "one.svg") if text.startswith("rank")]

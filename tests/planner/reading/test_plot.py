@@ -3,11 +3,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dgcl.planner import Plan, Relation
 from dgcl.planner.methods import make_plan
-from dgcl.planner.reading.plot import layout, plot_plan
+from dgcl.planner.reading.plot import LANES, busiest, headline, lane_names, plot_plan
+from dgcl.planner.reading.render import seconds
 from tests.planner.machines import line, small_topology, switched
 
 START = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -31,7 +33,7 @@ def test_the_picture_names_what_it_shows(plan: Plan, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot_plan(plan, tmp_path / "plan.svg")
     text = (tmp_path / "plan.svg").read_text()
-    for word in ("d0", "d3", "stage 0", "stage 2", "w0:d0&gt;d1", "spst on line"):
+    for word in ("d0", "d3", "stage 0", "stage 2", "d0 → d1", "line: spst plan"):
         assert word in text or f"<!-- {word}" in text
 
 
@@ -65,7 +67,24 @@ def test_without_matplotlib_the_way_out_is_named(
         plot_plan(plan, tmp_path / "plan.png")
 
 
-def test_everything_has_a_place_of_its_own() -> None:
-    places = layout(switched(5))
-    assert len(places) == 6
-    assert len({(round(x, 6), round(y, 6)) for x, y in places.values()}) == 6
+def test_a_line_of_the_timeline_names_the_ends_of_its_connection() -> None:
+    two_wires = small_topology(3, [(0, 1, 1.0), (0, 1, 2.0), (1, 2, 1.0)])
+    names = lane_names(two_wires, list(range(two_wires.arrays().num_directions)))
+    wires = [c.name for c in two_wires.connections]
+    assert names[:2] == [f"d0 → d1 ({wires[0]})", f"d1 → d0 ({wires[0]})"]
+    assert names[4:] == ["d1 → d2", "d2 → d1"]
+
+
+def test_the_busiest_are_shown_and_idle_ones_left_out() -> None:
+    busy = np.zeros((2, 40))
+    busy[0, :30] = np.arange(30)
+    busy[1, 3] = 100.0
+    assert busiest(busy) == [3, *range(29, 30 - LANES, -1)]
+    assert busiest(busy[:, :2]) == [1]
+
+
+def test_the_title_has_the_times_of_the_report(plan: Plan) -> None:
+    what, outcome = headline(plan, "cora.npz")
+    assert what == "cora.npz on line: spst plan for 4 ranks, rows of 512 bytes"
+    assert seconds(plan.predicted_seconds) in outcome
+    assert outcome.endswith(f"no plan takes less than {seconds(plan.lower_bound_seconds)}")

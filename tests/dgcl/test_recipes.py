@@ -1,0 +1,207 @@
+"""The programs in the pages on data, on scripts before and after, and on Lightning run as they are written there.
+
+Data sets are small ones of the same classes as those that a network would bring.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.ranks.context import context
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NUM_NODES = 60
+
+
+def blocks(page: str, heading: str, language: str = "python") -> list[str]:
+    """The code blocks below a heading of a page."""
+    text = (DOCS / page).read_text()
+    below = text.split(f"\n{heading}\n", 1)[1] if heading else text
+    return re.findall(
+        rf"```{language}\n(.*?)```", re.split(r"\n## ", below)[0] if heading else below, re.DOTALL
+    )
+
+
+def arrays() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    train = random.random(NUM_NODES) < 0.3
+    return {
+        "edges": random.integers(0, NUM_NODES, (2, 300)),
+        "x": random.standard_normal((NUM_NODES, 16)).astype(np.float32),
+        "y": random.integers(0, 4, NUM_NODES),
+        "train": train,
+        "test": ~train,
+    }
+
+
+def pyg_data() -> Any:
+    data = pytest.importorskip("torch_geometric.data")
+    made = {name: torch.from_numpy(value) for name, value in arrays().items()}
+    return data.Data(
+        x=made["x"],
+        edge_index=made["edges"],
+        y=made["y"],
+        train_mask=made["train"],
+        val_mask=made["test"],
+        test_mask=made["test"],
+    )
+
+
+def dgl_graph() -> Any:
+    dgl = pytest.importorskip("dgl")
+    made = {name: torch.from_numpy(value) for name, value in arrays().items()}
+    graph = dgl.graph((made["edges"][0], made["edges"][1]), num_nodes=NUM_NODES)
+    graph.ndata.update(feat=made["x"], label=made["y"], train_mask=made["train"], test_mask=made["test"])
+    return graph
+
+
+class Ogb:
+    """What ``NodePropPredDataset`` gives."""
+
+    def __getitem__(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
+        made = arrays()
+        graph = {
+            "edge_index": made["edges"],
+            "num_nodes": NUM_NODES,
+            "node_feat": made["x"],
+            "edge_feat": None,
+        }
+        return graph, made["y"][:, None]
+
+    def get_idx_split(self) -> dict[str, np.ndarray]:
+        made = arrays()
+        return {
+            "train": np.flatnonzero(made["train"]),
+            "valid": np.arange(0),
+            "test": np.flatnonzero(made["test"]),
+        }
+
+
+def run_recipe(code: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Run a recipe on this rank; what it made, put together again, and the number of edges."""
+    scope = dict(given)
+    exec(code, scope)
+    names = [name for name in ("x", "y", "train", "test") if name in scope]
+    return {"num_edges": scope["comm"].num_edges} | {name: dgcl.collect(scope[name], None) for name in names}
+
+
+def loops(edges: np.ndarray) -> int:
+    return int((edges[0] == edges[1]).sum())
+
+
+@pytest.mark.parametrize(
+    ("heading", "dataset", "num_edges"),
+    [
+        ("## PyG: Planetoid and other datasets of one graph", lambda: [pyg_data()], lambda e: e.shape[1]),
+        ("## DGL datasets", lambda: [dgl_graph()], lambda e: e.shape[1] + NUM_NODES),
+        ("## OGB: node property prediction", Ogb, lambda e: 2 * e.shape[1] - loops(e)),
+    ],
+    ids=["pyg", "dgl", "ogb"],
+)
+def test_a_recipe_hands_out_all_rows(heading: str, dataset: Any, num_edges: Any) -> None:
+    _, code = blocks("data.md", heading)
+    made = arrays()
+    for found in dgcl.launch(run_recipe, 2, code, {"dataset": dataset()}):
+        assert found.pop("num_edges") == num_edges(made["edges"])
+        assert {name: rows.tolist() for name, rows in found.items()} == {
+            name: made[name].tolist() for name in ("x", "y", "train", "test")
+        }
+
+
+def test_data_on_rank_0_alone() -> None:
+    (code,) = blocks("data.md", "## On rank 0 alone")
+    data = pyg_data()
+
+    def rank(data: Any) -> Any:
+        first = context.control.rank == 0
+        return run_recipe(code, {"first_rank": first, "load": (lambda: data) if first else None})
+
+    for found in dgcl.launch(rank, 2, data):
+        assert found["x"].equal(data.x)
+
+
+def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks("data.md", "## Files")
+    monkeypatch.chdir(tmp_path)
+    scope = {"data": pyg_data()}
+    exec(code, scope)
+    found: Any = scope["found"]
+    assert found.graph.num_edges == 300
+    assert np.array_equal(found.features, scope["data"].x)
+    assert np.array_equal(found.labels, scope["data"].y)
+    assert set(found.masks) == {"train", "test"}
+
+
+def script(framework: str, after: bool) -> tuple[float, Any]:
+    """The loss and the predictions of the script on the page, on this rank."""
+    (diff,) = blocks("before_after.md", f"## {framework}", "diff")
+    code = "\n".join(line[1:] for line in diff.splitlines() if line[:1] != ("-" if after else "+"))
+    load = {"PyG": pyg_data, "DGL": lambda: __import__("dgl").add_self_loop(dgl_graph())}[framework]
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {"load": load}
+    exec(code, scope)
+    return scope["loss"].item(), scope["predictions"]
+
+
+@pytest.mark.parametrize("framework", ["PyG", "DGL"])
+def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank_pool: Any) -> None:
+    pytest.importorskip({"PyG": "torch_geometric", "DGL": "dgl"}[framework])
+    loss, predictions = script(framework, after=False)
+    (first, found), (second, nothing) = rank_pool(2).run(script, framework, True)
+    assert first == second == pytest.approx(loss, rel=1e-5)
+    assert found.equal(predictions)
+    assert nothing is None
+
+
+def lightning_module(code: str) -> Any:
+    """The class of the page; of Lightning's module it needs ``log`` alone."""
+    lightning = types.ModuleType("lightning")
+    lightning.LightningModule = type("LightningModule", (torch.nn.Module,), {"log": lambda *_, **__: None})  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "lightning", lightning)
+        scope: dict[str, Any] = {}
+        exec(code, scope)
+    return scope["FullGraph"]
+
+
+def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
+    """What Lightning's trainer does in three epochs, on this rank."""
+    torch.manual_seed(0)
+    module = lightning_module(code)(lambda: data, 16, 4)
+    module.setup("fit")
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self) -> Any:
+            return self.module.training_step(0, 0)
+
+    step: Any = torch.nn.parallel.DistributedDataParallel(Step()) if distributed else Step()
+    optimizer, losses = module.configure_optimizers(), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = step()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    module.validation_step(0, 0)
+    return losses
+
+
+def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any) -> None:
+    code, data = blocks("lightning.md", "")[0], pyg_data()
+    (alone,) = dgcl.launch(lightning_steps, 1, code, data, False)
+    for losses in rank_pool(2).run(lightning_steps, code, data, True):
+        assert losses == pytest.approx(alone, rel=1e-5)
+    assert alone[2] < alone[0]
