@@ -25,6 +25,7 @@ Files in the order of the data's way; those that plan are numpy alone::
     proof.py        the tables of all ranks, proved on symbols
 
     arranging.py    ranks do all this together
+    placing.py      rows put into places of a tensor
     host_store.py   tensors of rows in memory or in files
     slots.py        moves rows between host memory, slots and ranks, as the tables say
     layer.py        a layer as one function of autograd

@@ -5,6 +5,9 @@ mode 0600, allocated in full and unlinked at once: a full disk is an error when 
 leaves nothing. The tensor is a shared mapping of the file: user code may read it like any other, and the kernel takes
 its pages back when memory is short. The library itself names the rows that it reads and writes, and counts them by the
 byte.
+
+To make a file costs more than to write it: the file of rows that are gone is used again for others of the same size.
+Files that live and files that wait never take more than those that lived at one time have taken.
 """
 
 from __future__ import annotations
@@ -14,18 +17,24 @@ import mmap
 import os
 import stat
 import tempfile
+from collections import Counter, deque
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from weakref import WeakValueDictionary
+from typing import Any, Final
+from weakref import finalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.offload.placing import put_rows
 from dgcl.planner.reading.render import size as size_in_words
 
-__all__ = ["HostStore", "return_freed_memory"]
+__all__ = ["ROWS_HELD", "HostStore", "return_freed_memory"]
+
+#: Kinds of rows in host memory: what the user dispatched; what layers gave; kept aggregates; gradients of any of them.
+ROWS_HELD: Final = ("inputs", "results", "aggregates", "gradients")
 
 Rows = slice | Tensor
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
@@ -49,25 +58,73 @@ class HostStore:
     def __init__(self, folder: str | os.PathLike[str] | None = None, cached: bool = True) -> None:
         self.folder, self.cached = None if folder is None else Path(folder), cached
         self.bytes_read = self.bytes_written = 0
-        self._files: WeakValueDictionary[int, _MappedFile] = WeakValueDictionary()
+        self._files: dict[int, _MappedFile] = {}  # of tensors that live, by address
+        self._waiting: list[_MappedFile] = []  # of tensors that are gone, the oldest first
+        self._gone: deque[tuple[str, int, int]] = deque()  # what finalizers tell, at any time in any thread
+        self._held: Counter[str] = Counter()
+        self._peak: dict[str, int] = {}
         if self.folder is not None:
             if not self.folder.is_dir():
                 raise ValueError(f"store must be a folder (got {os.fspath(self.folder)!r}, which is none)")
             _MappedFile.make(self.folder, mmap.PAGESIZE).close()
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, kind: str = "results") -> Tensor:
         """A tensor for rows that are yet to be written.
+
+        Args:
+            shape: ``(n, *F)``.
+            dtype: Of the rows.
+            kind: One of :data:`ROWS_HELD`, for :attr:`peak`.
 
         Raises:
             OSError: The file system has no room, with sizes.
         """
         num_bytes = prod(shape) * dtype.itemsize
-        if self.folder is None or num_bytes == 0:
+        if num_bytes == 0:
             return torch.empty(shape, dtype=dtype)
-        file = _MappedFile.make(self.folder, num_bytes)
-        rows = torch.frombuffer(file, dtype=dtype, count=prod(shape)).view(shape)
-        self._files[rows.untyped_storage().data_ptr()] = file
-        return rows
+        self._settle()
+        if self.folder is None:
+            memory: np.ndarray[Any, Any] = torch.empty(num_bytes, dtype=torch.uint8).numpy()
+        else:
+            file = self._file(num_bytes)
+            memory = np.frombuffer(file, np.uint8, num_bytes)
+            self._files[memory.ctypes.data] = file
+        told = finalize(memory, self._gone.append, (kind, num_bytes, memory.ctypes.data))
+        told.atexit = False
+        self._held[kind] += num_bytes
+        if self._held.total() > sum(self._peak.values()):
+            self._peak = dict(self._held)
+        return torch.from_numpy(memory).view(dtype).view(shape)
+
+    @property
+    def peak(self) -> dict[str, int]:
+        """Bytes of rows by kind, as they were when all together were the most so far."""
+        return {kind: self._peak[kind] for kind in ROWS_HELD if self._peak.get(kind)}
+
+    def close(self) -> None:
+        """Give up the files of rows that are gone; those of others go with their rows."""
+        self._files.clear()
+        self._waiting.clear()
+
+    def _settle(self) -> None:
+        """Take back the files of tensors that are gone since the last time."""
+        while self._gone:
+            kind, num_bytes, address = self._gone.popleft()
+            self._held[kind] -= num_bytes
+            if (file := self._files.pop(address, None)) is not None:
+                self._waiting.append(file)
+
+    def _file(self, num_bytes: int) -> _MappedFile:
+        """One that waits, or else a new one, for which others go that no longer fit into the most that was held."""
+        for place, file in enumerate(self._waiting):
+            if len(file) == num_bytes:
+                return self._waiting.pop(place)
+        wanted = self._held.total() + num_bytes
+        most = max(sum(self._peak.values()), wanted)
+        while wanted + sum(map(len, self._waiting)) > most:
+            del self._waiting[0]
+        assert self.folder is not None
+        return _MappedFile.make(self.folder, num_bytes)
 
     def read(self, rows: Tensor, which: Rows) -> Tensor:
         """A copy of some rows in the process's memory.
@@ -77,6 +134,10 @@ class HostStore:
             which: A stretch, or ``(k,)`` int64 rows, ascending.
         """
         return self.counted(self.fetch(rows, which))
+
+    def look_at(self, rows: Tensor, which: slice) -> Tensor:
+        """As :meth:`read`, for who changes nothing: the rows themselves where the kernel may keep them."""
+        return self.counted(rows[which]) if self.cached else self.read(rows, which)
 
     def fetch(self, rows: Tensor, which: Rows) -> Tensor:
         """As :meth:`read`, by any thread; the one that takes the rows counts them (:meth:`counted`)."""
@@ -95,7 +156,10 @@ class HostStore:
         self.bytes_written += values.numel() * rows.element_size()
         file = self._file_of(rows)
         if file is None or (self.cached and isinstance(which, Tensor)):  # scattered rows: not a call for each
-            rows[which] = values
+            if isinstance(which, Tensor):
+                put_rows(rows, which, values)
+            else:
+                rows[which] = values
             return
         at, row_bytes = self._offset(rows), rows[:1].nbytes
         data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()

@@ -19,6 +19,7 @@ from dgcl.nn.vertex_dropout import rows_of_call
 from dgcl.offload.account import Account
 from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
 from dgcl.offload.host_store import HostStore
+from dgcl.offload.placing import put_zeros
 from dgcl.offload.recompute import RandomNumbers, in_place_of
 from dgcl.offload.slots import Mover
 from dgcl.offload.tables import Batch, RankTables
@@ -152,7 +153,8 @@ class LayerCall:
         work = self.machinery
         if out is None:
             total = work.tables.batches[-1].rows.stop
-            out = work.store.empty((total, *rows.shape[1:]), rows.dtype)
+            holds = "aggregates" if kind == "kept" else "results"
+            out = work.store.empty((total, *rows.shape[1:]), rows.dtype, holds)
         elif rows.shape[1:] != out.shape[1:] or rows.dtype != out.dtype:
             raise ValueError(
                 f"{self} gives rows of shape {tuple(rows.shape[1:])} and {rows.dtype}, and gave {tuple(out.shape[1:])}"
@@ -184,7 +186,7 @@ class LayerCall:
             held if wanted else None for held, wanted in zip(self._new_slots(inputs), needed, strict=True)
         ]
         given = [
-            work.store.empty(tuple(x.shape), x.dtype) if wanted else None
+            work.store.empty(tuple(x.shape), x.dtype, "gradients") if wanted else None
             for x, wanted in zip(inputs, needed, strict=True)
         ]
         totals: list[Tensor | None] = [None] * len(parameters)
@@ -197,7 +199,7 @@ class LayerCall:
                     work.mover.load_ahead(inputs, work.tables.batches[following].reload)
             for held in opened:
                 if held is not None:
-                    held.index_fill_(0, torch.from_numpy(batch.opened), 0)
+                    put_zeros(held, torch.from_numpy(batch.opened))
             if self._is_computed(number):
                 with self._told(number):
                     found = self._differentiate(number, batch, inputs, slots, parameters, grads, opened)
@@ -233,7 +235,7 @@ class LayerCall:
         with torch.enable_grad(), self.drawn.again(number):
             results = self._compute(number, rows, list(zip(parameters, stand_ins, strict=True)))
         pairs = [
-            (got, work.store.read(grad, batch.rows))
+            (got, work.store.look_at(grad, batch.rows))
             for got, grad in zip(results, grads, strict=True)
             if grad is not None and got.requires_grad
         ]

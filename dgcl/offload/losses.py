@@ -66,7 +66,7 @@ class _CrossEntropy(torch.autograd.Function):
         total = torch.zeros(2, dtype=torch.float64)
         for rows in stretches:
             counts = mask[rows]
-            some = store.read(logits, rows)[counts].to(wide)
+            some = store.look_at(logits, rows)[counts].to(wide)
             total[0] += F.cross_entropy(some, labels[rows][counts], reduction="sum").double()
             total[1] += counts.sum()
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
@@ -79,13 +79,13 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         logits, labels, mask = ctx.saved_tensors
         store: HostStore = ctx.store
-        out = store.empty(tuple(logits.shape), logits.dtype)
+        out = store.empty(tuple(logits.shape), logits.dtype, "gradients")
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         for rows in ctx.stretches:
             counts = mask[rows]
             found = torch.zeros(counts.shape[0], logits.shape[1], dtype=wide)
             which = counts.nonzero().squeeze(1)
-            some = store.read(logits, rows)[which].to(wide).softmax(1)
+            some = store.look_at(logits, rows)[which].to(wide).softmax(1)
             some[torch.arange(len(which)), labels[rows][which]] -= 1
             found[which] = some * (grad.to(wide) / ctx.count)
             store.write(out, rows, found.to(out.dtype))
@@ -104,7 +104,7 @@ def chunked_accuracy(
     mask = _checked(logits, labels, mask)
     total = torch.zeros(2, dtype=torch.int64)
     for rows in stretches:
-        right = store.read(logits.detach(), rows).argmax(1) == labels[rows]
+        right = store.look_at(logits.detach(), rows).argmax(1) == labels[rows]
         total += torch.stack([(right & mask[rows]).sum(), mask[rows].sum()])
     right, count = comm.all_reduce_sum(total, "accuracy").unbind()
     return right.double() / count.double()

@@ -73,11 +73,11 @@ def _statistics(
     """Mean and biased variance; squared deviations are summed after the means are known, which loses no digits."""
     total = torch.zeros(x.shape[1], dtype=_wide(x))
     for rows in stretches:
-        total += store.read(x, rows).to(total.dtype).sum(0)
+        total += store.look_at(x, rows).to(total.dtype).sum(0)
     mean = comm.all_reduce_sum(total, "batch_norm") / comm.num_nodes
     squares = torch.zeros_like(total)
     for rows in stretches:
-        squares += (store.read(x, rows).to(total.dtype) - mean).square().sum(0)
+        squares += (store.look_at(x, rows).to(total.dtype) - mean).square().sum(0)
     return mean, comm.all_reduce_sum(squares, "batch_norm") / comm.num_nodes
 
 
@@ -110,7 +110,7 @@ class _Normalise(torch.autograd.Function):
         ctx.learns, ctx.where = learns, where
         out = store.empty(tuple(x.shape), x.dtype)
         for rows in stretches:
-            some = (store.read(x, rows).to(_wide(x)) - mean) * inverse
+            some = (store.look_at(x, rows).to(_wide(x)) - mean) * inverse
             some = some if weight is None or bias is None else some * weight + bias
             store.write(out, rows, some.to(x.dtype))
         return out
@@ -135,7 +135,7 @@ class _Normalise(torch.autograd.Function):
         if ctx.learns:
             means = comm.all_reduce_sum(sums, "batch_norm") / comm.num_nodes
         scale = inverse if weight is None else inverse * weight
-        out = store.empty(tuple(x.shape), x.dtype)
+        out = store.empty(tuple(x.shape), x.dtype, "gradients")
         for rows in stretches:
             some, normal = _pair(store, x, grad, rows, mean, inverse)
             store.write(out, rows, ((some - means[0] - normal * means[1]) * scale).to(x.dtype))
@@ -147,4 +147,4 @@ def _pair(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of some rows, and the rows normalised."""
     wide = _wide(x)
-    return store.read(grad, rows).to(wide), (store.read(x, rows).to(wide) - mean) * inverse
+    return store.look_at(grad, rows).to(wide), (store.look_at(x, rows).to(wide) - mean) * inverse

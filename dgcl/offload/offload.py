@@ -333,6 +333,7 @@ class Offload(Handle):
     def close(self) -> None:
         """Give it up; rows stay valid. Idempotent, not collective; the communicator stays open."""
         self._machinery.mover.close()
+        self.store.close()
         if self._transport is not None:
             self._transport.close()
 
@@ -351,7 +352,11 @@ class Offload(Handle):
         shape, problem, out = (self.num_owned, *piece.shape[1:]), None, piece
         try:
             is_vector = piece.dim() == 1
-            out = torch.empty(shape, dtype=piece.dtype) if is_vector else self.store.empty(shape, piece.dtype)
+            out = (
+                torch.empty(shape, dtype=piece.dtype)
+                if is_vector
+                else self.store.empty(shape, piece.dtype, "inputs")
+            )
         except OSError as error:
             problem = error
         agree(self.comm.control, problem)

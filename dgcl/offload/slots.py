@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dgcl.offload.account import Account
 from dgcl.offload.host_store import HostStore
+from dgcl.offload.placing import put_rows
 from dgcl.offload.residency import Ids
 from dgcl.offload.tables import HostRows, Swap
 from dgcl.transport.base import Transport
@@ -59,14 +60,14 @@ class Mover:
         loading = ahead[1] if ahead is not None and ahead[0] is load else None
         for number, (x, held) in enumerate(zip(inputs, slots, strict=True)):
             found = self.store.fetch(x, _index(load.rows)) if loading is None else loading[number].result()
-            held[_index(load.slots)] = self.store.counted(found)
+            put_rows(held, _index(load.slots), self.store.counted(found))
             self.account.add(f"loaded{suffix}", len(load.rows), _row_bytes(x))
         if swap is None:
             return
         assert self.transport is not None
         for held in slots:
             came = self.transport.begin_expand(held.index_select(0, _index(swap.send)), swap.number).wait()
-            held[_index(swap.receive)] = came
+            put_rows(held, _index(swap.receive), came)
             self.account.add(f"exchanged{suffix}", len(swap.receive), _row_bytes(held))
 
     def give_back(

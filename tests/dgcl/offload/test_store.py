@@ -84,6 +84,7 @@ def test_files_are_private_and_leave_nothing(tmp_path: Path) -> None:
     assert half.sum() == 500 * 128
     del half
     gc.collect()
+    store.close()  # until then it waits for other rows
     assert not [fd for fd in os.listdir("/proc/self/fd") if _is_ours(fd, tmp_path)]
 
 
@@ -92,6 +93,41 @@ def _is_ours(fd: str, folder: Path) -> bool:
         return os.readlink(f"/proc/self/fd/{fd}").startswith(os.fspath(folder))
     except OSError:
         return False
+
+
+def _room_of_files(folder: Path) -> int:
+    fds = [int(fd) for fd in os.listdir("/proc/self/fd") if _is_ours(fd, folder)]
+    return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in map(os.fstat, fds)}.values())
+
+
+def test_files_are_used_again_and_take_no_more_than_rows_have_taken(tmp_path: Path) -> None:
+    """Rows of random sizes come and go; what lives, and its sum, is kept by hand."""
+    store, generator = HostStore(tmp_path), np.random.default_rng(0)
+    live: list[tuple[torch.Tensor, str]] = []
+    most, of_kinds, made, again = 0, {}, set(), 0
+    for _ in range(200):
+        if live and generator.random() < 0.5:
+            live.pop(int(generator.integers(len(live))))
+            continue
+        kind = ("inputs", "gradients")[int(generator.integers(2))]
+        rows = store.empty((int(generator.choice([1000, 3000, 5000])), 2), torch.float64, kind)
+        rows.fill_(len(live))
+        again += rows.data_ptr() in made
+        made.add(rows.data_ptr())
+        live.append((rows, kind))
+        del rows
+        total = sum(each.nbytes for each, _ in live)
+        if total > most:
+            most = total
+            of_kinds = {
+                k: sum(each.nbytes for each, its in live if its == k) for k in ("inputs", "gradients")
+            }
+        assert store.peak == {k: size for k, size in of_kinds.items() if size}
+        assert total <= _room_of_files(tmp_path) <= most
+    assert again > 50
+    kept = [(rows.clone(), rows) for rows, _ in live]
+    store.empty((3000, 2), torch.float64).fill_(-1.0)
+    assert all(before.equal(rows) for before, rows in kept)
 
 
 def test_no_room_is_an_error_with_sizes(tmp_path: Path) -> None:
