@@ -1,9 +1,8 @@
 # Everything from a fresh clone: Python 3.11 (later Pythons work too, without DGL), make and g++ are all that is needed.
 #
 #   make demo    train a small GCN on 4 CPU ranks and compare with 1 rank
-#   make test    the test suite, without the slow tests, in one worker more than there are cores, since tests of ranks often
-#                wait (WORKERS=0: in one process); make test-all: with them, but for most cases of big tables;
-#                make test-matrix: those, too
+#   make test    the test suite, without the slow tests, on all cores (WORKERS=0: in one process); make test-all: with them,
+#                but for most cases of big tables; make test-matrix: those, too
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
 #   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
@@ -16,7 +15,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python; do $$p -c $(AT_LEAST_311) 2>/dev/null && echo $$p && break; done)
 PIP_FLAGS ?= -qq
-WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+WORKERS ?= auto
 PYTEST_FLAGS ?=
 GPU_PYTHON ?= python3
 GPU_CHECK_FLAGS ?=
