@@ -51,9 +51,22 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = importlib.import_module(f"dgcl.{name}")
     else:
-        raise AttributeError(f"module 'dgcl' has no attribute {name!r}")
+        raise AttributeError(f"module 'dgcl' has no attribute {name!r}{_hint(name)}")
     globals()[name] = value
     return value
+
+
+def _hint(name: str) -> str:
+    """What was meant, perhaps; names of ``dgcl.nn`` are looked up where torch is loaded anyway."""
+    if name.startswith("_"):
+        return ""
+    import difflib
+    import sys
+
+    if "torch" in sys.modules and name in importlib.import_module("dgcl.nn").__all__:
+        return f"; did you mean dgcl.nn.{name}?"
+    close = difflib.get_close_matches(name, [*_NAMES, *_MODULES], 1)
+    return f"; did you mean dgcl.{close[0]}?" if close else "; dir(dgcl) lists all names"
 
 
 def __dir__() -> list[str]:

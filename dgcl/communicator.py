@@ -303,7 +303,7 @@ class Communicator(GridRows, WholeGraphRows):
     # Looking after it.
 
     def describe(self) -> str:
-        """How rows travel between this rank and each other rank, and why; one line for each."""
+        """The plan (stages, relays, time, bound), and how rows travel to and from each other rank, and why."""
         return describe_channels(
             self.exchanges, self.layouts, self.transport.describe(), self.rank, self.choice
         )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -118,6 +119,24 @@ MOVED: Final[Mapping[str, str]] = {
 }
 """Old keywords of ``build_comm_info``, and what to write instead."""
 
+KEYWORDS = (
+    *(
+        "topology",
+        "part",
+        "partition",
+        "method",
+        "edges",
+        "grid",
+        "plan",
+        "replicas",
+        "seed",
+        "cache",
+        "timeout",
+    ),
+    *("channel", "device"),
+)
+"""Those that it has; for those who mistype one."""
+
 
 def warn_of_moved(function: str, moved: Mapping[str, Any], stacklevel: int = 4) -> None:
     """Warn of keywords that moved into options; they still work for one release.
@@ -127,7 +146,9 @@ def warn_of_moved(function: str, moved: Mapping[str, Any], stacklevel: int = 4) 
     """
     for name in moved:
         if name not in MOVED:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+            close = difflib.get_close_matches(name, [*KEYWORDS, *MOVED], 1)
+            hint = f"; did you mean {MOVED.get(close[0], close[0])}?" if close else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
     for name in moved:
         warnings.warn(
             f"{function}({name}=...) goes away after this release; write {MOVED[name]}",

@@ -108,7 +108,9 @@ def _record(
     assert isinstance(flags, Flags)
     comm = next((candidate.comm for candidate in world.candidates if candidate.plan is not None), None)
     if comm is None:
-        raise ValueError("trace: none of the methods is a plan, and others are not recorded")
+        raise ValueError(
+            "trace: none of the methods is a plan, and others are not recorded; add a planner, e.g. auto"
+        )
     traces = control.gather(record_exchange(comm, width, dtype, flags))
     return None if traces is None else chrome_trace(traces)
 

@@ -70,7 +70,9 @@ def check_method(method: str, fold: str = "sum") -> None:
     if fold not in FOLDS:
         raise ValueError(f"fold must be one of {', '.join(FOLDS)} (got {fold!r})")
     if fold != "sum" and method == "replication":
-        raise ValueError(f"fold {fold!r} does not go with method 'replication', which folds nothing")
+        raise ValueError(
+            f"fold {fold!r} does not go with method 'replication', which folds nothing; leave fold out"
+        )
 
 
 def build_comm_info(

@@ -9,6 +9,9 @@ softmaxes are those of the whole graph; but it holds only some of a source's out
 from __future__ import annotations
 
 import numbers
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -95,6 +98,26 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
                     " dgcl.graph_allgather first"
                 ) from error
             raise
+
+    @contextmanager
+    def local_scope(self) -> Iterator[None]:
+        """As DGLGraph.local_scope, in which layers run; errors that a block causes in a layer are explained."""
+        try:
+            with super().local_scope():
+                yield
+        except (AssertionError, RuntimeError, dgl.DGLError) as error:
+            owned, local, text = self.num_dst_nodes(), self.num_src_nodes(), str(error)
+            rows_differ = "must match the size" in text and f"({owned})" in text and f"({local})" in text
+            if "several hops" in text or not (rows_differ or re.search("homogeneous|node type", text)):
+                raise
+            raise dgl.DGLError(
+                f"this graph is a block of one hop: its sources are {local} rows [owned | halo], which"
+                f" dgcl.graph_allgather returns, its destinations this rank's {owned} owned rows. A layer of several"
+                " hops (TAGConv, SGConv, APPNPConv, ChebConv, GatedGraphConv) cannot run on it: from the second hop on"
+                " it would read halo rows that nobody has sent. Write a loop of one-hop layers with"
+                " dgcl.graph_allgather before each (docs/frameworks.md, Several hops), or take dgcl.nn.APPNP"
+                f" (got from the layer: {text})"
+            ) from error
 
     def _refuse_change(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise dgl.DGLError(

@@ -133,7 +133,9 @@ def _check_csr(
     if ptr[-1] != len(ids):
         raise ValueError(f"{name}: indptr must end at the number of indices, {len(ids)} (got {ptr[-1]})")
     if num_nodes is not None and as_num_nodes(num_nodes) != len(ptr) - 1:
-        raise ValueError(f"{name}: indptr is for {len(ptr) - 1} vertices, but num_nodes is {num_nodes}")
+        raise ValueError(
+            f"{name}: indptr is for {len(ptr) - 1} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
+        )
     return ptr.astype(np.int64, copy=False), ids
 
 

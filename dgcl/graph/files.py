@@ -70,7 +70,9 @@ def read_graph(
     else:
         found = _edge_list(path, num_nodes, compact, undirected)
     if num_nodes is not None and found.graph.num_nodes != num_nodes:
-        raise ValueError(f"{name}: has {found.graph.num_nodes} vertices, but num_nodes is {num_nodes}")
+        raise ValueError(
+            f"{name}: has {found.graph.num_nodes} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
+        )
     return found
 
 
@@ -113,7 +115,9 @@ def _kind(path: str | os.PathLike[str]) -> str:
             f"{name}: one array (npy) is no graph file; pass the array itself, np.load({name!r})"
         )
     if name.endswith(".npz"):
-        raise ValueError(f"{name}: not an npz archive")
+        raise ValueError(
+            f"{name}: not an npz archive, though it is called so; write it with np.savez, or call it what it is"
+        )
     if head.lower() == MARKET_BANNER or name.endswith((".mtx", ".mtx.gz")):
         return "Matrix Market"
     return "edge list"

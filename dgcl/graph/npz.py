@@ -154,7 +154,7 @@ def _features(arrays: dict[str, NDArray[Any]], num_nodes: int) -> NDArray[Any] |
     dense = arrays.pop("features", None)
     if dense is not None:
         if sparse:
-            raise ValueError("features are given twice, dense and as CSR")
+            raise ValueError("features are given twice, dense and as CSR; leave one of them out of the file")
         _check_rows(dense, "features", num_nodes)
         if dense.ndim < 2 or dense.dtype.kind not in "biuf":
             raise ValueError(
@@ -181,7 +181,9 @@ def _sparse_features(
         raise ValueError(f"feat_shape must be two sizes (got {size.tolist()})")
     rows, columns = size.tolist()
     if rows != num_nodes:
-        raise ValueError(f"feat_shape says {rows} rows, but the graph has {num_nodes} vertices")
+        raise ValueError(
+            f"feat_shape says {rows} rows, but the graph has {num_nodes} vertices, each with one row"
+        )
     ptr, ids = as_ids(indptr, "feat_indptr"), as_ids(indices, "feat_indices")
     if len(ptr) != rows + 1 or ptr[0] != 0 or (np.diff(ptr) < 0).any() or ptr[-1] != len(ids):
         raise ValueError(f"feat_indptr must rise from 0 to the {len(ids)} feat_indices in {rows + 1} entries")

@@ -21,6 +21,8 @@ the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,13 +71,24 @@ def cross_entropy(
     logits, labels, mask, comm = _without_replicas(logits, labels, mask, comm)
     logits = _keep_rows(logits, mask, 0.0)
     if labels.is_floating_point():
+        if labels.shape != logits.shape:
+            raise ValueError(
+                f"labels must be int64 classes, or probabilities of shape {tuple(logits.shape)} (got {labels.dtype},"
+                f" shape {tuple(labels.shape)}); for classes call .long()"
+            )
         labels = _keep_rows(labels, mask, 0.0)
         losses = F.cross_entropy(logits, labels, weight, reduction="none", label_smoothing=label_smoothing)
         return _reduce(*_counted(losses, mask), reduction, ddp, comm, "cross_entropy")
     labels = _keep_rows(labels, mask, ignore_index)
-    losses = F.cross_entropy(
-        logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
-    )
+    with _labels_explained(logits, labels, ignore_index, comm):
+        losses = F.cross_entropy(
+            logits,
+            labels,
+            weight,
+            ignore_index=ignore_index,
+            reduction="none",
+            label_smoothing=label_smoothing,
+        )
     return _reduce(
         losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm, "cross_entropy"
     )
@@ -106,7 +119,8 @@ def nll(
     log_probabilities, labels, mask, comm = _without_replicas(log_probabilities, labels, mask, comm)
     labels = _keep_rows(labels, mask, ignore_index)
     log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
-    losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
+    with _labels_explained(log_probabilities, labels, ignore_index, comm):
+        losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
     return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm, "nll")
 
 
@@ -173,6 +187,30 @@ def mse(
     outputs, targets, mask, comm = _without_replicas(outputs, targets, mask, comm)
     losses = F.mse_loss(_keep_rows(outputs, mask, 0.0), _keep_rows(targets, mask, 0.0), reduction="none")
     return _reduce(*_counted(losses, mask), reduction, ddp, comm, "mse")
+
+
+@contextmanager
+def _labels_explained(
+    outputs: Tensor, labels: Tensor, ignore_index: int, comm: Communicator
+) -> Iterator[None]:
+    """Name rank and row where torch refuses labels; nothing is looked at where it does not."""
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:
+        if labels.dtype != torch.int64:
+            raise TypeError(f"labels must be int64 classes (got {labels.dtype}); call .long()") from error
+        num_classes = outputs.shape[1] if outputs.dim() > 1 else 0
+        wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
+        if not wrong.any():
+            raise
+        place = wrong.nonzero()[0]
+        row = int(place[0])
+        raise ValueError(
+            f"labels must be classes 0..{num_classes - 1}, the columns of the outputs (got {int(labels[tuple(place)])}"
+            f" in row {row} of rank {comm.rank}, vertex {int(comm.owned_ids[row])}; {int(wrong.sum())} such labels on"
+            f" this rank); give the model more columns, or leave rows out with mask= or labels of"
+            f" ignore_index={ignore_index}"
+        ) from error
 
 
 def _check(

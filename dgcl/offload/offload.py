@@ -367,7 +367,10 @@ class Offload(Handle):
         found: Mapping[Any, Any] = self._constants.get(x, {})
         version, made, _ = found.get((aggregate, id(edge_weight)), (x._version, None, None))
         if version != x._version:
-            raise RuntimeError("x was changed in place after a layer with constant=True had aggregated it")
+            raise RuntimeError(
+                "x was changed in place after a layer with constant=True had aggregated it; leave it as it is, or pass"
+                " constant=False"
+            )
         return made
 
     def _agree(self, name: str, problem: Exception | None, inputs: Sequence[Any], how: Any) -> None:

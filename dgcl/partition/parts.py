@@ -89,7 +89,7 @@ def partition_graph(
     if graph.num_nodes <= num_parts:
         if graph.num_nodes < num_parts:
             _log.warning(
-                "the graph has %d vertices for %d parts: parts from %d on own none",
+                "the graph has %d vertices for %d parts: parts from %d on own none; fewer ranks would do",
                 graph.num_nodes,
                 num_parts,
                 graph.num_nodes,

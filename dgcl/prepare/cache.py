@@ -187,7 +187,11 @@ def _say_who_else_writes(folder: Path) -> None:
             oct(stat.S_IMODE(about.st_mode)),
         )
     if folder.is_symlink():
-        _log.warning("cache: %s is a link to %s", folder, folder.resolve())
+        _log.warning(
+            "cache: %s is a link to %s, which whoever owns the link may change; name the folder itself",
+            folder,
+            folder.resolve(),
+        )
 
 
 def cache_key(

@@ -6,6 +6,7 @@ decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import time
@@ -32,6 +33,7 @@ from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.machines import host_of_ranks
 from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
 from dgcl.workers.strategy import EdgePlacement
@@ -71,6 +73,28 @@ class Share:
         return self.exchanges[0].plan
 
 
+#: Baselines of :mod:`dgcl.bench`, which plan nothing; for those who look for them here.
+_BASELINES = ("gloo", "swap", "padded", "replication")
+
+
+def check_method(method: str) -> None:
+    """Raise unless there is such a planner.
+
+    Raises:
+        ValueError: With all that there are.
+    """
+    known = (*METHODS, METHOD)
+    if method in known:
+        return
+    close = difflib.get_close_matches(str(method), known, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    if method in (*PARTITIONS, AUTO):
+        hint = f"; {method!r} is a way to partition: partition={method!r}"
+    elif method in _BASELINES:
+        hint = f"; {method!r} is a baseline: dgcl.bench.build_comm_info(graph, method={method!r})"
+    raise ValueError(f"method must be one of {', '.join(known)} (got {method!r}){hint}")
+
+
 def prepare(
     graph: Any,
     world_size: int,
@@ -94,6 +118,7 @@ def prepare(
     """
     options, strategy = options or PlanOptions(), strategy or Replication()
     strategy.check()
+    check_method(method)
     if partition not in (*PARTITIONS, AUTO):
         raise ValueError(f"partition must be one of {', '.join((*PARTITIONS, AUTO))} (got {partition!r})")
     steps = _Steps()

@@ -253,7 +253,10 @@ def _packed(result: Any) -> bytes:
     try:
         return pickle.dumps((True, result))
     except Exception as error:  # any class of the user's may fail to pickle in any way
-        raise TypeError(f"function: its result cannot be sent to the caller's process: {error!r}") from error
+        raise TypeError(
+            f"function: its result cannot be sent to the caller's process ({error!r}); return numbers, strings or"
+            " tensors on the CPU, or use ranks='threads'"
+        ) from error
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from dgcl.planner.reading.render import seconds
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout
 from dgcl.program.model import Program, Schedule
@@ -22,7 +23,7 @@ def describe_channels(
     rank: int,
     choice: str,
 ) -> str:
-    """One line for each other rank: how rows travel to and from it, and why.
+    """The plans in a line, and one line for each other rank: how rows travel to and from it, and why.
 
     Args:
         exchanges, layouts: Of the communicator, by name.
@@ -30,7 +31,7 @@ def describe_channels(
         rank: This rank.
         choice: Why the plan is as it is, where there was a choice.
     """
-    lines = [f"rank {rank} of {len(reasons)}"]
+    lines = [f"rank {rank} of {len(reasons)}; {'; '.join(map(_plan_line, exchanges.values()))}"]
     lines += [f"  {layout.summary}" for layout in layouts.values() if layout.summary]
     if choice:
         lines.append(f"  {choice}")
@@ -46,6 +47,18 @@ def describe_channels(
             reason, rows = "nothing travels: it is on another machine", ["sends 0 rows, receives 0"]
         lines.append(f"  rank {peer}: {'; '.join([reason, *rows])}")
     return "\n".join(lines)
+
+
+def _plan_line(exchange: Exchange) -> str:
+    """Stages, relay rows, predicted time and bound of an exchange."""
+    plan, relayed = exchange.plan, exchange.program.num_relay
+    where = "" if exchange.name == HALO else f"exchange {exchange.name!r}: "
+    stages = f"{plan.num_stages} stage{'s' * (plan.num_stages != 1)}"
+    bound = f"at least {seconds(plan.lower_bound_seconds)} any plan"
+    return (
+        f"{where}{plan.method} plan in {stages}, {relayed} relay rows here; predicted"
+        f" {seconds(plan.predicted_seconds)} for rows of {plan.row_bytes} bytes on {plan.topology.name}, {bound}"
+    )
 
 
 def _rows_exchanged(name: str, schedule: Schedule, peer: int) -> str:

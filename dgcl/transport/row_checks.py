@@ -29,7 +29,12 @@ def check_rows(
     if not isinstance(rows, Tensor):
         raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
     if rows.dim() == 0 or rows.shape[0] != expected:
-        hint = "; dispatch_features gives a rank the rows of its own vertices" if words == "num_owned" else ""
+        hint = ""
+        if words == "num_owned":
+            hint = (
+                "; dispatch_features gives a rank the rows of its own vertices, and a layer returns such rows; what"
+                " graph_allgather returned goes into a layer"
+            )
         raise ValueError(
             f"rows must have {words} = {expected} rows on rank {rank} (got shape {tuple(rows.shape)}){hint}"
         )

@@ -92,7 +92,9 @@ def gloo_exchange(comm: Communicator, needs: Needs) -> tuple[CollectiveExchange,
     import torch.distributed as dist
 
     if not dist.is_initialized() or dist.get_world_size() != comm.world_size:
-        raise ValueError("gloo: ranks are not the processes of one torch.distributed group")
+        raise ValueError(
+            "gloo: ranks are not the processes of one torch.distributed group; start them as processes"
+        )
     problem = ""
     try:
         given = torch.ones(comm.world_size, device=comm.device)

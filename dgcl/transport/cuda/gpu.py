@@ -183,7 +183,10 @@ def open_device(device: torch.device) -> Device:
         )
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= torch.cuda.device_count():
-        raise ValueError(f"device: {device} was asked for, torch sees {torch.cuda.device_count()} devices")
+        raise ValueError(
+            f"device: {device} was asked for, torch sees {torch.cuda.device_count()} devices;"
+            " device='cuda' is the rank's current one"
+        )
     torch.cuda.init()
     with torch.cuda.device(index):
         torch.cuda.synchronize()  # torch has made its context, and it is current

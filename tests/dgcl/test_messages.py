@@ -1,0 +1,349 @@
+"""The likeliest mistakes, each made as a user makes it: what was expected, what came, and a way out are said."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dgcl
+from dgcl.options import KEYWORDS
+
+EDGES = torch.from_numpy(np.stack([np.arange(20), (np.arange(20) * 7 + 3) % 20]))
+X = torch.arange(60.0).reshape(20, 3)
+LABELS = torch.arange(20) % 3
+PART = np.arange(20) // 10  # rank 1 owns the vertices 10 to 19
+
+
+def build(**options: Any) -> dgcl.Communicator:
+    return dgcl.build_comm_info(EDGES, "uniform", **{"part": PART, "timeout": 20.0, **options})
+
+
+def outputs(comm: dgcl.Communicator) -> Tensor:
+    return torch.zeros(comm.num_owned, 3, requires_grad=True)
+
+
+def loss(labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    comm = build()
+    return dgcl.nn.cross_entropy(outputs(comm), labels if len(labels) < 20 else comm_rows(labels), mask)
+
+
+def comm_rows(whole: Tensor) -> Tensor:
+    return dgcl.dispatch_features(whole)
+
+
+def changed(index: int, value: int) -> Tensor:
+    labels = LABELS.clone()
+    labels[index] = value
+    return labels
+
+
+def graph(kind: str) -> Any:
+    return build().local_graph(kind)
+
+
+def uneven(shape: Callable[[int], Tensor]) -> None:
+    comm = build()
+    dgcl.graph_allgather(shape(comm.rank).new_zeros(comm.num_owned, *shape(comm.rank).shape))
+
+
+def late() -> None:
+    comm = build(timeout=0.3)
+    if comm.rank == 0:
+        dgcl.graph_allgather(torch.zeros(comm.num_owned, 3))
+    else:
+        comm.control.barrier()
+
+
+def other_calls() -> None:
+    comm = build()
+    rows = torch.zeros(comm.num_owned, 3)
+    if comm.rank == 0:
+        dgcl.graph_allgather(rows)
+    else:
+        dgcl.collect(rows)
+
+
+def closed() -> None:
+    comm = build()
+    comm.close()
+    comm.expand(X[:10])
+
+
+def other_models() -> None:
+    comm = build()
+    dgcl.nn.broadcast_parameters(nn.Linear(3, 3 + comm.rank))
+
+
+def dgl_layer(name: str, *sizes: Any, **options: Any) -> None:
+    import dgl.nn
+
+    block = graph("dgl")
+    rows = dgcl.graph_allgather(dgcl.dispatch_features(X))
+    getattr(dgl.nn, name)(*sizes, **options)(block, rows)
+
+
+BLOCK = r"block of one hop: its sources are \d+ rows .owned . halo.*several hops .*dgcl.graph_allgather before each"
+
+#: What is done, what is said, and the kind of error.
+MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
+    "a function before the communicator": (
+        lambda: dgcl.graph_allgather(X),
+        r"call dgcl.build_comm_info\(graph\) first \(in every rank",
+        ValueError,
+    ),
+    "no graph on rank 0": (
+        lambda: dgcl.build_comm_info(None, "uniform"),
+        r"graph must be given on rank 0 \(got None\)",
+        ValueError,
+    ),
+    "edges in rows": (
+        lambda: dgcl.build_comm_info(EDGES.T, "uniform"),
+        r"must have shape \(2, E\), sources then destinations \(got \(20, 2\); transpose it\)",
+        ValueError,
+    ),
+    "edges as floats": (
+        lambda: dgcl.build_comm_info(EDGES.double(), "uniform"),
+        r"must hold integers \(got torch.float64; convert with .long\(\)\)",
+        TypeError,
+    ),
+    "a file that is not there": (
+        lambda: dgcl.build_comm_info("graph.npz", "uniform"),
+        "there is no file 'graph.npz' in /",
+        FileNotFoundError,
+    ),
+    "a topology's name": (
+        lambda: dgcl.build_comm_info(EDGES, "dgx-1"),
+        r"topology must be a preset \(dgx1, .*\) or the path of a JSON file \(got 'dgx-1'\).*mean 'dgx1'",
+        ValueError,
+    ),
+    "a topology that is too small": (
+        lambda: dgcl.build_comm_info(EDGES, "uniform:1"),
+        "has 1 devices, too few for 2; use at most 1 ranks or a larger topology such as 'uniform:2'",
+        ValueError,
+    ),
+    "a method's name": (
+        lambda: build(method="derect"),
+        "auto, optimal, direct, .*, replicate-across-machines .got 'derect'.; did you mean 'direct'?",
+        ValueError,
+    ),
+    "a partition as the method": (
+        lambda: build(method="metis"),
+        "got 'metis'.; 'metis' is a way to partition: partition='metis'",
+        ValueError,
+    ),
+    "a baseline as the method": (
+        lambda: build(method="gloo"),
+        r"dgcl.bench.build_comm_info\(graph, method='gloo'\)",
+        ValueError,
+    ),
+    "a partition's name": (
+        lambda: build(partition="metes", part=None),
+        "partition must be one of metis, random, range, auto .got 'metes'",
+        ValueError,
+    ),
+    "a keyword": (
+        lambda: build(methd="auto"),
+        "unexpected keyword argument 'methd'; did you mean method?",
+        TypeError,
+    ),
+    "a part vector of another graph": (
+        lambda: build(part=PART[:-1]),
+        r"part must have one entry per vertex, 20 \(got 19\)",
+        ValueError,
+    ),
+    "parts counted from 1": (
+        lambda: build(part=PART + 1),
+        r"part\[10\] is 2: must be a part 0..1",
+        ValueError,
+    ),
+    "a grid for other ranks": (
+        lambda: build(grid=(3, 1, 1), part=None),
+        r"grid \(3,1,1\) is for .*3 ranks, and there are 2; .*\(2,1,1\)",
+        ValueError,
+    ),
+    "a name of dgcl.nn": (
+        lambda: dgcl.sync_gradients,
+        "did you mean dgcl.nn.sync_gradients?",
+        AttributeError,
+    ),
+    "another library's name": (
+        lambda: dgcl.all_gather,
+        "no attribute 'all_gather'; did you mean dgcl.graph_allgather?",
+        AttributeError,
+    ),
+    "a GPU that is not there": (
+        lambda: build(device="cuda"),
+        r"device: cuda was asked for, but torch .* sees no CUDA device; use device='cpu'",
+        ValueError,
+    ),
+    "features of some vertices": (
+        lambda: (build(), dgcl.dispatch_features(X[:15])),
+        r"features must have one row for each of the 20 vertices \(got shape \(15, 3\)\)",
+        ValueError,
+    ),
+    "rows of the whole graph": (
+        lambda: (build(), dgcl.graph_allgather(X)),
+        r"rows must have num_owned = 10 rows on rank \d \(got shape \(20, 3\)\); dispatch_features gives",
+        ValueError,
+    ),
+    "halo rows exchanged again": (
+        lambda: (build(), dgcl.graph_allgather(dgcl.graph_allgather(dgcl.dispatch_features(X)))),
+        "what graph_allgather returned goes into a layer",
+        ValueError,
+    ),
+    "rows as numpy": (
+        lambda: (build(), dgcl.graph_allgather(np.zeros((10, 3)))),
+        r"rows must be a torch tensor \(got ndarray\)",
+        TypeError,
+    ),
+    "other widths on the ranks": (
+        lambda: uneven(lambda rank: torch.zeros(3 + rank)),
+        r"different calls: rank \d is in call 1: .*\(width [34]\).*Every rank must make the same calls",
+        dgcl.DisagreementError,
+    ),
+    "other types on the ranks": (
+        lambda: uneven(lambda rank: torch.zeros(3, dtype=[torch.float32, torch.float64][rank])),
+        r"different calls: .*torch.float(32|64).*Every rank must make the same calls with the same row shape",
+        dgcl.DisagreementError,
+    ),
+    "a layer on one rank alone": (
+        late,
+        r"rank 0, expand .*waited 0.3 s in vain: .*missing from rank 1 \(it has not begun this call.*longer timeout",
+        dgcl.CommTimeoutError,
+    ),
+    "other calls on the ranks": (
+        other_calls,
+        r"ranks make different calls: rank 1 is in collect .*rank 0 in graph_allgather.*Make each call on every rank",
+        dgcl.DisagreementError,
+    ),
+    "a closed communicator": (
+        closed,
+        "this communicator is closed; build a new one with build_comm_info",
+        ValueError,
+    ),
+    "a local graph's kind": (
+        lambda: graph("networkx"),
+        r"kind must be 'dgl', 'pyg' or 'csr' \(got 'networkx'\)",
+        ValueError,
+    ),
+    "a sum over owned rows": (
+        lambda: graph("csr").sum(X[:10]),
+        r"the rows \[owned \| halo\]; apply dgcl.graph_allgather first \(got shape \(10, 3\)\)",
+        ValueError,
+    ),
+    "a label beyond the classes": (
+        lambda: loss(changed(17, 3)),
+        r"labels must be classes 0..2, .*\(got 3 in row 7 of rank 1, vertex 17; 1 such labels .*ignore_index=-100",
+        ValueError,
+    ),
+    "a label for unknown": (
+        lambda: loss(changed(4, -1)),
+        r"got -1 in row 4 of rank 0, vertex 4; .*leave rows out with mask=",
+        ValueError,
+    ),
+    "labels as floats": (
+        lambda: loss(LABELS.float()),
+        r"labels must be int64 classes, or probabilities of shape \(10, 3\) \(got torch.float32.*call .long\(\)",
+        ValueError,
+    ),
+    "labels as int32": (
+        lambda: loss(LABELS.int()),
+        r"labels must be int64 classes \(got torch.int32\); call .long\(\)",
+        TypeError,
+    ),
+    "labels of the whole graph": (
+        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS),
+        r"labels must have a row for each of the 10 outputs \(got 20\): dispatch them with",
+        ValueError,
+    ),
+    "a mask of numbers": (
+        lambda: loss(LABELS, torch.ones(10)),
+        r"mask must be bool with shape \(10,\), one for each output row \(got torch.float32, shape \(10,\)\)",
+        ValueError,
+    ),
+    "other models on the ranks": (
+        other_models,
+        r"model must be the same on every rank: weight is \(\d, 3\) on rank \d and \(\d, 3\) on rank 0",
+        ValueError,
+    ),
+    "parts that were not written": (
+        lambda: dgcl.load_comm_info("/nowhere/parts"),
+        "there is no folder /nowhere/parts; dgcl partition GRAPH --parts 2 --out DIR/ writes one",
+        ValueError,
+    ),
+    "edge data of some edges": (
+        lambda: build().dispatch_edges(torch.ones(7)),
+        r"values must have one row for each of the 20 edges \(got shape \(7,\)\)",
+        ValueError,
+    ),
+    "owned rows in a PyG layer": (
+        lambda: graph("pyg").pair(X[:10]),
+        r"x_all must hold the \d+ rows \[owned \| halo\] \(got 10\): apply dgcl.graph_allgather",
+        ValueError,
+    ),
+}
+
+#: The same for layers of DGL, where it is installed.
+LAYERS: dict[str, tuple[Callable[[], object], str]] = {
+    "TAGConv": (lambda: dgl_layer("TAGConv", 3, 3, k=2), BLOCK),
+    "SGConv": (lambda: dgl_layer("SGConv", 3, 3, k=2), BLOCK),
+    "APPNPConv": (lambda: dgl_layer("APPNPConv", 2, 0.1), BLOCK),
+    "ChebConv": (lambda: dgl_layer("ChebConv", 3, 3, k=3), BLOCK),
+    "GatedGraphConv": (lambda: dgl_layer("GatedGraphConv", 3, 3, n_steps=2, n_etypes=1), BLOCK),
+    "a wrong width stays the layer's own": (
+        lambda: dgl_layer("GraphConv", 4, 4),
+        "^mat1 and mat2 shapes cannot be multiplied",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_said(mistake: str) -> None:
+    make, said, kind = MISTAKES[mistake]
+    if mistake == "a GPU that is not there" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    if mistake == "owned rows in a PyG layer":
+        pytest.importorskip("torch_geometric")
+    with pytest.raises(kind, match=re.compile(said, re.DOTALL)):
+        dgcl.launch(make, 2)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="DGL is not installed")
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_of_several_hops_on_a_block(layer: str) -> None:
+    make, said = LAYERS[layer]
+    with pytest.raises(Exception, match=re.compile(said, re.DOTALL)):
+        dgcl.launch(make, 2)
+
+
+def test_before_init() -> None:
+    with pytest.raises(ValueError, match=r"call dgcl.init\(\) first"):
+        dgcl.build_comm_info(EDGES)
+
+
+def test_keywords_are_those_of_the_signature() -> None:
+    names = list(inspect.signature(dgcl.build_comm_info).parameters)
+    assert sorted(KEYWORDS) == sorted(set(names) - {"graph", "moved"})
+
+
+def test_describe_tells_plan_and_channels() -> None:
+    def describe() -> tuple[str, dgcl.planner.Plan]:
+        comm = dgcl.build_comm_info(EDGES, "uniform", part=PART, method="chain")
+        return comm.describe(), comm.plan
+
+    for rank, (text, plan) in enumerate(dgcl.launch(describe, 2)):
+        first, *channels = text.splitlines()
+        assert first.startswith(f"rank {rank} of 2; chain plan in {plan.num_stages} stage")
+        assert re.search(
+            r", \d+ relay rows here; predicted .*s for rows of 512 bytes on uniform2, at least .*s", first
+        )
+        assert len(channels) == 1
+        assert "shared memory" in channels[0]
