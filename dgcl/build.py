@@ -23,6 +23,7 @@ from dgcl.options import (
     PartitionOptions,
     ReplicaOptions,
     Settings,
+    is_auto,
     settle,
     warn_of_moved,
 )
@@ -154,7 +155,7 @@ def _settled(world_size: int, *given: Any) -> Settings | Exception:
     """All options together, or what is wrong with them: rank 0's count, and every rank hears of it."""
     try:
         settings = settle(*given)
-        if settings.grid is not None and settings.grid.sizes != "auto":
+        if settings.grid is not None and not is_auto(settings.grid.sizes):
             grid = as_grid(settings.grid.sizes, world_size)
             settings = replace(settings, grid=replace(settings.grid, sizes=grid))
         return settings
@@ -179,7 +180,7 @@ def _strategy(
     weighing = control.rank == 0 and method == "auto" and spans_machines(topology, control.world_size)
     row_bytes = slice_bytes = None  # nothing needs to be measured
     if control.rank == 0 and isinstance(settings, Settings):
-        choosing_grid = settings.grid is not None and settings.grid.sizes == "auto"
+        choosing_grid = settings.grid is not None and is_auto(settings.grid.sizes)
         chosen = "auto" in (settings.edges.placement, settings.partition.method)
         if (weighing and settings.replicas.hops is not None) or chosen:
             row_bytes = settings.plan.row_bytes
@@ -193,7 +194,7 @@ def _strategy(
         return None
     placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
     whole = EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
-    if settings.grid is not None and settings.grid.sizes == "auto":
+    if settings.grid is not None and is_auto(settings.grid.sizes):
         measured = EdgeSeconds()
         if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
             measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))

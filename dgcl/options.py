@@ -210,11 +210,21 @@ def settle(
     )
 
 
+def is_auto(value: object) -> bool:
+    """Whether a setting is the word "auto"; arrays, which compare element by element, are none."""
+    return isinstance(value, str) and value == "auto"
+
+
 def _check_with_grid(
     grid: GridOptions, partition: PartitionOptions, copies: ReplicaOptions, edges: EdgeOptions
 ) -> None:
     """Refuse what a grid decides by itself."""
-    if edges.placement != "head" and (edges.placement, grid.sizes) != ("auto", "auto"):
+    if grid.memory_limit is not None and not is_auto(grid.sizes):
+        raise ValueError(
+            f"grid: memory_limit bounds what 'auto' chooses from, and sizes={grid.sizes!r} is a choice; leave one of"
+            " them out"
+        )
+    if edges.placement != "head" and not (edges.placement == "auto" and is_auto(grid.sizes)):
         raise ValueError(
             f"edges={edges.placement!r} goes without a grid, which says who sums an edge; leave one of them out"
         )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 __all__ = ["NAMES", "Grid", "as_grid", "dense_words", "legal_grids"]
 
 #: Grids that have a name, and "auto".
@@ -113,6 +115,8 @@ def as_grid(value: Any, world_size: int) -> Grid:
                 f" '{_named('2d', world_size)}' (got {','.join(value)!r})"
             )
         value = [int(part) for part in value]
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, Grid):
         grid = value
     elif isinstance(value, Sequence) and len(value) == 3:

@@ -159,7 +159,8 @@ class SplitRows:
 
     def gather(self, h: Tensor) -> Tensor:
         """``(n, slices * w)`` whole rows, of this rank's ``(n, w)`` and the others' slices of the same rows."""
-        return self.comm.expand(h, GATHER).index_select(0, self._rows).view(len(h), -1)
+        slices = self.comm.expand(h, GATHER).index_select(0, self._rows)
+        return slices.view(len(h), self.grid.slices * h.shape[1])
 
     def _along_fibres(self, h: Tensor) -> Tensor:
         """The rows of all vertices of this rank's part."""
