@@ -21,18 +21,26 @@ from dgcl.planner.relays import relay_edges, without_idle_relays
 from dgcl.planner.trees import Trees
 from dgcl.program.compile import compile_trees
 from dgcl.program.model import Program
+from dgcl.program.verify import verify_programs
 from dgcl.relation.classes import ItemClasses
+from dgcl.relation.demand import demand_of_pairs
 
 __all__ = ["contribution_items", "contribution_programs", "contribution_rows"]
 
 
 def contribution_programs(plan: Plan) -> list[Program]:
-    """The programs of all ranks for the contributions to the fold of ``plan``.
+    """The programs of all ranks for the contributions to the fold of ``plan``, proved.
 
     A rank's owned rows are the rows to which it contributes, in the order of their places; its halo rows are what
     others contribute to its own (:func:`contribution_rows`).
     """
-    return compile_trees(*contribution_items(plan))
+    turned, classes = contribution_items(plan)
+    relation = classes.relation
+    programs = compile_trees(turned, classes)
+    wanted = np.repeat(np.nonzero(relation.dest_matrix())[1], relation.count)
+    demand = demand_of_pairs(classes.owner, np.arange(len(wanted)), wanted, relation.world_size)
+    verify_programs(programs, Plan(relation, turned, plan.topology, {}), demand)
+    return programs
 
 
 def contribution_items(plan: Plan) -> tuple[Trees, ItemClasses]:
