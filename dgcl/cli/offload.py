@@ -131,6 +131,7 @@ def _facts(args: argparse.Namespace, ranks: OfflineRanks, made: Arranged, chunks
         rows = layer_rows(made.schedule, needs_grad=number > 0, kept=args.kept)
         layers.append({"width": width, "rows": asdict(rows), "bytes": _bytes(rows, width * item, out * item)})
     device = ranks.device_bytes(made, widths, item)
+    host = host_bytes(len(ranks.part), widths, item, kept=args.kept)
     return {
         "ranks": args.ranks,
         "chunks": chunks,
@@ -145,7 +146,7 @@ def _facts(args: argparse.Namespace, ranks: OfflineRanks, made: Arranged, chunks
         "slots": list(made.schedule.num_slots),
         "layers": layers,
         "device_bytes": {**asdict(device), "total": device.total},
-        "host_bytes": host_bytes(len(ranks.part), widths, item),
+        "host_bytes": {**asdict(host), "total": host.total},
     }
 
 
@@ -174,9 +175,9 @@ def _print(facts: dict[str, Any]) -> None:
             f" in at most {max(facts['slots'])} slots",
         )
     )
-    named = ", ".join(f"{name} {size(value)}" for name, value in device.items() if name != "total")
-    rows.append(("device", f"{size(device['total'])} on the fullest rank: {named}"))
-    rows.append(("host", f"{size(facts['host_bytes'])} over all ranks"))
+    host = facts["host_bytes"]
+    rows.append(("device", f"{size(device['total'])} on the fullest rank: {_named(device)}"))
+    rows.append(("host", f"{size(host['total'])} over all ranks at most: {_named(host)}"))
     print_fields(rows)
     print()
     print_table(
@@ -193,6 +194,10 @@ def _print(facts: dict[str, Any]) -> None:
             for number, layer in enumerate(facts["layers"])
         ],
     )
+
+
+def _named(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size(value)}" for name, value in sizes.items() if name != "total" and value)
 
 
 def _print_published(as_json: bool) -> int:

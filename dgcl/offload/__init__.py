@@ -30,5 +30,6 @@ Files in the order of the data's way; those that plan are numpy alone::
     slots.py        moves rows between host memory, slots and ranks, as the tables say
     layer.py        a layer as one function of autograd
     losses.py, norms.py   over all rows, a chunk of them at a time
+    description.py  what was predicted and counted, in words
     offload.py      what the user holds
 """

@@ -53,6 +53,7 @@ class Arrangement:
     """What one rank is told.
 
     Attributes:
+        num_ranks: Of all.
         tables: What it does in each batch.
         rows: Of each batch the rows of ``local.owned_ids`` in its chunk.
         volumes: (V_ori, V_p2p, V_ru) of all ranks.
@@ -61,6 +62,7 @@ class Arrangement:
         device: Predicted bytes of this rank's device memory; None without widths.
     """
 
+    num_ranks: int
     tables: RankTables
     rows: Sequence[Ids]
     volumes: tuple[int, int, int]
@@ -177,6 +179,7 @@ def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: Plan
         device = device_bytes(schedule, sizes, wanted.widths, wanted.itemsize)
     return [
         Arrangement(
+            len(told),
             tables[rank],
             rows[rank],
             volumes(schedule.reads),

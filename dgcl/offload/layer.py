@@ -63,7 +63,7 @@ class LayerCall:
         is_single: Its rows are one tensor, not a tuple.
         sums: The aggregation that is kept; None: the module aggregates.
         own_rows: With an aggregation, whether the module gets own rows, too.
-        aggregate: ``(num_owned, *F)`` the kept aggregate, once there is one.
+        aggregate: ``(num_owned, *F)`` one that was kept before; after a forward the one that it kept.
         keeps: Keep the aggregate whether there will be a backward or not.
         dropout_calls: The numbers of its calls of vertex dropout.
         autocast: (enabled, type) of mixed precision.
@@ -132,17 +132,16 @@ class LayerCall:
         """The aggregate of a chunk, and its own rows where the module wants them."""
         work = self.machinery
         if self.aggregate is not None:
-            return self._kept_rows(batch, inputs)
+            return self._kept_rows(self.aggregate, batch, inputs)
         assert self.sums is not None
         sources = slots[0].index_select(0, _ids(batch))
         edges = work.graphs.chunk(number).edges
         found = [self.sums.forward(work.graphs.graph(number, "csr"), edges, sources)]
         return [*found, sources[: _count(batch)]] if self.own_rows else found
 
-    def _kept_rows(self, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _kept_rows(self, aggregate: Tensor, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same from host memory."""
-        work, aggregate = self.machinery, self.aggregate
-        assert aggregate is not None
+        work = self.machinery
         wanted = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
         for rows, kind in wanted:
             work.account.add(kind, _count(batch), _row_bytes(rows))
@@ -172,6 +171,7 @@ class LayerCall:
         parameters: Sequence[Tensor],
         grads: Sequence[Tensor | None],
         needed: Sequence[bool],
+        aggregate: Tensor | None = None,
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Gradients of inputs and of parameters. Collective.
 
@@ -179,8 +179,9 @@ class LayerCall:
             inputs, parameters: As in the forward.
             grads: Of its results.
             needed: Which inputs need one.
+            aggregate: The kept one.
         """
-        work, again = self.machinery, self.aggregate is None
+        work, again = self.machinery, aggregate is None
         slots = self._new_slots(inputs) if again else []
         opened = [
             held if wanted else None for held, wanted in zip(self._new_slots(inputs), needed, strict=True)
@@ -202,7 +203,12 @@ class LayerCall:
                     put_zeros(held, torch.from_numpy(batch.opened))
             if self._is_computed(number):
                 with self._told(number):
-                    found = self._differentiate(number, batch, inputs, slots, parameters, grads, opened)
+                    rows = (
+                        [held.index_select(0, _ids(batch)) for held in slots]
+                        if aggregate is None
+                        else self._kept_rows(aggregate, batch, inputs)
+                    )
+                    found = self._differentiate(number, batch, rows, parameters, grads, opened)
                 totals = [_sum(total, new) for total, new in zip(totals, found, strict=True)]
             if any(needed):
                 work.mover.give_back(given, opened, batch.load, batch.begin)
@@ -216,8 +222,7 @@ class LayerCall:
         self,
         number: int,
         batch: Batch,
-        inputs: Sequence[Tensor],
-        slots: Sequence[Tensor],
+        rows: Sequence[Tensor],
         parameters: Sequence[Tensor],
         grads: Sequence[Tensor | None],
         opened: Sequence[Tensor | None],
@@ -225,9 +230,6 @@ class LayerCall:
         """Add the gradients of a chunk's sources to those in slots; return those of the parameters."""
         work = self.machinery
         kept = self.sums is not None
-        rows = (
-            self._kept_rows(batch, inputs) if kept else [held.index_select(0, _ids(batch)) for held in slots]
-        )
         wanted = [held is not None for held in opened] if not kept else [opened[0] is not None] * len(rows)
         for each, needs_grad in zip(rows, wanted, strict=True):
             each.requires_grad_(needs_grad)
@@ -328,9 +330,16 @@ class _Layer(torch.autograd.Function):
     def forward(ctx: Any, call: LayerCall, num_inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.call, ctx.num_inputs = call, num_inputs
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
+        rows = tensors[:num_inputs]
         with _telling(call):
-            return tuple(call.forward(tensors[:num_inputs], keep=call.keeps or any(ctx.needs_input_grad)))
+            outs = call.forward(rows, keep=call.keeps or any(ctx.needs_input_grad))
+        kept = [] if call.aggregate is None else [call.aggregate]
+        if kept and not call.own_rows:  # the backward reads no row: let them go
+            rows = tuple(x.new_empty(1).expand(x.shape) for x in rows)
+        ctx.save_for_backward(*rows, *tensors[num_inputs:], *kept)
+        if not call.keeps:
+            call.aggregate = None  # what is saved goes after the backward, what the call has with the graph
+        return tuple(outs)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -345,7 +354,9 @@ class _Layer(torch.autograd.Function):
                     f" computes the layer again from them; write h = h + 1 instead of h += 1 ({error})"
                 ) from None
             needed = ctx.needs_input_grad[2 : 2 + n]
-            of_inputs, of_parameters = call.backward(tensors[:n], tensors[n:], grads, needed)
+            end = len(ctx.needs_input_grad) - 2
+            kept = tensors[end] if len(tensors) > end else None
+            of_inputs, of_parameters = call.backward(tensors[:n], tensors[n:end], grads, needed, kept)
         return None, None, *of_inputs, *of_parameters
 
 

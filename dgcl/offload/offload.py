@@ -16,6 +16,7 @@ from dgcl.errors import CommError
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Wanted, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
+from dgcl.offload.description import describe
 from dgcl.offload.host_store import HostStore, return_freed_memory
 from dgcl.offload.layer import LayerCall, Machinery, run_layer
 from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
@@ -29,7 +30,6 @@ from dgcl.offload.refusals import (
 )
 from dgcl.offload.slots import Mover
 from dgcl.planner.options import PlanOptions
-from dgcl.planner.reading.render import size
 from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, dispatch_rows
@@ -66,8 +66,9 @@ class Offload(Handle):
         comm: The communicator, on the CPU, with ``edges="head"`` and without replicas.
         chunks: Chunks of each rank. Else ``memory_limit``: as few as are predicted to fit.
         memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``.
-        widths: Elements of a row of the input and of each layer's result.
-        dtype: Of the rows, for ``memory_limit``.
+        widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what
+            :meth:`describe` predicts.
+        dtype: Of the rows, for the same.
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
         prefetch: Load what the next batch wants from files while this one is computed, by a thread.
@@ -158,6 +159,7 @@ class Offload(Handle):
         self._layers = 0
         self._constants: Any = WeakTensorKeyDictionary()
         self._arrangement = made
+        self._widths, self._itemsize = wanted.widths, wanted.itemsize
         _log.info("%s", self.describe())
 
     # Rows
@@ -315,20 +317,15 @@ class Offload(Handle):
     # Looking after it
 
     def describe(self) -> str:
-        """Chunks, rows, slots and seconds that were predicted, and rows that were counted so far."""
-        made = self._arrangement
-        v_ori, v_p2p, v_ru = made.volumes
-        loaded, exchanged = made.delivered
-        where = "memory" if self.store.folder is None else f"files in {self.store.folder}"
-        text = (
-            f"offload in {self.num_chunks} chunks of each of {self.comm.world_size} ranks, rows in {where}: a layer's"
-            f" forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before {v_ru}) and"
-            f" moves {exchanged} between ranks, predicted {made.exchange_seconds:.3g} s of exchange;"
-            f" {made.tables.num_slots} slots on rank {self.comm.rank}"
+        """Chunks, rows, slots, seconds and bytes by name that were predicted, and those that were counted so far."""
+        return describe(
+            self._arrangement, self.store, self.account, self.comm.rank, self._widths, self._itemsize
         )
-        if made.device is not None:
-            text += f"; device memory {size(made.device.total)} predicted"
-        return text + (f"; so far: {self.account}" if self.account.rows else "")
+
+    @property
+    def host_peak(self) -> int:
+        """The most bytes of rows in host memory so far, or in files; ``store.peak`` has them by name."""
+        return sum(self.store.peak.values())
 
     def close(self) -> None:
         """Give it up; rows stay valid. Idempotent, not collective; the communicator stays open."""

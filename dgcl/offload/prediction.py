@@ -28,6 +28,7 @@ __all__ = [
     "EDGE_BYTES",
     "PUBLISHED",
     "DeviceBytes",
+    "HostBytes",
     "LayerRows",
     "device_bytes",
     "host_bytes",
@@ -57,6 +58,21 @@ class DeviceBytes:
     outputs: int
     arrivals: int
     edges: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+
+@dataclass(frozen=True)
+class HostBytes:
+    """Bytes of rows in host memory, by name, at one moment; the kinds of the store."""
+
+    inputs: int
+    results: int
+    aggregates: int
+    gradients: int
 
     @property
     def total(self) -> int:
@@ -168,16 +184,33 @@ def _own_loads(schedule: Schedule, rank: int) -> list[int]:
     return [int((own & (ends == batch)).sum()) for ends in (mine.begin, mine.end) for batch in batches]
 
 
-def host_bytes(num_rows: int, widths: Sequence[int], itemsize: int = 4) -> int:
-    """Bytes of host memory at the peak of a training step: rows that live, and two gradients of neighbours.
+def host_bytes(num_rows: int, widths: Sequence[int], itemsize: int = 4, *, kept: bool = False) -> HostBytes:
+    """Bytes of host memory at the moment of a training step that takes most.
+
+    Layers are called one after another, each on the rows of the one before, and nobody else holds rows. A backward has
+    gradients of a layer's results and, but for the first layer, of its rows. Where layers are computed again their rows
+    live until then; kept aggregates do in their place.
 
     Args:
         num_rows: Vertices; of one rank or of all.
         widths: d_0 to d_L.
         itemsize: Bytes of an element.
+        kept: Aggregates are kept.
     """
-    gradients = max(a + b for a, b in pairwise(widths))
-    return num_rows * itemsize * (sum(widths[:-1]) + gradients)
+    last = len(widths) - 1
+    sums = [sum(widths[:layer]) for layer in range(last + 1)]
+    pairs = [(widths[layer] if layer else 0) + widths[layer + 1] for layer in range(last)]
+    # (results, aggregates, gradients) in elements of a row: as a layer ends, of the loss, as a layer's backward ends
+    if kept:
+        moments = [(pairs[layer], sums[layer + 1], 0) for layer in range(last)]
+        moments.append((widths[last], sums[last], widths[last]))
+        moments += [(0, sums[layer + 1], pairs[layer]) for layer in reversed(range(last))]
+    else:
+        results = [before - widths[0] for before in sums[1:]]
+        moments = [(results[-1] + widths[last], 0, widths[last])]
+        moments += [(results[layer], 0, pairs[layer]) for layer in reversed(range(last))]
+    most = max(moments, key=sum)
+    return HostBytes(*(num_rows * itemsize * elements for elements in (widths[0], *most)))
 
 
 def published_bytes(num_nodes: int, num_edges: int, widths: Sequence[int]) -> tuple[int, int, int]:

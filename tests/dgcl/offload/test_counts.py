@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from dgcl.offload.chunks import CHUNK_BY, chunk_rows
 from dgcl.offload.prediction import (
     PUBLISHED,
+    HostBytes,
     device_bytes,
     host_bytes,
     layer_rows,
@@ -199,7 +200,9 @@ def test_published_sizes() -> None:
 
 
 def test_bytes_by_formula() -> None:
-    assert host_bytes(10, (8, 6, 4), 8) == 10 * 8 * (8 + 6 + max(8 + 6, 6 + 4))
+    assert host_bytes(10, (8, 6, 4), 8) == HostBytes(80 * 8, 80 * 6, 0, 80 * (6 + 4))
+    assert host_bytes(10, (8, 6, 40), 8) == HostBytes(80 * 8, 80 * (6 + 40), 0, 80 * 40)  # the loss
+    assert host_bytes(10, (8, 6, 4), 8, kept=True) == HostBytes(80 * 8, 80 * (6 + 4), 80 * (8 + 6), 0)
     part = (np.arange(24) * 2 // 24).astype(np.int32)
     chunks = chunks_of(t24(), part, 2, 3)
     made = make_schedule([[c.reads for c in of] for of in chunks], part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 import dgcl
+from dgcl.offload.prediction import host_bytes
+from dgcl.planner.reading.render import size
 from tests.dgcl.offload.sets import random_graph, t24
 
 GRAPH = random_graph(30, 110, 3)
@@ -98,6 +101,55 @@ def test_as_few_chunks_as_fit() -> None:
             dgcl.Offload(comm, memory_limit=1000, widths=widths)
 
     connected(run)
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("widths", [(8, 8, 8, 8), (16, 8, 4), (4, 8, 32), (4, 32, 4, 4)])
+def test_host_memory_is_what_lives(
+    tmp_path: Any, widths: tuple[int, ...], kept: bool, in_files: bool
+) -> None:
+    """By name and to the byte, in the second step as in the first; of equal widths by the published formula, too."""
+
+    def step(off: dgcl.Offload, layers: list[torch.nn.Linear], x: torch.Tensor, labels: torch.Tensor) -> None:
+        h = x
+        for layer in layers[:-1]:
+            h = off.layer(layer, h, aggregate="mean") if kept else off.layer(Sums(layer), h)
+        last = layers[-1]
+        options: Any = {"aggregate": "mean"} if kept else {}
+        loss = off.cross_entropy(off.layer(last if kept else Sums(last), h, **options), labels)
+        del h
+        loss.backward()
+
+    def run(comm: dgcl.Communicator) -> None:
+        off = dgcl.Offload(
+            comm, chunks=3, widths=widths, method="direct", store=tmp_path if in_files else None
+        )
+        layers = [torch.nn.Linear(*pair) for pair in pairwise(widths)]
+        x = off.dispatch_features(torch.ones(30, widths[0]))
+        for _ in range(2):
+            step(off, layers, x, off.dispatch_features(torch.arange(30) % widths[-1]))
+            expected = host_bytes(off.num_owned, widths, kept=kept)
+            assert off.store.peak == {name: count for name, count in vars(expected).items() if count}
+        assert off.host_peak == expected.total
+        assert f"; host memory {size(off.host_peak)} at most: inputs" in off.describe()
+        if widths == (8, 8, 8, 8):
+            assert off.host_peak == off.num_owned * 4 * (8 * 3 + 16 + 8 * kept)
+        off.close()
+
+    connected(run)
+
+
+class Sums(torch.nn.Module):
+    """A layer that sums itself."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, g: Any, src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(g.sum(src))
+        return out
 
 
 @pytest.mark.parametrize(
