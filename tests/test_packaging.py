@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -95,9 +97,9 @@ def test_source_archive_has_every_source_file(sdist: Path) -> None:
     assert not [name for name, member in members.items() if member.issym()]
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_installation_imports_from_anywhere(
-    kind: str, wheel: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+def test_installation_runs_from_anywhere(
+    kind: str, sdist: Path, wheel: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.mktemp(kind)
     run(sys.executable, "-m", "venv", "--without-pip", home / "venv", cwd=home)
@@ -105,9 +107,9 @@ def test_installation_imports_from_anywhere(
     # Dependencies, pip and setuptools are those of this environment. Its own editable dgcl is not seen this
     # way: the hook that finds it works only from a real site-packages folder.
     site = next((home / "venv").glob("lib/python*/site-packages"))
-    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    (site / "dependencies.pth").write_text("".join(f"{p}\n" for p in sys.path if p.endswith("-packages")))
     env = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
-    what = [wheel] if kind == "wheel" else ["-e", tree]
+    what = {"wheel": [wheel], "sdist": [sdist], "editable": ["-e", tree]}[kind]
     flags = ("-q", "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed")
     run(sys.executable, "-m", "pip", "--python", python, "install", *flags, *what, cwd=home, **env)
 
@@ -116,6 +118,50 @@ def test_installation_imports_from_anywhere(
         f"print(dgcl.__file__, [name for name in {PARTS!r} if u.find_spec(name)])"
     )
     file, leaked = run(python, "-c", code, cwd=home, **env).split(maxsplit=1)
-    assert Path(file).is_relative_to(home / "venv" if kind == "wheel" else tree)
+    assert Path(file).is_relative_to(tree if kind == "editable" else home / "venv")
     assert leaked.strip() == "[]"
     assert "gpu0" in run(home / "venv" / "bin" / "dgcl", "topo", "show", "dgx1", cwd=home, **env)
+    if (
+        kind == "sdist"
+    ):  # the way of pip install dgcl, where there is no wheel: ranks, a plan, an exchange, a kernel
+        assert run(python, "-c", PROGRAM, cwd=home, **env).split() == ["[[2.0,", "0.0,", "1.0]]"] * 2
+
+
+PROGRAM = """
+import torch, dgcl
+def work():
+    comm = dgcl.build_comm_info(torch.tensor([[0, 1, 2], [1, 2, 0]]), topology="uniform:2")
+    rows = dgcl.dispatch_features(torch.arange(3.0)[:, None])
+    return dgcl.collect(comm.local_graph("csr").sum(dgcl.graph_allgather(rows)), None).T.tolist()
+for result in dgcl.launch(work, 2):
+    print(result)
+"""
+
+
+def test_what_is_not_python_is_packaged(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {"dgcl/py.typed", "dgcl/__init__.pyi", "dgcl/kernels/cuda_ptx.tar.xz"} <= names
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+
+
+#: Names of imports that differ from those of the packages, and what comes with a package.
+IMPORTS = {"nvidia-ml-py": ["pynvml"], "cuda-bindings": ["cuda"], "numba": ["numba", "llvmlite"]}
+
+
+def test_every_import_is_of_a_declared_package() -> None:
+    """An environment without our developers' tools has what the code imports, at the latest with an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(line for name in ("dgl", "pyg", "viz") for line in extras[name])]
+    packages = {re.match(r"[\w-]+", line)[0] for line in wanted}  # type: ignore[index]
+    known = {"dgcl", *sys.stdlib_module_names}
+    known |= {name for package in packages for name in IMPORTS.get(package, [package])}
+    found: dict[str, set[str]] = {}
+    for path in [p for folder in ("dgcl", *PARTS) for p in (ROOT / folder).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                found.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT)))
+    assert not {name: files for name, files in found.items() if name not in known}
