@@ -99,7 +99,7 @@ def assert_expected(ranks: list[list[Results]], name: str) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 3, 8])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("name", CASE_BY_NAME)
 def test_extremes_go_to_the_smallest_id_among_equals(name, edges, world_size) -> None:
