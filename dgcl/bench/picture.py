@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 
 from dgcl.bench.records import Line
-from dgcl.bench.report import VERBS, is_bandwidth
+from dgcl.bench.report import VERBS, is_bandwidth, short_size
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -51,6 +51,8 @@ def plot_bandwidths(lines: Sequence[Line], path: str | os.PathLike[str], title: 
             )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(lambda size, _: short_size(size))
+        axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:g}")
         axes.set_xlabel("size: bytes that a rank receives")
         axes.set_title(verb)
         axes.grid(True, which="major", color="0.92")

@@ -91,9 +91,9 @@ def is_bandwidth(line: Line, timing: Timing) -> bool:
 
 
 def short_size(num_bytes: float) -> str:
-    """Four digits at most, and K, M or G for powers of 1024."""
+    """Four digits at most, and K, M or G for powers of 1024; whole multiples in their unit."""
     unit = 0
-    while num_bytes >= 9999.5 and unit < 3:
+    while unit < 3 and (num_bytes >= 9999.5 or (num_bytes >= 1024 and num_bytes % 1024 == 0)):
         num_bytes, unit = num_bytes / 1024, unit + 1
     return f"{num_bytes:.0f}{' KMG'[unit].strip()}"
 

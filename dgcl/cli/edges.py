@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import PLACEMENTS, Parser
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_json, print_table, seconds, step
+from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, step
 from dgcl.cli.problem import check_problem, graph_in_parts
 from dgcl.cli.topologies import resolve
 from dgcl.cli.windows import print_windows, window_facts, windows_of
@@ -70,12 +70,18 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
             for name, one in facts.items()
         ],
     )
+    print_legend(
+        {
+            "expanded, folded": "rows, and partial sums, that travel over all ranks in an aggregation",
+            "rows/vertex": "both together, over the vertices of the graph",
+            "edges max/mean": "edges that the fullest rank sums, over the average",
+            "bound": "the least that any plan of both exchanges takes",
+        }
+    )
     if windows:
         print(f"\nwindows of the rows that are expanded with edges={chosen!r}; partial sums travel whole")
         print_windows(windows)
-    for path, what in ((args.out, "rows"), (args.fold_out, "partial sums")):
-        if path is not None:
-            print(f"plan of the {what} written to {path}")
+    print_written(("plan of the rows", args.out), ("plan of the partial sums", args.fold_out))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import CHUNK_BY, RESIDENCIES, at_least, byte_size, list_of
 from dgcl.cli.errors import CliError, reading
-from dgcl.cli.output import print_fields, print_json, print_table, size, step
+from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
 from dgcl.cli.partition import GRAPH_HELP, load_graph
 
 if TYPE_CHECKING:
@@ -193,6 +193,13 @@ def _print(facts: dict[str, Any]) -> None:
             ]
             for number, layer in enumerate(facts["layers"])
         ],
+    )
+    print_legend(
+        {
+            "loaded, again": "rows that all ranks load from the host in the forward, and once more in the backward",
+            "gradients out": "rows of gradients that go to the host",
+            "from host, to host, between ranks": "bytes of a training step, over all ranks",
+        }
     )
 
 

@@ -64,7 +64,16 @@ def test_a_call_ends_when_the_last_rank_is_done() -> None:
 
 @pytest.mark.parametrize(
     ("num_bytes", "text"),
-    [(0, "0"), (9999, "9999"), (10240, "10K"), (64 << 20, "64M"), (1 << 40, "1024G"), (1.5e6, "1465K")],
+    [
+        (0, "0"),
+        (9999, "9999"),
+        (10240, "10K"),
+        (64 << 20, "64M"),
+        (1 << 40, "1024G"),
+        (1.5e6, "1465K"),
+        (2048, "2K"),
+        (2050, "2050"),
+    ],
 )
 def test_short_sizes(num_bytes: float, text: str) -> None:
     assert short_size(num_bytes) == text

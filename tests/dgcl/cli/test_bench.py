@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -216,3 +217,28 @@ def test_ranks_that_are_processes(folder: Path) -> None:
     rows = [line for line in outcome.stdout.splitlines() if not line.startswith("#")]
     assert [line.split()[4] for line in rows] == [method for method in methods for _ in range(2)]
     assert outcome.stderr == ""
+
+
+def test_the_time_left_is_told_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dgcl.bench.problems import from_pattern
+    from dgcl.bench.records import Case, RankInfo, Settings
+    from dgcl.cli import bench
+    from dgcl.topology import resolve_topology
+    from tests.dgcl.bench.test_report import LINE
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    times, stream = iter([0.0, 10.0, 20.0]), Terminal()
+    monkeypatch.setattr("dgcl.cli.bench.time.monotonic", lambda: next(times))
+    monkeypatch.setattr(sys, "stderr", stream)
+    settings = Settings(("direct", "spst"), resolve_topology("uniform", 2))
+    cases = [Case(lambda: from_pattern("ring", 2, 1), (1, 1))]
+    tell = bench.Teller(settings, cases, quiet=True, with_histogram=False)
+    tell([RankInfo(0, 1, "here", 1, 1, 1)])
+    tell(LINE)
+    assert stream.getvalue().endswith("measuring ... 25%, 30 s left")
+    tell("gloo is left out")
+    tell(LINE)
+    assert stream.getvalue().endswith("measuring ... 50%, 20 s left")
