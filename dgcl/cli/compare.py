@@ -8,7 +8,7 @@ from typing import Any
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_fields, print_json, print_table, seconds, step
+from dgcl.cli.output import print_json, print_table, print_written, seconds, step
 from dgcl.cli.plan import MOST_RANKS_FOR_SPST
 from dgcl.cli.problem import add_problem, check_problem, name_of_problem, problem
 
@@ -99,7 +99,7 @@ def _print(name: str, args: argparse.Namespace, compared: list[dict[str, Any]]) 
     print_table(["method", *(f"{m['topology']}, {m['ranks']} ranks" for m in compared)], rows)
     if args.plot is not None:
         print()
-        print_fields([("picture", args.plot)])
+        print_written(("picture", args.plot))
 
 
 def _cell(machine: dict[str, Any], method: str) -> str:

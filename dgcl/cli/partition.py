@@ -12,7 +12,7 @@ import numpy as np
 from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_fields, print_json, print_legend, print_table, step
+from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, step
 from dgcl.cli.parts import predicted_parts, prediction_facts, print_predicted
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.replicas import add_replication, check_method, explained, wanted_copies
@@ -183,6 +183,9 @@ def partition(args: argparse.Namespace) -> int:
             print(f"\nplacement {placement_line(placement)}")
         if choice:
             print(f"\nchoice    {choice}")
+        if args.plot is not None:
+            print()
+            print_written(("picture", args.plot))
     return 0
 
 

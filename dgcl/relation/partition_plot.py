@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dgcl.relation.partition_report import PartitionReport
 
-_MOST_NAMED = 40  # parts that each get a tick
+_MOST_NAMED = 16  # parts that each get a tick
 
 
 def plot_partition(
