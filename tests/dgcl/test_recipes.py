@@ -5,6 +5,8 @@ Data sets are small ones of the same classes as those that a network would bring
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 import types
@@ -156,10 +158,26 @@ def script(framework: str, after: bool) -> tuple[float, Any]:
 def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank_pool: Any) -> None:
     pytest.importorskip({"PyG": "torch_geometric", "DGL": "dgl"}[framework])
     loss, predictions = script(framework, after=False)
-    (first, found), (second, nothing) = rank_pool(2).run(script, framework, True)
+    (first, found), (second, nothing), _ = rank_pool(3).run(script, framework, True)
     assert first == second == pytest.approx(loss, rel=1e-5)
     assert found.equal(predictions)
     assert nothing is None
+
+
+def quickstart() -> list[float]:
+    """The losses of the whole program of the quickstart, as rank 0 prints them."""
+    scope: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(blocks("quickstart.md", "## A whole program")[0], scope)
+    assert (scope["comm"].rank == 0) == bool(printed.getvalue())
+    return [float(line.split()[1]) for line in printed.getvalue().splitlines()]
+
+
+def test_the_program_of_the_quickstart(rank_pool: Any) -> None:
+    alone, (several, *others) = quickstart(), rank_pool(3).run(quickstart)
+    assert several == pytest.approx(alone, abs=2e-4)
+    assert len(alone) == 5
+    assert others == [[], []]
 
 
 def lightning_module(code: str) -> Any:
@@ -202,6 +220,6 @@ def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
 def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any) -> None:
     code, data = blocks("lightning.md", "")[0], pyg_data()
     (alone,) = dgcl.launch(lightning_steps, 1, code, data, False)
-    for losses in rank_pool(2).run(lightning_steps, code, data, True):
+    for losses in rank_pool(3).run(lightning_steps, code, data, True):
         assert losses == pytest.approx(alone, rel=1e-5)
     assert alone[2] < alone[0]
