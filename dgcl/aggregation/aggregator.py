@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation import edges, extremes
-from dgcl.aggregation.block import Block
+from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
@@ -302,7 +302,7 @@ def _build_operation(comm: Aggregating) -> Operation:
     to_partial, from_halo = heads >= n, tails >= n
     num_partial, num_halo = len(local.partial_ids), local.num_halo
     fresh = _rows_moved(comm, PARTIAL, heads[~to_partial]), _rows_moved(comm, HALO, tails[~from_halo])
-    written = [_as_mask(rows, n) for rows in fresh]
+    written = [as_mask(rows, n) for rows in fresh]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
         ids = np.flatnonzero((to_partial == partial) & (from_halo == halo))
@@ -337,15 +337,6 @@ def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -
     here = np.zeros(program.num_owned, bool)
     here[summed] = True
     return None if here[arriving].any() else torch.from_numpy(arriving.astype(np.int64))
-
-
-def _as_mask(rows: Tensor | None, size: int) -> NDArray[np.bool_] | None:
-    """``(size,)`` bool, true at some rows."""
-    if rows is None:
-        return None
-    mask = np.zeros(size, bool)
-    mask[rows.numpy()] = True
-    return mask
 
 
 def _numbers(comm: Aggregating) -> tuple[int | None, int | None]:

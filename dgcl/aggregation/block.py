@@ -22,7 +22,7 @@ from torch import Tensor
 from dgcl.aggregation.edges import EdgeGroups, dots_at_edges, group_edges, has_contiguous_rows, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 
-__all__ = ["Block"]
+__all__ = ["Block", "as_mask"]
 
 
 class Block:
@@ -305,3 +305,12 @@ class _SparseSide(_Side):
 def side_class(device: torch.device) -> type[_Side]:
     """What sums on ``device``."""
     return _Side if device.type == "cpu" else _SparseSide
+
+
+def as_mask(rows: Tensor | None, size: int) -> NDArray[np.bool_] | None:
+    """``(size,)`` bool, true at some rows of the CPU; None: there are none."""
+    if rows is None:
+        return None
+    mask = np.zeros(size, bool)
+    mask[rows.numpy()] = True
+    return mask

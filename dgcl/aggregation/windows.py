@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.aggregation.block import Block
+from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
@@ -81,6 +81,7 @@ class WindowedOperation:
         fold: Number of the exchange of partial sums; None: no rank sends one.
         weights: Constant ones of each block's edges; None: ones.
         memory: Of results and partial sums; that of the whole operation.
+        fresh: As of the whole operation, forward: in the adjoint, windows of rows are added.
         is_adjoint: Whether rows go from heads to tails, and windows are folded.
     """
 
@@ -90,6 +91,7 @@ class WindowedOperation:
     fold: int | None
     weights: tuple[Tensor | None, ...]
     memory: ResultMemory
+    fresh: Tensor | None = None
     is_adjoint: bool = False
 
     @cached_property
@@ -169,7 +171,7 @@ class WindowedOperation:
             del halo  # or it would live until the next window's has arrived
         out = out.to(x.dtype)
         if folding is not None:
-            folding.wait(out)
+            folding.wait(out, self.fresh)
         return out, tuple(kept)
 
     def _fold_windows(
@@ -232,6 +234,7 @@ def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> Windowe
         device,
         first_heads=first_heads,
         first_tails=first_tails,
+        written_heads=as_mask(whole.fresh[0], n),
     )
 
     divided = []
@@ -247,4 +250,5 @@ def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> Windowe
     in_turn = [each for of_window in zip(*divided, strict=True) for each in of_window]
     blocks = (own, whole.blocks[1], *(block for block, _ in in_turn))
     edges = (*whole.edges[:2], *(torch.from_numpy(mine).to(device) for _, mine in in_turn))
-    return WindowedOperation(blocks, edges, windows, whole.fold, (None,) * len(blocks), whole.memory)
+    weights = (None,) * len(blocks)
+    return WindowedOperation(blocks, edges, windows, whole.fold, weights, whole.memory, whole.fresh[0])

@@ -305,23 +305,27 @@ def test_windows_of_slices(grid: str) -> None:
         assert_close(found, expected("multi-edges", "mean", ""))
 
 
-def in_memory_of_nan(name: str, grid: str) -> tuple[list[bool], dict[str, Tensor]]:
+def in_memory_of_nan(name: str, grid: str, windows: int | None) -> tuple[list[bool], dict[str, Tensor]]:
     """Whether rows are moved, forward and backward; and both, where memory that nobody wrote holds NaN."""
     case = CASE_BY_NAME[name]
     comm = connect(case, grid)
     operation = comm.aggregator("mean").operation
     empty = operation.memory.empty
     operation.memory.empty = lambda *sizes: empty(*sizes).fill_(torch.nan)
-    return [rows is not None for rows in operation.fresh], aggregated(comm, case, "mean", "")
+    moved = [rows is not None for rows in operation.fresh]
+    return moved, aggregated(comm, case, "mean", "", windows=windows)
 
 
 @pytest.mark.parametrize(
     ("grid", "moved"),
     [("1,1,4", [True, True]), ("2,1,2", [True, False]), ("1,2,2", [False, True]), ("4,1,1", [False, False])],
 )
-def test_rows_of_one_contributor_are_moved_and_not_added_to_zeros(grid: str, moved: list[bool]) -> None:
+@pytest.mark.parametrize("windows", [None, 3])
+def test_rows_of_one_contributor_are_moved_and_not_added_to_zeros(
+    grid: str, moved: list[bool], windows: int | None
+) -> None:
     """Forward at depth 1; backward where there is one part, so that one rank reads each item."""
-    for found, sums in dgcl.launch(in_memory_of_nan, 4, "multi-edges", grid):
+    for found, sums in dgcl.launch(in_memory_of_nan, 4, "multi-edges", grid, windows):
         assert found == moved
         assert_close(sums, expected("multi-edges", "mean", ""))
 
