@@ -88,6 +88,7 @@ class Aggregator:
         windows: Those of its halo rows; None: these travel whole.
     """
 
+    @torch.compiler.disable  # layers make one in each forward; the first connects ranks
     def __init__(
         self,
         comm: Aggregating,

@@ -50,3 +50,18 @@ def test_one_graph_with_the_numbers_of_the_eager_model() -> None:
 
     (expected,), (found,) = (dgcl.launch(rank, 1, compiled) for compiled in (False, True))
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def compiled_layer(aggr: str) -> bool:
+    """The layer's first call, which connects ranks, is a compiled one."""
+    case = CASES[2]
+    comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2), edges="cover")
+    conv = dgcl.nn.SAGEConv(4, 3, aggr=aggr)  # type: ignore[arg-type]
+    x = comm.dispatch_features(torch.linspace(-1, 1, 4 * case.num_nodes).view(-1, 4))
+    return torch.equal(torch.compile(conv, backend="eager")(x), conv(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggr", ["mean", "max"])
+def test_layers_that_connect_ranks_in_a_compiled_call(aggr, rank_pool) -> None:
+    assert all(rank_pool(2).run(compiled_layer, aggr))
