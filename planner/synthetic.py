@@ -132,9 +132,7 @@ def _classes_of(
         vertex = np.repeat(boundary[begin:stop], outside[boundary[begin:stop]])
         dest = np.searchsorted(probabilities, rng.random(vertex.shape[0]), side="right")
         bit = np.uint64(1) << (dest & 63).astype(np.uint64)
-        for word in range(words):
-            mine = dest >> 6 == word
-            np.bitwise_or.at(masks[:, word], vertex[mine], bit[mine])
+        np.bitwise_or.at(masks.reshape(-1), vertex * words + (dest >> 6), bit)
         begin = stop
     return _distinct(masks[boundary])
 

@@ -6,6 +6,7 @@ depends on how many stages a plan has.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,12 +21,38 @@ from dgcl.planner.trees import Bound
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
+
+@dataclass(frozen=True)
+class CutTimes:
+    """What the bound by cuts rests on, for every cut that was tried.
+
+    Attributes:
+        latency: (N,) seconds, the smallest of a link that crosses.
+        seconds: (N,) of the bytes that must cross, without latency.
+        bound: the longest of them, with its latency.
+    """
+
+    latency: FloatArray
+    seconds: FloatArray
+    bound: Bound
+
+
 NOTHING_TO_SEND = Bound(0.0, "nothing: no row is sent")
 
 
-def best_bound(relation: Relation, topology: Topology, row_bytes: int, *others: Bound | None) -> Bound:
-    """Return the largest of the cut bound, the distance bound and `others` (a planner's own), the first of equals."""
-    bounds = [cut_bound(relation, topology, row_bytes), *(bound for bound in others if bound is not None)]
+def best_bound(
+    relation: Relation,
+    topology: Topology,
+    row_bytes: int,
+    *others: Bound | None,
+    cuts: CutTimes | None = None,
+) -> Bound:
+    """Return the largest of the cut bound, the distance bound and `others` (a planner's own), the first of equals.
+
+    `cuts` are those of :func:`cut_times`, where they are known.
+    """
+    by_cuts = cut_bound(relation, topology, row_bytes) if cuts is None else cuts.bound
+    bounds = [by_cuts, *(bound for bound in others if bound is not None)]
     best = max(bounds, key=lambda bound: bound.seconds)
     if _longest_link(relation, topology, row_bytes) <= best.seconds:
         return best  # the usual case: no path is longer than the direct link of a pair, if it has one
@@ -58,6 +85,15 @@ def cut_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:
     require_same_size(relation.world_size, topology)
     if relation.num_classes == 0:
         return NOTHING_TO_SEND
+    return cut_times(relation, topology, row_bytes).bound
+
+
+def cut_times(relation: Relation, topology: Topology, row_bytes: int) -> CutTimes:
+    """Return the latency and the time of the bytes of every candidate cut; the relation must not be empty.
+
+    Raises:
+        ValueError: the relation cannot be delivered over these links at all.
+    """
     from dgcl.planner.bounds.cut_kernels import covers
 
     cuts = candidate_cuts(topology)
@@ -76,9 +112,11 @@ def cut_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:
     if (capacity[crossed] <= 0).any():
         require_routes(relation.pair_rows(), topology)
     seconds = np.zeros(len(cuts))
-    seconds[crossed] = latency[crossed] + bytes_in[crossed] / capacity[crossed]
-    best = int(np.argmax(seconds))
-    return Bound(float(seconds[best]), _describe(cuts[best], np.flatnonzero(cover[best]).tolist(), topology))
+    seconds[crossed] = bytes_in[crossed] / capacity[crossed]
+    whole = np.where(crossed, latency + seconds, 0.0)
+    best = int(np.argmax(whole))
+    where = _describe(cuts[best], np.flatnonzero(cover[best]).tolist(), topology)
+    return CutTimes(latency, seconds, Bound(float(whole[best]), where))
 
 
 def _entering_rows(relation: Relation, cuts: list[Cut]) -> FloatArray:

@@ -64,9 +64,16 @@ def _plan_by_machines(found: Incumbent) -> None:
     if len({device.machine for device in found.topology.devices}) > 1:
         from dgcl.planner.methods.hierarchical import best_trees
 
-        relation, needed = found.relation, found.seconds == np.inf
+        assert found.stage_times is not None
+        needed = found.seconds == np.inf
         trees = best_trees(
-            relation, found.topology, found.options, found.bound.seconds, found.deadline, needed
+            found.relation,
+            found.topology,
+            found.options,
+            found.stage_times,
+            found.deadline,
+            needed,
+            found.seconds,
         )
         if trees is not None:
             found.offer(trees, "hierarchical")

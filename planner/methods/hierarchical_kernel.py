@@ -94,7 +94,7 @@ def _best_stage(
     """Return the stage of begin .. end - 1 that rows from u to v leave least full, and how full.
 
     Above 1 the stage takes longer than it should. The first one of at most `AMPLE` will do.
-    (-1, inf) where there is no stage, or no link.
+    (-1, inf) where there is no link, or no stage that is longer than its latency.
     """
     best, least = -1, np.inf
     link = machines.link_of[u, v]
@@ -105,8 +105,9 @@ def _best_stage(
         for h in range(machines.ptr[link], machines.ptr[link + 1]):
             c = machines.directions[h]
             slowest = max(slowest, loads.busy[c, k] + rows * machines.inverse[c])
-        full = (machines.latency[link] + slowest) / loads.room[k]
-        if full < least:
+        room = loads.room[k] - machines.latency[link]
+        if room > 0.0 and slowest < least * room:
+            full = slowest / room
             best, least = k, full
             if full <= AMPLE:
                 break
@@ -287,3 +288,16 @@ def plan_trees(
                 src[at + e], dst[at + e], stage[at + e] = old_src[o], old_dst[o], old_stage[o]
         at += size[n]
     return order.shape[0]
+
+
+@compiled
+def stage_lengths(machines: Machines, loads: Loads, src: Any, dst: Any, stage: Any) -> Any:
+    """Return the time that each stage takes with these edges, (K,) float64, in rows per GB/s."""
+    length = np.zeros(loads.room.shape[0])
+    for e in range(src.shape[0]):
+        link, k = machines.link_of[src[e], dst[e]], stage[e]
+        slowest = 0.0
+        for h in range(machines.ptr[link], machines.ptr[link + 1]):
+            slowest = max(slowest, loads.busy[machines.directions[h], k])
+        length[k] = max(length[k], machines.latency[link] + slowest)
+    return length

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.bounds.stages import StageTimes, stage_times
 from dgcl.planner.column_generation.search.effort import Effort
 from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import direct_seconds
@@ -30,14 +31,22 @@ class Incumbent:
     """The best plan and the best bound so far."""
 
     def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
+        started, worked = time.perf_counter(), time.process_time()
+        self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
+        self.stage_times: StageTimes | None = None
+        if relation.world_size > MANY_DEVICES and relation.num_classes:
+            self.stage_times = stage_times(relation, topology, options.row_bytes)
+            cuts, own = self.stage_times.cuts, self.stage_times.bound()
+            self.bound = best_bound(relation, topology, options.row_bytes, own, cuts=cuts)
+        else:
+            self.bound = best_bound(relation, topology, options.row_bytes)
         limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
         if relation.world_size > MANY_DEVICES:
-            limit -= AFTER_LINK * topology.arrays().num_links + AFTER_DELIVERY * int(
-                relation.num_dests().sum()
-            )
-        self.deadline = time.perf_counter() + limit
-        self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
-        self.bound = best_bound(relation, topology, options.row_bytes)
+            links, deliveries = topology.arrays().num_links, int(relation.num_dests().sum())
+            # Where others use the processors, what comes after will take so many times longer, too.
+            busy = (time.perf_counter() - started) / max(time.process_time() - worked, 1e-9)
+            limit -= max(1.0, busy) * (AFTER_LINK * links + AFTER_DELIVERY * deliveries)
+        self.deadline = started + limit
         self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
         self.seconds = np.inf
         self._trees: Trees | None = None

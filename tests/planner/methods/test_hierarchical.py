@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dgcl.planner import PlanOptions, Relation, make_plan
-from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.bounds.stages import stage_times
 from dgcl.planner.cost import predicted_seconds
+from dgcl.planner.methods import hierarchical
 from dgcl.planner.methods.hierarchical import best_trees
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.trees import Trees
@@ -33,10 +34,10 @@ def one_nic(node: str, machines: int) -> Topology:
 
 def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
     """The trees, and how far they are above the bound."""
-    bound = best_bound(relation, topology, OPTIONS.row_bytes).seconds
-    trees = best_trees(relation, topology, OPTIONS, bound)
+    times = stage_times(relation, topology, OPTIONS.row_bytes)
+    trees = best_trees(relation, topology, OPTIONS, times)
     assert trees is not None
-    return trees, predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) / bound - 1.0
+    return trees, predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) / times.bound().seconds - 1.0
 
 
 def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
@@ -91,6 +92,26 @@ def test_every_row_arrives_and_the_time_is_near_the_bound(
     assert gap <= most
 
 
+@pytest.mark.parametrize(("row_bytes", "stages"), [(4, 1), (512, 1), (2048, 2), (16384, 2)])
+def test_latencies_decide_how_many_stages_there_are(row_bytes: int, stages: int) -> None:
+    topology = resolve_topology("dgx_a100x9")
+    relation = synthetic_relation("web-google", 72, scale=0.2)
+    plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
+    assert plan.num_stages == stages
+    assert plan.gap <= 0.05
+
+
+def test_much_is_planned_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hierarchical, "MANY", 10_000)
+    monkeypatch.setattr(hierarchical, "SAMPLE", 5_000)
+    topology = resolve_topology("dgx_a100x4")
+    relation = synthetic_relation("com-orkut", 32, scale=0.005)
+    assert relation.num_dests().sum() > 10_000
+    trees, gap = planned(relation, topology)
+    walk(relation, trees, topology)
+    assert gap <= 0.15
+
+
 def test_rows_leave_a_busy_machine_once_and_go_on_from_others() -> None:
     """Machine 0 owns all, every machine needs all: straight from it would take seven times as long as entering does."""
     topology = without_latency("dgx_a100x8")
@@ -110,10 +131,12 @@ def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
     wires = tuple(Connection(f"{a}{b}", "IB", f"d{a}", f"d{b}", 1.0) for a, b in ((0, 1), (2, 3), (1, 2)))
     apart = Topology("apart", devices, wires)
     far = Relation.from_classes(4, [(0, {3}, 5)])
-    assert best_trees(far, apart, OPTIONS, 1e-9) is None
+    times = stage_times(far, apart, OPTIONS.row_bytes)
+    assert best_trees(far, apart, OPTIONS, times) is None
     near = Relation.from_classes(4, [(1, {2, 3}, 5)])
-    assert best_trees(near, apart, OPTIONS, 1e-9, deadline=time.perf_counter()) is None
-    trees = best_trees(near, apart, OPTIONS, 1e-9, deadline=time.perf_counter(), needed=True)
+    times = stage_times(near, apart, OPTIONS.row_bytes)
+    assert best_trees(near, apart, OPTIONS, times, deadline=time.perf_counter()) is None
+    trees = best_trees(near, apart, OPTIONS, times, deadline=time.perf_counter(), needed=True)
     assert trees is not None
     walk(near, trees, apart)
 

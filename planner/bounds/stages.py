@@ -1,0 +1,241 @@
+"""A lower bound that counts the latency of every stage, for plans between machines.
+
+A stage is *far* if it uses a link between two machines, else *near*. Let A and L be the smallest latencies of a link
+between machines and inside one. A plan with c far and i near stages is one of four, if rows must cross at all:
+
+1. **c + i = 1.** Every row goes straight to each of its destinations: exactly the time of peer-to-peer.
+2. **c = 1, i = 1.** See below.
+3. **c = 1, i >= 2.** All rows leave and enter machines in one and the same stage. So a machine that has got a row from
+   another one cannot send it to a third, and machine m sends each of its rows to every machine that needs it: X(m) rows
+   in all, of which N(m) enter m. Let B be the bandwidth of a cover (:func:`dgcl.planner.bounds.best.cut_bound`) of the
+   links out of m, or into it. The far stage takes at least A + X / B, or A + N / B, and each near stage at least L.
+4. **c >= 2.** For any cut whose crossing links have latencies >= a: a stage with n crossing bytes takes at least
+   a + n / B, other far stages at least A, other near stages at least L. In sum c min(a, A) + i min(a, L) + N / B.
+   This holds for 2 and 3, too.
+
+With c = i = 1 there are two orders.
+
+- **Near, then far.** Nothing is passed on after the far stage. So every destination on another machine is entered by a
+  far link: 3 holds with deliveries in place of rows, and for each device, too.
+- **Far, then near.** Nothing is passed on before the far stage. So owners send themselves, and 3 holds with the rows
+  that each device sends to other machines. A destination gets a row from another machine by a far link, or by a near
+  one in the near stage: for a device or machine with D such deliveries, x and y the times of the two stages without
+  latencies, and B and V the bandwidths of covers of the far and near links into it, B x + V y >= D. With x >= x0 from
+  above, x + y >= x0 + max(0, D - B x0) / V if B <= V, and else >= max(x0, D / B).
+
+The bound is the smallest of the four. Bounds by cuts and distance alone are below it where latencies count: on many
+ranks each exchanges a few rows with each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.bounds.best import CutTimes, cut_times
+from dgcl.planner.cost import GIGA, direct_seconds
+from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Bound
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology, TopologyArrays
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What must cross between machines, in rows; M machines, P devices.
+
+    Attributes:
+        rows_out, rows_in: (M,) X and N.
+        copies_out, copies_in: (M,) the same with deliveries in place of rows.
+        device_rows_out, device_copies_in: (P,) rows that a device owns times other machines that need them, and
+            deliveries to it from other machines.
+    """
+
+    rows_out: FloatArray
+    rows_in: FloatArray
+    copies_out: FloatArray
+    copies_in: FloatArray
+    device_rows_out: FloatArray
+    device_copies_in: FloatArray
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """Bandwidths of covers in GB/s, and the smallest latencies in seconds; M machines, P devices.
+
+    Attributes:
+        machine_out, machine_in: (M,) of the far links out of and into each machine.
+        device_out, device_in: (P,) the same of each device.
+        near_machine, near_device: (M,) and (P,) of the near links to the devices of a machine, and to each device.
+        far, near: A and L; inf without such links.
+    """
+
+    machine_out: FloatArray
+    machine_in: FloatArray
+    device_out: FloatArray
+    device_in: FloatArray
+    near_machine: FloatArray
+    near_device: FloatArray
+    far: float
+    near: float
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """The bounds of the module by numbers of far and near stages, in seconds.
+
+    Attributes:
+        cuts: the bounds by cuts.
+        far, near: A and L; inf without such links.
+        direct: of peer-to-peer; inf where a pair that needs rows has no link.
+        single: of the bytes of the far stage, if there is one only.
+        two: of the bytes of both stages, if there is one of each.
+        crossing: whether rows must cross between machines at all.
+    """
+
+    cuts: CutTimes
+    far: float
+    near: float
+    direct: float
+    single: float
+    two: float
+    crossing: bool
+
+    @property
+    def bytes_alone(self) -> float:
+        """Seconds of the bytes that must cross the longest cut, without latency."""
+        return float(self.cuts.seconds.max())
+
+    def seconds(self, num_far: int, num_near: int) -> float:
+        """Return what a plan of so many far and near stages takes at least."""
+        if num_far + num_near == 1:
+            return self.direct
+        if num_far == 0 and self.crossing:
+            return np.inf
+        waits = np.zeros_like(self.cuts.latency)
+        for number, latency in ((num_far, self.far), (num_near, self.near)):
+            if number:
+                waits += number * np.minimum(self.cuts.latency, latency)
+        by_cuts = float(np.where(self.cuts.seconds > 0, waits + self.cuts.seconds, 0.0).max())
+        if num_far != 1:
+            return by_cuts
+        return max(by_cuts, self.far + num_near * self.near + (self.two if num_near == 1 else self.single))
+
+    def bound(self) -> Bound:
+        """Return the smallest, which no plan beats."""
+        ways = {
+            "1 stage": self.direct,
+            "2 stages, one of them inside machines": self.seconds(1, 1),
+            "3 stages, one of them between machines": self.seconds(1, 2),
+            "2 stages": min(self.seconds(2, 0), self.seconds(0, 2)),
+        }
+        least = min(ways, key=lambda name: ways[name])
+        return Bound(ways[least], f"{self.cuts.bound.where}; {least}")
+
+
+def stage_times(relation: Relation, topology: Topology, row_bytes: int) -> StageTimes:
+    """Return the bounds of the module; the relation must not be empty.
+
+    Raises:
+        ValueError: the relation cannot be delivered over these links at all.
+    """
+    cuts = cut_times(relation, topology, row_bytes)
+    machine, unit = machines_of(topology), row_bytes / GIGA
+    needs, at = _needs(relation, machine), _capacities(topology.arrays(), machine)
+    direct = direct_seconds(relation, topology, row_bytes)
+    single = unit * max(_most(needs.rows_out, at.machine_out), _most(needs.rows_in, at.machine_in))
+    two = min(_near_then_far(needs, at, unit), _far_then_near(needs, at, unit, single))
+    return StageTimes(
+        cuts, at.far, at.near, np.inf if direct is None else direct, single, two, bool(needs.rows_in.any())
+    )
+
+
+def machines_of(topology: Topology) -> Int64Array:
+    """Return the machine of each device, (P,) int64, numbered 0, 1, ... in the order of `Device.machine`."""
+    _, machine = np.unique([device.machine for device in topology.devices], return_inverse=True)
+    return machine.astype(np.int64)
+
+
+def _near_then_far(needs: Needs, at: Capacities, unit: float) -> float:
+    """Return the seconds without latencies of a near stage and a far one."""
+    return unit * max(
+        _most(needs.copies_out, at.machine_out),
+        _most(needs.copies_in, at.machine_in),
+        _most(needs.device_copies_in, at.device_in),
+    )
+
+
+def _far_then_near(needs: Needs, at: Capacities, unit: float, single: float) -> float:
+    """Return the seconds without latencies of a far stage and a near one; `single` is a bound on the far one."""
+    first = max(single / unit, _most(needs.device_rows_out, at.device_out))
+    least = first
+    for copies, far, near in (
+        (needs.copies_in, at.machine_in, at.near_machine),
+        (needs.device_copies_in, at.device_in, at.near_device),
+    ):
+        some = copies > 0
+        copies, far, near = copies[some], far[some], near[some]
+        with np.errstate(divide="ignore", invalid="ignore"):  # without near links, or without far ones
+            wide = first + np.maximum(0.0, copies - far * first) / near
+            narrow = np.maximum(first, copies / far)
+        both = np.where(far <= near, wide, narrow)
+        least = max(least, float(both.max(initial=0.0)))
+    return unit * least
+
+
+def _most(rows: FloatArray, bandwidth: FloatArray) -> float:
+    """Return the largest rows / bandwidth, inf where rows have no way."""
+    some = rows > 0
+    with np.errstate(divide="ignore"):
+        return float((rows[some] / bandwidth[some]).max(initial=0.0))
+
+
+def _needs(relation: Relation, machine: Int64Array) -> Needs:
+    """Count what must cross."""
+    from dgcl.planner.bounds.stage_kernels import rows_by_machine
+
+    num = int(machine.max()) + 1
+    rows = rows_by_machine(relation.source, relation.dests, relation.count, machine, num)
+    rows[np.arange(machine.shape[0]), machine] = 0.0
+    copies = np.where(machine[:, None] == machine, 0, relation.pair_rows()).astype(np.float64)
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(machine, weights=values, minlength=num), np.float64)
+
+    return Needs(
+        total(rows.sum(1)), rows.sum(0), total(copies.sum(1)), total(copies.sum(0)), rows.sum(1), copies.sum(0)
+    )  # fmt: skip
+
+
+def _capacities(arrays: TopologyArrays, machine: Int64Array) -> Capacities:
+    """Return the bandwidths of covers: the narrowest connections of the links, the first or the last of equals."""
+    num, size = int(machine.max()) + 1, machine.shape[0]
+    starts = arrays.link_ptr[:-1]
+    width = arrays.bandwidth[arrays.link_directions]
+    link_of_hop = np.repeat(np.arange(starts.shape[0]), np.diff(arrays.link_ptr))
+    narrow = np.flatnonzero(width == np.minimum.reduceat(width, starts)[link_of_hop])
+    first, last = np.empty((2, starts.shape[0]), np.int64)
+    first[link_of_hop[narrow[::-1]]] = arrays.link_directions[narrow[::-1]]
+    last[link_of_hop[narrow]] = arrays.link_directions[narrow]
+    far = machine[arrays.link_src] != machine[arrays.link_dst]
+
+    def cover(links: Int64Array, group: Int64Array, groups: int) -> FloatArray:
+        sums = []
+        for direction in (first, last):
+            used = np.zeros((groups, arrays.num_directions), np.bool_)
+            used[group[links], direction[links]] = True
+            sums.append(used @ arrays.bandwidth)
+        return np.minimum(*sums)
+
+    between, inside = np.flatnonzero(far), np.flatnonzero(~far)
+    src, dst = arrays.link_src.astype(np.int64), arrays.link_dst.astype(np.int64)
+    return Capacities(
+        cover(between, machine[src], num), cover(between, machine[dst], num),
+        cover(between, src, size), cover(between, dst, size),
+        cover(inside, machine[dst], num), cover(inside, dst, size),
+        float(arrays.link_latency[far].min(initial=np.inf)), float(arrays.link_latency[~far].min(initial=np.inf)),
+    )  # fmt: skip
