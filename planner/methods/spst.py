@@ -11,6 +11,9 @@ Differences from the paper:
 - Pieces of classes are planned instead of single vertices. All classes are cut into pieces of about equal size. The
   pieces of each class are spread evenly over the whole sequence, so that early and late costs fall on every class.
 - Costs are computed when a path needs them, not kept in a table.
+- The paper's links have no latency. Where they do, the first piece to use a stage pays for all that follow, and at that
+  cost no stage but the first would ever be used. So there are two sets of trees, grown with latencies and without,
+  and what is faster with them is the plan.
 - Ties, which the paper does not mention, are frequent: most edges cost nothing while another connection is the stage's
   slowest. Of two paths that slow the plan down equally, the one with less time on its own links wins; then the
   shorter one; then the lower rank of the last relay, then of the destination.
@@ -22,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import Int64Array
-from dgcl.planner.cost import GIGA
+from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
@@ -47,18 +50,25 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 
     piece_class, piece_rows = pieces(relation)
     arrays = topology.arrays()
-    parent = np.empty((piece_class.shape[0], relation.world_size), np.int32)
-    parent[:] = grow_trees(
-        relation.source[piece_class],
-        relation.dest_matrix()[piece_class],
-        piece_rows.astype(np.float64) * options.row_bytes,
-        arrays.link_of,
-        arrays.link_latency,
-        arrays.link_ptr,
-        arrays.link_directions,
-        1.0 / (arrays.bandwidth * GIGA),
-    )
-    return strict_trees(relation, piece_class, piece_rows, parent)
+
+    def grown(latency: FloatArray) -> Trees:
+        parent = np.empty((piece_class.shape[0], relation.world_size), np.int32)
+        parent[:] = grow_trees(
+            relation.source[piece_class],
+            relation.dest_matrix()[piece_class],
+            piece_rows.astype(np.float64) * options.row_bytes,
+            arrays.link_of,
+            latency,
+            arrays.link_ptr,
+            arrays.link_directions,
+            1.0 / (arrays.bandwidth * GIGA),
+        )
+        return strict_trees(relation, piece_class, piece_rows, parent)
+
+    found = [grown(arrays.link_latency)]
+    if arrays.link_latency.any():
+        found.append(grown(np.zeros_like(arrays.link_latency)))
+    return min(found, key=lambda trees: predicted_seconds(trees, arrays, options.row_bytes))
 
 
 def pieces(relation: Relation, aim: int = PIECES) -> tuple[Int64Array, Int64Array]:

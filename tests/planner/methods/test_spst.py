@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,6 +102,20 @@ def test_a_multicast_on_a_switch_is_relayed() -> None:
     trees = spst(relation, switched(4, 3.0), PlanOptions(row_bytes=10**6))
     rows = [(edge, int(trees.tree_count[t])) for t in range(trees.num_trees) for edge in tree_edges(trees, t)]
     assert sum(literal_stage_seconds(switched(4, 3.0), rows, 10**6)) < 3
+
+
+def test_a_latency_that_all_rows_share_keeps_nobody_from_a_stage() -> None:
+    """A slow wire, or fast ones over a relay: 5 us for a stage are little for all rows and much for the first."""
+    wires = [(0, 2, 1.0), (0, 1, 50.0), (1, 2, 50.0)]
+    topology = small_topology(3, wires)
+    late = dataclasses.replace(
+        topology, connections=tuple(dataclasses.replace(c, latency=5e-6) for c in topology.connections)
+    )
+    relation = Relation.from_classes(3, [(0, {2}, 100_000)])
+    trees = spst(relation, late, PlanOptions(row_bytes=1000))
+    rows = [(edge, int(trees.tree_count[t])) for t in range(trees.num_trees) for edge in tree_edges(trees, t)]
+    over_the_relay = 2 * (5e-6 + 100_000 * 1000 / 50e9)
+    assert sum(literal_stage_seconds(late, rows, 1000)) <= over_the_relay
 
 
 def test_auto_asks_the_greedy_where_few_rows_travel_between_many_devices() -> None:
