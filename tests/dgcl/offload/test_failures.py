@@ -4,6 +4,7 @@
 | ---------------------------------------- | ---------------------------------------- |
 | is killed in a chunk                     | a CommError, within the deadline         |
 | is interrupted while gradients are written | a CommError that says so               |
+| has no room for the rows of a layer      | a CommError that says so, with sizes     |
 """
 
 from __future__ import annotations
@@ -71,4 +72,36 @@ def test_a_rank_that_is_interrupted_in_a_write(tmp_path: Path) -> None:
     first, second = dgcl.launch(run, 2)
     assert second.startswith("KeyboardInterrupt")
     assert re.search(r"rank 1: layer 1 \(Linear\) failed with KeyboardInterrupt", first), first
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of rank 0 when the second layer gives rows; rank 1, which has fewer, is told."""
+    allocate, rows = os.posix_fallocate, 24 * 1000 * 4
+
+    def full(descriptor: int, offset: int, num_bytes: int) -> None:
+        if num_bytes == rows:
+            raise OSError(28, "No space left on device")
+        allocate(descriptor, offset, num_bytes)
+
+    def run() -> str:
+        part = (torch.arange(30) % 5 == 0).int().numpy()  # rank 0 has four times as many rows
+        comm = dgcl.build_comm_info(
+            random_graph(30, 110, 3), "uniform", part=part, method="direct", timeout=20.0
+        )
+        off = dgcl.Offload(comm, chunks=4, store=tmp_path, method="direct")
+        h = off.layer(nn.Linear(2, 8), off.dispatch_features(torch.ones(30, 2)), aggregate="sum")
+        try:
+            off.layer(nn.Linear(8, 1000), h, aggregate="sum")
+        except (dgcl.CommError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            off.close()
+        return "nothing"
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    first, second = dgcl.launch(run, 2)
+    said = r"store: 96 kB of rows do not fit into .*, where .* are free \(No space left on device\)"
+    assert re.match(rf"OSError: .*{said}", first), first
+    assert re.search(rf"rank 0: layer 2 \(Linear\) failed with OSError: .*{said}", second), second
     assert not list(tmp_path.iterdir())
