@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,6 +17,8 @@ import torch
 import dgcl
 from dgcl.offload.prediction import host_bytes
 from dgcl.planner.reading.render import size
+from dgcl.prepare.part_files import save_shares
+from dgcl.prepare.shares import prepare
 from tests.dgcl.offload.sets import random_graph, t24
 
 GRAPH = random_graph(30, 110, 3)
@@ -138,6 +141,32 @@ def test_host_memory_is_what_lives(
         off.close()
 
     connected(run)
+
+
+def test_edges_stay_in_part_files(tmp_path: Path) -> None:
+    """A rank that loaded its part has its edges mapped, one chunk's cut out at a time; rows are those of the graph."""
+    save_shares(tmp_path, prepare(GRAPH, 2, "uniform", method="direct"))
+    features = torch.arange(60.0).view(30, 2)
+
+    def run() -> Any:
+        comm = dgcl.load_comm_info(tmp_path)
+        off = dgcl.Offload(comm, chunks=3, method="direct", keep_graphs=False)
+        edges: Any = comm.local.indices
+        while isinstance(edges, np.ndarray):
+            edges = edges.base
+        assert isinstance(edges, memoryview)
+        assert isinstance(edges.obj, mmap.mmap)
+        h = off.layer(Sums(torch.nn.Identity()), off.dispatch_features(features))
+        assert not off._machinery.graphs._kept
+        found = off.collect(h, None)
+        off.close()
+        comm.close()
+        return found
+
+    sources, heads = (torch.from_numpy(ends.astype(np.int64)) for ends in GRAPH.edges())
+    expected = torch.zeros(30, 2).index_add_(0, heads, features[sources])
+    for found in dgcl.launch(run, 2):
+        assert found.equal(expected)
 
 
 class Sums(torch.nn.Module):
