@@ -69,13 +69,13 @@ class _BlockSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: Block, weight: Tensor | None) -> Tensor:
         ctx.block, ctx.weight = block, weight
-        out = x.new_empty(block.num_heads, x.shape[1], dtype=sum_dtype(x.dtype))
-        block.put(x, out, weight)
+        out = x.new_zeros(block.num_heads, x.shape[1], dtype=sum_dtype(x.dtype))
+        block.add(x, out, weight)  # put would leave to the fold what the fold alone brings
         return out.to(x.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        out = grad.new_empty(ctx.block.num_tails, grad.shape[1], dtype=sum_dtype(grad.dtype))
-        ctx.block.transposed.put(grad, out, ctx.weight)
+        out = grad.new_zeros(ctx.block.num_tails, grad.shape[1], dtype=sum_dtype(grad.dtype))
+        ctx.block.transposed.add(grad, out, ctx.weight)
         return out.to(grad.dtype), None, None
