@@ -115,9 +115,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         TypeError,
     ),
     "a file that is not there": (
-        lambda: dgcl.build_comm_info("graph.npz", "uniform"),
-        "there is no file 'graph.npz' in /",
-        FileNotFoundError,
+        lambda: dgcl.build_comm_info("nowhere.npz", "uniform"),
+        "there is no file 'nowhere.npz' in /",
+        OSError,
     ),
     "a topology's name": (
         lambda: dgcl.build_comm_info(EDGES, "dgx-1"),
