@@ -60,13 +60,13 @@ def _hint(name: str) -> str:
     """What was meant, perhaps; names of ``dgcl.nn`` are looked up where torch is loaded anyway."""
     if name.startswith("_"):
         return ""
-    import difflib
     import sys
+
+    from dgcl.topology.checks import nearest
 
     if "torch" in sys.modules and name in importlib.import_module("dgcl.nn").__all__:
         return f"; did you mean dgcl.nn.{name}?"
-    close = difflib.get_close_matches(name, [*_NAMES, *_MODULES], 1)
-    return f"; did you mean dgcl.{close[0]}?" if close else "; dir(dgcl) lists all names"
+    return nearest(name, [*_NAMES, *_MODULES]) or "; dir(dgcl) lists all names"
 
 
 def __dir__() -> list[str]:

@@ -119,7 +119,7 @@ def build_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    warn_of_moved("build_comm_info", moved)
+    warn_of_moved(build_comm_info, moved)
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
     settings = _settled(control.world_size, plan, partition, replicas, edges, seed, moved, grid)

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dgcl.grid.grid import Grid
 from dgcl.planner import PlanOptions
 from dgcl.prepare.sizes import as_bytes
+from dgcl.topology.checks import nearest
 
 
 @dataclass(frozen=True)
@@ -119,39 +120,22 @@ MOVED: Final[Mapping[str, str]] = {
 }
 """Old keywords of ``build_comm_info``, and what to write instead."""
 
-KEYWORDS = (
-    *(
-        "topology",
-        "part",
-        "partition",
-        "method",
-        "edges",
-        "grid",
-        "plan",
-        "replicas",
-        "seed",
-        "cache",
-        "timeout",
-    ),
-    *("channel", "device"),
-)
-"""Those that it has; for those who mistype one."""
 
-
-def warn_of_moved(function: str, moved: Mapping[str, Any], stacklevel: int = 4) -> None:
-    """Warn of keywords that moved into options; they still work for one release.
+def warn_of_moved(function: Callable[..., Any], moved: Mapping[str, Any], stacklevel: int = 4) -> None:
+    """Warn of keywords of a function that moved into options; they still work for one release.
 
     Raises:
         TypeError: A keyword that never was one.
     """
     for name in moved:
         if name not in MOVED:
-            close = difflib.get_close_matches(name, [*KEYWORDS, *MOVED], 1)
-            hint = f"; did you mean {MOVED.get(close[0], close[0])}?" if close else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+            known = [*inspect.signature(function).parameters, *MOVED]
+            raise TypeError(
+                f"{function.__name__}() got an unexpected keyword argument {name!r}{nearest(name, known)}"
+            )
     for name in moved:
         warnings.warn(
-            f"{function}({name}=...) goes away after this release; write {MOVED[name]}",
+            f"{function.__name__}({name}=...) goes away after this release; write {MOVED[name]}",
             DeprecationWarning,
             stacklevel=stacklevel,
         )

@@ -26,7 +26,9 @@ def put_arrivals(
     As :func:`dgcl.kernels.rows.add_arrivals` to zeros, without reading them. ``arrival_rows`` ascends strictly below
     ``num_rows``; rows for which nothing arrived are not touched.
     """
-    end = int64(np.searchsorted(arrival_rows, num_rows))
+    end = len(arrival_rows)
+    while end and arrival_rows[end - 1] >= num_rows:  # rows that only pass through
+        end -= 1
     for p in range(end):
         if p + AHEAD < end:
             claim_row(rows + int64(arrival_rows[p + AHEAD]) * row_bytes, row_bytes)

@@ -6,7 +6,8 @@ A run of the suite must say the same thing about the same code twice, so hypothe
 * ``--hypothesis-profile=thorough``, as ``.ci/run`` does: 200;
 * ``--hypothesis-profile=explore``: 200 that nobody has seen.
 
-No deadlines, and no check of how fast examples are drawn, since the first of a run may compile a kernel.
+No deadlines, and no check of how fast examples are drawn, since the first of a run may compile a kernel. What torch and
+NumPy draw is the same, too, whichever tests a worker has run before.
 
 With several workers (``-n 2``) a worker takes one file after the other. Tests of the group ``alone`` (stress, faults,
 deadlines, measured links) all go to one worker, which begins with them: no two of them ever run at the same time. The
@@ -21,6 +22,7 @@ With ``CI=true`` nothing is skipped for want of a tool: a test that would be is 
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 from collections.abc import Iterator
@@ -42,6 +44,17 @@ settings.load_profile("daily")
 # A shell that starts the tests in the background has them ignore SIGINT, and all the processes that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """Begin each test with the same state of the generators that are shared by all."""
+    import numpy as np
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
 
 
 @pytest.hookimpl(tryfirst=True)

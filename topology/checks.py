@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Collection
+from collections.abc import Iterable
 from numbers import Real
 
 #: Devices of a topology. It has a link for each ordered pair of them, and a plan looks at all links: a
@@ -76,9 +76,9 @@ def check_num_devices(count: int, whole: str) -> None:
         raise ValueError(f"{whole} would have {count} devices; a topology has at most {MOST_DEVICES}")
 
 
-def nearest(word: str, known: Collection[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """The end of an error message: the known word that is close to ``word``, if there is one."""
     from difflib import get_close_matches
 
-    close = get_close_matches(word, list(known), n=1)
-    return f" (did you mean {shown(close[0])}?)" if close else ""
+    close = get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {shown(close[0])}?" if close else ""

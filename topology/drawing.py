@@ -68,7 +68,7 @@ class Drawing:
         from matplotlib.colors import ListedColormap, Normalize
 
         most = float(self._busy.max(initial=0.0)) or 1e-6
-        unit, scale = ("ms", 1e3) if most >= 1e-3 else ("us", 1e6)
+        unit, scale = time_unit(most)
         visible = ListedColormap(colormaps["YlOrRd"](np.linspace(0.2, 1, 256)))  # the first is almost white
         colours = ScalarMappable(Normalize(0, most * scale), visible)
         bar = self._axes.figure.colorbar(colours, ax=self._axes, shrink=0.6, pad=0.01)
@@ -271,6 +271,11 @@ class Drawing:
                 for kind, found in rates.items()
             ]
         return sorted(entries, key=lambda entry: -entry[1])
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit of an axis that goes so far, and how many of it a second has."""
+    return ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
 
 
 def family_of(kind: str) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from dgcl.planner.methods import METHODS as PLANNERS
 from dgcl.ranks.context import context
 from dgcl.replication import METHOD
 from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.checks import nearest
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -64,9 +64,9 @@ def check_method(method: str, fold: str = "sum") -> None:
         ValueError: With those that there are.
     """
     if method not in METHODS:
-        close = difflib.get_close_matches(str(method), METHODS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"method must be one of {', '.join(METHODS)} (got {method!r}){hint}")
+        raise ValueError(
+            f"method must be one of {', '.join(METHODS)} (got {method!r}){nearest(method, METHODS)}"
+        )
     if fold not in FOLDS:
         raise ValueError(f"fold must be one of {', '.join(FOLDS)} (got {fold!r})")
     if fold != "sum" and method == "replication":

@@ -1,6 +1,6 @@
 """Draws bus bandwidth over size for each method, under the roof of plain copies.
 
-Needs matplotlib (the extra ``viz``). It does not use pyplot, so a caller's figures and settings stay as they are.
+Needs matplotlib (the extra ``viz``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from dgcl.bench.records import Line
 from dgcl.bench.report import VERBS, is_bandwidth, short_size
-
-FORMATS = (".png", ".svg", ".pdf")
+from dgcl.topology.plot import new_figure, save_figure
 
 
 def plot_bandwidths(lines: Sequence[Line], path: str | os.PathLike[str], title: str) -> None:
@@ -26,13 +25,10 @@ def plot_bandwidths(lines: Sequence[Line], path: str | os.PathLike[str], title: 
         title: Over both panels.
 
     Raises:
+        ValueError: Another suffix.
         ImportError: matplotlib is not installed; says how to install it.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("pictures need matplotlib: pip install 'dgcl[viz]'") from None
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = new_figure(path, (10.0, 4.2))
     figure.suptitle(title)
     for axes, verb in zip(figure.subplots(1, 2, sharey=True), VERBS, strict=True):
         roof: dict[float, float] = {}
@@ -59,4 +55,4 @@ def plot_bandwidths(lines: Sequence[Line], path: str | os.PathLike[str], title: 
         if axes.lines:
             axes.legend(frameon=False)
     figure.axes[0].set_ylabel("bus bandwidth (GB/s)")
-    figure.savefig(os.fspath(path), dpi=150)
+    save_figure(figure, path)

@@ -14,7 +14,7 @@ from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.files import check_output, check_picture, replacing
 from dgcl.cli.info import describe_machine
 from dgcl.cli.output import Progress, on_terminal, print_json, show, step
 from dgcl.cli.partition import GRAPH_HELP
@@ -211,7 +211,6 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     from dgcl.bench.measure import CALLS, split_method
     from dgcl.bench.methods import PLANNERS, check_method
     from dgcl.bench.patterns import DTYPES
-    from dgcl.bench.picture import FORMATS
     from dgcl.bench.problems import PATTERNS
     from dgcl.replication import METHOD
 
@@ -255,9 +254,7 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    check_output("--plot", args.plot, inputs | {"--json-file": args.json_file, "--trace": args.trace})
-    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
-        raise CliError(f"--plot must end in {', '.join(FORMATS)} (got {args.plot!r})")
+    check_picture("--plot", args.plot, inputs | {"--json-file": args.json_file, "--trace": args.trace})
     if args.trace is not None and not {*movers} & {"executor", "operator", "halo", METHOD, *PLANNERS}:
         raise CliError("--trace goes with a planned method")
 

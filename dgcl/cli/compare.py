@@ -7,7 +7,7 @@ from typing import Any
 
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.files import check_picture, replacing
 from dgcl.cli.output import print_json, print_table, print_written, seconds, step
 from dgcl.cli.plan import MOST_RANKS_FOR_SPST
 from dgcl.cli.problem import add_problem, check_problem, name_of_problem, problem
@@ -42,15 +42,14 @@ def compare(args: argparse.Namespace) -> int:
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
     from dgcl.planner.reading.compare_plot import plot_compared
-    from dgcl.topology.plot import FORMATS
 
     check_problem(args)
     wanted = None if args.methods is None else [name for name in args.methods.split(",") if name]
     for method in wanted or ():
         get_planner(method)  # an unknown method is refused before anything long is done
-    check_output("--plot", args.plot, {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part})
-    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
-        raise CliError(f"--plot {args.plot}: must end in {', '.join(FORMATS)}")
+    check_picture(
+        "--plot", args.plot, {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part}
+    )
     specs = [spec for spec in args.topology.split(",") if spec]
     if not specs:
         raise CliError("--topology needs at least one preset or file")

@@ -28,6 +28,15 @@ def check_output(option: str, path: str | None, inputs: dict[str, str | None]) -
             raise CliError(f"{option} {path}: is also {name}, name another file")
 
 
+def check_picture(option: str, path: str | None, inputs: dict[str, str | None]) -> None:
+    """As :func:`check_output`, of a picture, whose suffix says its format."""
+    from dgcl.topology.plot import FORMATS
+
+    if path is not None and not path.lower().endswith(FORMATS):
+        raise CliError(f"{option} must end in {', '.join(FORMATS)} (got {path!r})")
+    check_output(option, path, inputs)
+
+
 @contextmanager
 def replacing(path: str) -> Iterator[Path]:
     """Give a temporary file beside ``path`` that becomes ``path`` if the block succeeds, and else vanishes.

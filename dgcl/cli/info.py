@@ -31,23 +31,11 @@ OPTIONAL = {
     "matplotlib": "plots",
 }
 
-
 #: Beginnings of the names of environment variables that decide how ranks run; others are nobody's business.
 SETTINGS = (
-    *(
-        "DGCL_",
-        "NUMBA_",
-        "OMP_",
-        "MKL_",
-        "OPENBLAS_",
-        "KMP_",
-        "GOMP_",
-        "GLOO_",
-        "NCCL_",
-        "CUDA_VISIBLE_DEVICES",
-    ),
-    *("TORCH_DISTRIBUTED_", "TORCH_NCCL_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONHASHSEED", "DGLBACKEND"),
-)
+    "DGCL_", "NUMBA_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "GLOO_", "NCCL_", "CUDA_VISIBLE_DEVICES",
+    "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONHASHSEED", "DGLBACKEND",
+)  # fmt: skip
 _RLIMITS = {"open_files": resource.RLIMIT_NOFILE, "locked_bytes": resource.RLIMIT_MEMLOCK}
 
 

@@ -131,21 +131,20 @@ def rank_bytes(share: Share, args: argparse.Namespace) -> dict[str, int]:
 
 def num_parameters(model: str, widths: list[int]) -> int:
     """Elements of all matrices and biases."""
-    total = 0
-    for width, out in pairwise(widths):
-        total += {"gcn": width * out + out, "sage": 2 * width * out + out, "gin": (width + out + 2) * out}[
-            model
-        ]
-    return total
+    per_result = {  # elements for each column of a layer's result
+        "gcn": lambda width, out: width + 1,
+        "sage": lambda width, out: 2 * width + 1,
+        "gin": lambda width, out: width + out + 2,
+    }[model]
+    return sum(per_result(width, out) * out for width, out in pairwise(widths))
 
 
 def kept_elements(model: str, widths: list[int], *, training: bool) -> int:
     """Elements for each owned row: of what autograd keeps of all layers, or of the widest layer's results."""
     hidden = 1 if model == "gin" else 0  # the result of its first product
     each = [width + (1 + hidden) * out for width, out in pairwise(widths)]
-    counts = (
-        len(each) - 1 if model == "sage" else 0
-    )  # by which means are divided, where their inputs need gradients
+    # What means are divided by is kept where their inputs need gradients.
+    counts = len(each) - 1 if model == "sage" else 0
     return sum(each) + counts if training else max(each)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.files import check_output, check_picture, replacing
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, step
 from dgcl.cli.parts import predicted_parts, prediction_facts, print_predicted
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
@@ -190,12 +190,8 @@ def partition(args: argparse.Namespace) -> int:
 
 
 def _check_plot(args: argparse.Namespace) -> None:
-    from dgcl.topology.plot import FORMATS
-
     out = None if args.out.endswith("/") else args.out
-    check_output("--plot", args.plot, {"GRAPH": args.graph, "--topology": args.topology, "--out": out})
-    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
-        raise CliError(f"--plot {args.plot}: must end in {', '.join(FORMATS)}")
+    check_picture("--plot", args.plot, {"GRAPH": args.graph, "--topology": args.topology, "--out": out})
 
 
 def _draw(args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], report: PartitionReport) -> None:

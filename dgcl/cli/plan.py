@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.files import check_output, check_picture, replacing
 from dgcl.cli.grids import add_grid, plan_one_grid
 from dgcl.cli.output import print_json, print_legend, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
@@ -194,8 +194,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    from dgcl.topology.plot import FORMATS
-
     inputs = {
         "GRAPH": args.graph,
         "--relation": args.relation,
@@ -204,9 +202,7 @@ def _check_files(args: argparse.Namespace) -> None:
     }
     check_output("--out", args.out, inputs)
     check_output("--relation-out", args.relation_out, {**inputs, "--out": args.out})
-    check_output("--plot", args.plot, {**inputs, "--out": args.out, "--relation-out": args.relation_out})
-    if args.plot is not None and not args.plot.lower().endswith(FORMATS):
-        raise CliError(f"--plot {args.plot}: must end in {', '.join(FORMATS)}")
+    check_picture("--plot", args.plot, {**inputs, "--out": args.out, "--relation-out": args.relation_out})
 
 
 def _others(args: argparse.Namespace, made: Plan, options: PlanOptions) -> list[Any]:

@@ -187,8 +187,8 @@ class HostStore:
         for first, number, done in stretches:
             # a disk that knows what comes next reads faster than one that is asked for one stretch after another
             while asked < len(stretches) and (stretches[asked][2] - done) * row_bytes < _ASKED_AHEAD:
-                begin, count, _ = stretches[asked]
-                file.will_need(at + begin * row_bytes, min(count * row_bytes, _ASKED_AHEAD))
+                begin, many, _ = stretches[asked]
+                file.will_need(at + begin * row_bytes, min(many * row_bytes, _ASKED_AHEAD))
                 asked += 1
             piece = data[done * row_bytes : (done + number) * row_bytes]
             _whole(_pread_into, file.descriptor, piece, at + first * row_bytes)

@@ -6,7 +6,6 @@ decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import time
@@ -36,6 +35,7 @@ from dgcl.relation.local_graph import LocalGraph, build_local_graphs
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.checks import nearest
 from dgcl.workers.strategy import EdgePlacement
 
 _log = logging.getLogger("dgcl")
@@ -86,8 +86,7 @@ def check_method(method: str) -> None:
     known = (*METHODS, METHOD)
     if method in known:
         return
-    close = difflib.get_close_matches(str(method), known, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = nearest(method, known)
     if method in (*PARTITIONS, AUTO):
         hint = f"; {method!r} is a way to partition: partition={method!r}"
     elif method in _BASELINES:

@@ -6,7 +6,6 @@ and one line in :data:`METHODS`. Planners are imported when they are first used,
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees
+from dgcl.topology.checks import nearest
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -76,9 +76,9 @@ def get_planner(method: str) -> Planner:
         ValueError: no such method; the message lists those there are.
     """
     if method not in METHODS:
-        close = difflib.get_close_matches(str(method), METHODS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"method must be one of {', '.join(METHODS)} (got {method!r}){hint}")
+        raise ValueError(
+            f"method must be one of {', '.join(METHODS)} (got {method!r}){nearest(method, METHODS)}"
+        )
     return METHODS[method].load()
 
 

@@ -40,10 +40,12 @@ def plot_compared(compared: Sequence[dict[str, Any]], path: str | os.PathLike[st
 
 
 def _draw_machine(axes: Any, machine: dict[str, Any]) -> None:
+    from dgcl.topology.drawing import time_unit
+
     methods, bound = machine["methods"], machine["bound_seconds"]
     takes = [method.get("predicted_seconds", 0.0) for method in methods]
     longest = max([*takes, bound]) or 1e-6
-    unit, scale = ("ms", 1e3) if longest >= 1e-3 else ("us", 1e6)
+    unit, scale = time_unit(longest)
     best = min((value for value, m in zip(takes, methods, strict=True) if "impossible" not in m), default=0.0)
     for place, (method, value) in enumerate(zip(methods, takes, strict=True)):
         impossible = "impossible" in method

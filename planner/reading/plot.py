@@ -90,14 +90,14 @@ def lane_names(topology: Topology, lanes: list[int]) -> list[str]:
 
 def _draw_timeline(axes: Any, plan: Plan, busy: FloatArray, lanes: list[int]) -> None:
     """For the busiest connection-directions, how long each is in use within each stage."""
-    from dgcl.topology.drawing import family_of
+    from dgcl.topology.drawing import family_of, time_unit
 
     topology, total = plan.topology, plan.predicted_seconds
     if not lanes:
         axes.text(0.5, 0.5, "nothing is sent", ha="center", va="center")
         axes.axis("off")
         return
-    unit, scale = ("ms", 1e3) if total >= 1e-3 else ("us", 1e6)
+    unit, scale = time_unit(total)
     starts = np.concatenate([[0.0], np.cumsum(plan.stage_seconds)]) * scale
     wires = [topology.connections[topology.arrays().direction_connection[d]] for d in lanes]
     shown: set[str] = set()

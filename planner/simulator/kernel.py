@@ -42,10 +42,9 @@ def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -
     """Share ``left`` among the messages in ``active``, and subtract what they use."""
     for m in active:
         rate[m] = -1.0
-    through = np.zeros(left.shape[0], np.int64)  # messages without a rate over each direction,
-    weights = np.zeros(
-        left.shape[0]
-    )  # and their weight: added anew, since what is left of a sum may be rounding
+    # Messages without a rate over each direction, and their weight: added anew each time, since what is left of a sum
+    # after subtractions may be rounding.
+    through, weights = np.zeros(left.shape[0], np.int64), np.zeros(left.shape[0])
     todo = active.shape[0]
     while todo:
         through[:] = 0

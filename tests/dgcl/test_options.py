@@ -86,7 +86,7 @@ def test_bad_options_are_raised_on_every_rank(
 
 def test_a_keyword_that_never_was_is_refused_as_python_does() -> None:
     with pytest.raises(TypeError, match=r"build_comm_info\(\) got an unexpected keyword argument 'hop'"):
-        warn_of_moved("build_comm_info", {"hop": 2})
+        warn_of_moved(dgcl.build_comm_info, {"hop": 2})
 
 
 @pytest.mark.parametrize("kind", [dgcl.GridOptions, dgcl.ReplicaOptions])

@@ -60,7 +60,7 @@ def test_processors_by_name() -> None:
     ("name", "arguments", "message"),
     [
         ("dgx_a100", {}, r"'dgx_a100' has no endpoint called cpu<number>"),
-        ("pcie8", {"cpus": ["cpu7"]}, r"cpus must be switches of 'pcie8' \(got 'cpu7'\) \(did you mean"),
+        ("pcie8", {"cpus": ["cpu7"]}, r"cpus must be switches of 'pcie8' \(got 'cpu7'\); did you mean"),
         ("pcie8", {"pairs": [("gpu0", "gpu1")]}, "from 'gpu0' to 'gpu1' does not pass a processor"),
         ("pcie8", {"pairs": [("gpu0", "gpu9")]}, "from 'gpu0' to 'gpu9'"),
     ],

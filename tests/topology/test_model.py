@@ -174,13 +174,13 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
 @pytest.mark.parametrize(
     ("link", "message"),
     [
-        (("gpu9", "gpu1", ("w01",)), "links[1].src must be a device (got 'gpu9') (did you mean 'gpu2'?)"),
+        (("gpu9", "gpu1", ("w01",)), "links[1].src must be a device (got 'gpu9'); did you mean 'gpu2'?"),
         (("gpu0", "plx", ("g0",)), "links[1].dst must be a device (got 'plx')"),
         (("gpu0", "gpu0", ("w01",)), "links[1].dst must be another device than src (got 'gpu0' twice)"),
         (("gpu0", "gpu1", ()), "links[1].route must lead from 'gpu0' to 'gpu1' (it ends at 'gpu0')"),
         (
             ("gpu0", "gpu1", ("w10",)),
-            "links[1].route[0] must be a connection (got 'w10') (did you mean 'w01'?)",
+            "links[1].route[0] must be a connection (got 'w10'); did you mean 'w01'?",
         ),
         (("gpu0", "gpu1", ("g0", "g0")), "links[1].route[1] uses connection 'g0' a second time"),
         (

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dgcl.build import connect
 from dgcl.communicator import Communicator
-from dgcl.graph import Graph
+from dgcl.graph import Graph, as_graph
+from dgcl.grid.grid import Grid
+from dgcl.partition import check_part
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
 from dgcl.prepare.shares import Share
@@ -20,18 +23,21 @@ from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.context import context
 from dgcl.relation.classes import build_classes
-from dgcl.relation.demand import Demand, empty_masks
+from dgcl.relation.demand import Demand, demand_of_pairs
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology import Topology, resolve_topology
 
-__all__ = ["PUBLISHED", "connect_exchanges", "places_by_id", "scales_of", "wanted_at"]
+__all__ = ["PUBLISHED", "connect_exchanges", "mean_of_ranks", "places_by_id", "scales_of", "wanted_at"]
 
 #: What such a communicator calls the placement of edges.
 PUBLISHED = "published"
 
 
 def connect_exchanges(
-    make: Callable[[], tuple[Mapping[str, Demand], list[Any]]],
+    graph: Any,
+    part: Any,
+    grid: Grid,
+    lay_out: Callable[[Graph, NDArray[np.int32]], tuple[Mapping[str, Demand], list[Any]]],
     topology: str | Topology,
     row_bytes: Mapping[str, int],
     timeout: float,
@@ -39,8 +45,11 @@ def connect_exchanges(
     """Plan exchanges, prove and compile them, and connect the ranks. Collective.
 
     Args:
-        make: Called on rank 0 alone: the demand of each exchange, that of "halo" first, and for each rank what it is to
-            know besides.
+        graph: On rank 0.
+        part: ``(N,)`` the owner of each vertex, as for grids; on rank 0.
+        grid: The grid.
+        lay_out: Called on rank 0 alone with graph and owners: the demand of each exchange, that of "halo"
+            first, and for each rank what it is to know besides.
         topology: The machine.
         row_bytes: Of the rows of each exchange, to plan for.
         timeout: Seconds that a rank waits for another inside a call.
@@ -52,7 +61,8 @@ def connect_exchanges(
     told: list[Any] = []
 
     def share_out() -> list[Share]:
-        demands, of_ranks = make()
+        checked = as_graph(graph)
+        demands, of_ranks = lay_out(checked, check_part(part, checked.num_nodes, grid.size, allow_empty=True))
         machine = resolve_topology(topology, control.world_size)
         made = [_planned(name, each, machine, row_bytes[name]) for name, each in demands.items()]
         told.extend(of_ranks)
@@ -95,18 +105,11 @@ def _no_edges(halo: Exchange, num_items: int) -> LocalGraph:
 
 def wanted_at(owner: NDArray[np.integer[Any]], ranks: NDArray[np.integer[Any]], world_size: int) -> Demand:
     """The demand in which each item is wanted by every one of its ranks, ``(N, K)``, but for its owner."""
-    wanted = empty_masks(len(owner), world_size)
-    items = np.arange(len(owner))
-    for column in ranks.T:
-        mine = column != owner
-        bits = np.left_shift(
-            wanted.dtype.type(1), (column[mine] % 64).astype(wanted.dtype), dtype=wanted.dtype
-        )
-        wanted[column[mine] // 64, items[mine]] |= bits
-    return Demand(world_size, owner.astype(np.int32), wanted)
+    items = np.repeat(np.arange(len(owner)), ranks.shape[1])
+    return demand_of_pairs(owner, items, ranks.reshape(-1), world_size)
 
 
-def places_by_id(comm: Communicator, exchange: str) -> torch.Tensor:
+def places_by_id(comm: Communicator, exchange: str) -> Tensor:
     """``(num_local,)`` int64: which local row of an exchange has the smallest id, the next one, and so on."""
     return torch.from_numpy(np.argsort(comm.layouts[exchange].global_ids("local"), kind="stable"))
 
@@ -130,3 +133,18 @@ def scales_of(graph: Graph, reduce: str) -> tuple[NDArray[np.float64], NDArray[n
         case "gcn":
             return degree**-0.5, degree**-0.5
     raise ValueError(f"reduce must be 'sum', 'mean' or 'gcn' (got {reduce!r})")
+
+
+def mean_of_ranks(own: Tensor, count: Tensor, comm: Communicator, *, counted: bool = True) -> Tensor:
+    """The mean of a loss over all ranks, the same on each, with the gradient of this rank's share. Collective.
+
+    Args:
+        own: This rank's sum of losses.
+        count: Of how many.
+        comm: The communicator.
+        counted: Whether they count: of ranks with the same rows those of one do; all have a gradient.
+    """
+    given = torch.stack([own.detach().double(), count.double()]) * counted
+    total, number = comm.all_reduce_sum(given, "cross_entropy")
+    share = own / number.to(own.dtype)
+    return share + ((total / number).to(own.dtype) - share).detach()

@@ -8,6 +8,7 @@ those of column 0.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,16 @@ from torch import Tensor
 
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.bench.published.exchanges import connect_exchanges, places_by_id, scales_of, wanted_at
+from dgcl.bench.published.exchanges import (
+    connect_exchanges,
+    mean_of_ranks,
+    places_by_id,
+    scales_of,
+    wanted_at,
+)
 from dgcl.communicator import Communicator
-from dgcl.graph import Graph, as_graph
+from dgcl.graph import Graph
 from dgcl.grid.grid import Grid, as_grid
-from dgcl.partition import check_part
 from dgcl.program.exchange import HALO
 from dgcl.ranks.context import context
 from dgcl.relation.demand import Demand
@@ -83,14 +89,17 @@ class ReplicatedRows:
         if grid.slices > 1:
             raise ValueError(f"grid ({grid}) must have one slice: 1.5D has whole rows")
 
-        def make() -> tuple[Mapping[str, Demand], list[Any]]:
-            checked = as_graph(graph)
-            owner = check_part(part, checked.num_nodes, grid.size, allow_empty=True)
-            return _lay_out(checked, owner, grid, reduce)
-
         edges: _Edges
         self.comm: Communicator
-        self.comm, edges = connect_exchanges(make, topology, {HALO: 512, REDUCE: 512}, timeout)
+        self.comm, edges = connect_exchanges(
+            graph,
+            part,
+            grid,
+            functools.partial(_lay_out, grid=grid, reduce=reduce),
+            topology,
+            {HALO: 512, REDUCE: 512},
+            timeout,
+        )
         self.vertices = self.comm.owned_ids // grid.depth
         self._counts = self.comm.rank % grid.depth == 0
         self._scales = tuple(torch.from_numpy(scale)[:, None] for scale in edges.scales)
@@ -138,10 +147,7 @@ class ReplicatedRows:
         """
         mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
         own = torch.nn.functional.cross_entropy(logits[mask], labels[mask], reduction="sum")
-        given = torch.stack([own.detach().double(), mask.sum(dtype=torch.float64)]) * self._counts
-        total, count = self.comm.all_reduce_sum(given, "cross_entropy")
-        share = own / count.to(own.dtype)
-        return share + ((total / count).to(own.dtype) - share).detach()
+        return mean_of_ranks(own, mask.sum(), self.comm, counted=self._counts)
 
     def aggregate(self, h: Tensor, *, transposed: bool = False) -> Tensor:
         """``(n, F)`` to sums over all in-edges, or over out-edges. Not differentiable."""
@@ -186,14 +192,11 @@ def _lay_out(
 ) -> tuple[Mapping[str, Demand], list[_Edges]]:
     """The demands of both exchanges, and what each rank knows."""
     part = grid.part_of(owner).astype(np.int64)
-    blocks = np.arange(
-        grid.parts
-    )  # balanced shares, of which some are empty where there are more columns than blocks
+    # Balanced shares, of which some are empty where there are more columns than blocks.
+    blocks = np.arange(grid.parts)
     column_of = blocks * grid.depth // grid.parts if grid.parts >= grid.depth else blocks
-    heads, tails = (
-        np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)),
-        graph.indices.astype(np.int64),
-    )
+    heads = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    tails = graph.indices.astype(np.int64)
     scales = scales_of(graph, reduce)
     column = column_of[part]
     members = [np.flatnonzero(part == i) for i in range(grid.parts)]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.bench.published.exchanges import mean_of_ranks
 from dgcl.bench.published.split import SplitRows
 
 __all__ = ["cross_entropy", "log_softmax"]
@@ -34,10 +35,7 @@ def cross_entropy(
     counted = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
     rows = torch.nonzero(counted & (labels >= columns.start) & (labels < columns.stop)).view(-1)
     own = -scores[rows, labels[rows] - columns.start].sum()
-    given = torch.stack([own.detach().double(), counted.sum(dtype=torch.float64) / split.grid.slices])
-    total, count = split.comm.all_reduce_sum(given, "cross_entropy")
-    share = own / count.to(own.dtype)
-    return share + ((total / count).to(own.dtype) - share).detach()
+    return mean_of_ranks(own, counted.sum(dtype=torch.float64) / split.grid.slices, split.comm)
 
 
 class _LogSoftmax(torch.autograd.Function):

@@ -13,6 +13,7 @@ So a layer receives, in its forward as in its backward, blocks (n_k - n_ik) w, g
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,9 +28,8 @@ from dgcl.aggregation.block import Block
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.bench.published.exchanges import connect_exchanges, places_by_id, scales_of, wanted_at
 from dgcl.communicator import Communicator
-from dgcl.graph import Graph, as_graph
+from dgcl.graph import Graph
 from dgcl.grid.grid import Grid, as_grid
-from dgcl.partition import check_part
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.context import context
 from dgcl.relation.demand import Demand
@@ -90,11 +90,6 @@ class SplitRows:
         control = context.require_control()
         self.grid = grid = as_grid(grid, control.world_size)
 
-        def make() -> tuple[Mapping[str, Demand], list[Any]]:
-            checked = as_graph(graph)
-            owner = check_part(part, checked.num_nodes, grid.size, allow_empty=True)
-            return _lay_out(checked, owner, grid, reduce)
-
         row_bytes = {
             HALO: 512 // grid.slices,
             PARTIAL: 512 // grid.slices,
@@ -102,7 +97,15 @@ class SplitRows:
             TILES: 8,
         }
         self.comm: Communicator
-        self.comm, self._tile = connect_exchanges(make, topology, row_bytes, timeout)
+        self.comm, self._tile = connect_exchanges(
+            graph,
+            part,
+            grid,
+            functools.partial(_lay_out, grid=grid, reduce=reduce),
+            topology,
+            row_bytes,
+            timeout,
+        )
         self.vertices = self.comm.owned_ids // grid.slices
         self._columns, self._rows = places_by_id(self.comm, HALO), places_by_id(self.comm, GATHER)
         self._fibres = places_by_id(self.comm, PARTIAL) if grid.depth > 1 else None

@@ -43,7 +43,7 @@ ARGUMENTS = [
     (f"{PLAN} --compare auto,best", "method must be one of .*got 'best'"),
     (f"{PLAN} --explain 99", "class 99 does not exist"),
     (f"{PLAN} --part part.npy --explain 0>0", "no class of rank 0"),
-    (f"{PLAN} --plot picture.gif", "--plot picture.gif: must end in .png"),
+    (f"{PLAN} --plot picture.gif", "--plot must end in .png.*picture.gif"),
     (f"{PLAN} --plot nowhere/a.svg", "no folder .*nowhere"),
     (f"{PLAN} --explain all", "got 'all'"),
     (f"{PLAN} --explain 0>7", "no rank 7 among 3"),

@@ -78,11 +78,11 @@ def test_pictures(run: Run, folder: Path, relation: Relation) -> None:
         ("compare --relation relation.npz --topology line.json --methods nothing", "method must be one of"),
         (
             "compare --relation relation.npz --topology line.json --plot c.gif",
-            "--plot c.gif: must end in .png",
+            "--plot must end in .png.*c.gif",
         ),
         ("compare --relation relation.npz --topology ,", "--topology needs at least one"),
         ("compare --relation relation.npz --topology line.json,uniform:2", "2.*3"),
-        ("partition graph.npz --parts 3 --out mine.npy --plot c.gif", "--plot c.gif: must end in .png"),
+        ("partition graph.npz --parts 3 --out mine.npy --plot c.gif", "--plot must end in .png.*c.gif"),
     ],
 )
 def test_bad_input(run: Run, folder: Path, plan_file: Path, line: str, message: str) -> None:

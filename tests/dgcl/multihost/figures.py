@@ -10,13 +10,15 @@ import argparse
 import os
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from tests.dgcl.multihost.host_pool import HostPool
-from tests.dgcl.multihost.hosts import Hosts, missing
+from tests.dgcl.multihost.hosts import Hosts
 from tests.dgcl.multihost.layouts import LAYOUTS, METHODS, PARTS, measure, small_world
+from tests.dgcl.multihost.pages import print_into, require_hosts
 from tests.dgcl.multihost.rank_main import CALLS
 from tests.dgcl.multihost.test_hosts import MODULE, WORLDS, answers_in, by_host, seconds
 
@@ -82,23 +84,12 @@ def main() -> None:
     parser.add_argument("--write", default="", help="the page")
     parser.add_argument("--only", choices=["worlds", "layouts"], help="one table of the two")
     given = parser.parse_args()
-    why = missing()
-    if why is not None:
-        raise SystemExit(f"no hosts: {why}")
+    require_hosts()
+    where = ["", f"Measured on {os.cpu_count()} cores, which all hosts share."]
     tables = {"worlds": (worlds, WORLD_MARKS), "layouts": (layouts, LAYOUT_MARKS)}
-    for name, (lines, (begin, end)) in tables.items():
-        if given.only not in (None, name):
-            continue
-        said = []
-        for line in lines():
-            print(line, flush=True)
-            said.append(line)
-        said += ["", f"Measured on {os.cpu_count()} cores, which all hosts share."]
-        print(f"\n{said[-1]}\n", flush=True)
-        if given.write:
-            page = Path(given.write)
-            before, rest = page.read_text().split(begin)
-            page.write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
+    for name, (lines, marks) in tables.items():
+        if given.only in (None, name):
+            print_into(given.write, marks, chain(lines(), where))
 
 
 if __name__ == "__main__":

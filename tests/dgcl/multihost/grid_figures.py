@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.dgcl.multihost.grid_exchanges import exchanges_on_rank
 from tests.dgcl.multihost.host_pool import HostPool
-from tests.dgcl.multihost.hosts import missing
+from tests.dgcl.multihost.pages import print_into, require_hosts
 from tests.dgcl.multihost.rank_main import limited_topology
 
 MARKS = "<!-- network: begin -->", "<!-- network: end -->"
@@ -57,17 +56,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", default="", help="the page")
     given = parser.parse_args()
-    why = missing()
-    if why is not None:
-        raise SystemExit(f"no hosts: {why}")
-    said = []
-    for line in lines():
-        print(line, flush=True)
-        said.append(line)
-    if given.write:
-        page, (begin, end) = Path(given.write), MARKS
-        before, rest = page.read_text().split(begin)
-        page.write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
+    require_hosts()
+    print_into(given.write, MARKS, lines())
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from dgcl.replication import METHOD
 from tests.dgcl.multihost.host_pool import HostPool
-from tests.dgcl.multihost.hosts import missing
 from tests.dgcl.multihost.layouts import small_world
+from tests.dgcl.multihost.pages import print_into, require_hosts
 from tests.dgcl.multihost.rank_main import limited_topology
 from tests.dgcl.multihost.replica_layers import LAYERS, NUM_VERTICES, layers_on_rank
 
@@ -56,18 +55,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", default="", help="the page")
     given = parser.parse_args()
-    why = missing()
-    if why is not None:
-        raise SystemExit(f"no hosts: {why}")
-    said = []
-    for line in lines():
-        print(line, flush=True)
-        said.append(line)
-    if given.write:
-        begin, end = MARKS
-        page = Path(given.write)
-        before, rest = page.read_text().split(begin)
-        page.write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
+    require_hosts()
+    print_into(given.write, MARKS, lines())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+"""What the programs share that measure on hosts and put their tables into a page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.dgcl.multihost.hosts import missing
+
+
+def require_hosts() -> None:
+    """End the program with the reason if hosts cannot be made here."""
+    why = missing()
+    if why is not None:
+        raise SystemExit(f"no hosts: {why}")
+
+
+def print_into(page: str, marks: tuple[str, str], lines: Iterable[str]) -> None:
+    """Print each line as it comes, then put all of them between two marks of ``page``, if one is named."""
+    said = []
+    for line in lines:
+        print(line, flush=True)
+        said.append(line)
+    if page:
+        begin, end = marks
+        before, rest = Path(page).read_text().split(begin)
+        Path(page).write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
