@@ -29,12 +29,13 @@ ENDS = {
 ALL_BUT_PYG = "; ".join(end for name, end in ENDS.items() if name != "pyg")  # which takes seconds to import
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
         pytest.param(ALL_BUT_PYG, id="all of ours"),
-        pytest.param(ENDS["a cycle"], id="a cycle", marks=pytest.mark.slow),
-        pytest.param(ENDS["pyg"], id="pyg", marks=pytest.mark.slow),
+        pytest.param(ENDS["a cycle"], id="a cycle"),
+        pytest.param(ENDS["pyg"], id="pyg"),
     ],
 )
 def test_nothing_is_printed_at_exit(end: str) -> None:

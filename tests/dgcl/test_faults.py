@@ -196,8 +196,8 @@ def leave_in_the_set_up(channel: Connection, how: str) -> None:
     ("how", "clause"),
     [
         ("kill", r"rank 0 has died or left \(.*\)"),
-        ("leave", r"rank 0 was stopped by MemoryError: no more"),
-        ("late", r"rank 0 has not come \(.*\)"),
+        pytest.param("leave", r"rank 0 was stopped by MemoryError: no more", marks=pytest.mark.slow),
+        pytest.param("late", r"rank 0 has not come \(.*\)", marks=pytest.mark.slow),
     ],
 )
 def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause: str) -> None:
@@ -433,6 +433,7 @@ def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well() -> 
         assert re.search(r"rank 3 .*\(it has not begun this call\)|and waits for rank 3\)", first), text
 
 
+@pytest.mark.slow
 def test_progress_puts_the_deadline_off() -> None:
     """Rank 0 gets rows of ranks 1 to 4 one after the other; each is in time, all together take longer."""
     world = make_world([(rank, 0) for rank in range(1, 5)], range(5), 5)

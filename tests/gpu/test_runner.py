@@ -242,6 +242,7 @@ def test_the_first_parts_compile_nothing_of_the_host() -> None:
     assert names[:8] == ["right", "environment", "driver", "kernels", "ipc", "flags", "rows", "compile"]
 
 
+@pytest.mark.slow
 def test_what_the_first_part_needs_of_the_host_is_one_compiled_loop(tmp_path: Path) -> None:
     """With no cache at all, as on a machine that has just been lent."""
     code = """

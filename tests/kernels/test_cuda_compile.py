@@ -98,6 +98,7 @@ def test_accesses_are_what_they_are_meant_to_be(
     assert not re.search(r"(ld|st)\.local|\.local \.", text)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_report_is_a_table_of_all_kernels() -> None:
     kernels = [catalogue()["signal_wait"], catalogue()["gather_4"]]
@@ -108,6 +109,7 @@ def test_report_is_a_table_of_all_kernels() -> None:
     ]
 
 
+@pytest.mark.slow
 @needs_compiler
 @needs_ptxas
 def test_report_has_registers() -> None:
@@ -135,6 +137,7 @@ def test_the_archive_is_of_these_sources_and_complete(monkeypatch: pytest.Monkey
             assert f".entry dgcl_{kernel.name}(" in ptx_of(kernel, capability)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_stored_ptx_is_used_while_it_is_of_these_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -95,8 +95,11 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
 
 @pytest.mark.parametrize(
     ("whose", "damage"),
-    [("callee", b"no code"), ("caller", b""), ("callee", None)],
-    ids=["other", "empty", "missing"],
+    [
+        pytest.param("callee", b"no code", id="other"),
+        pytest.param("caller", b"", id="empty", marks=pytest.mark.slow),
+        pytest.param("callee", None, id="missing", marks=pytest.mark.slow),
+    ],
 )
 def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None) -> None:
     whole = entries(probe / "cache", whose)
@@ -136,6 +139,7 @@ def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) 
     assert "compiling" not in log
 
 
+@pytest.mark.slow
 def test_without_room_anywhere(probe: Path) -> None:
     nowhere = "import tempfile\ntempfile.tempdir = '/dev/null'\n"
     said, log = run(nowhere + LOGGED + TOTAL, probe, NUMBA_CACHE_DIR="/dev/null/cache")
@@ -143,6 +147,7 @@ def test_without_room_anywhere(probe: Path) -> None:
     assert "every process compiles them anew" in log
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_compiler_that_dies_goes_on(probe: Path, tmp_path: Path) -> None:
     cache = str(tmp_path)
     dying = start(DYING, probe, NUMBA_CACHE_DIR=cache)

@@ -173,6 +173,7 @@ def twice(edges: str, options: dict[str, Any]) -> list[bytes]:
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("options", [{"windows": 3}, {"by": "owner"}], ids=str)
 @pytest.mark.parametrize("edges", PLACEMENTS)
 def test_the_same_input_gives_the_same_bits(edges, options) -> None:

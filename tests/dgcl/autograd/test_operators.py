@@ -374,9 +374,11 @@ def test_a_rank_that_uses_no_result_makes_its_calls_in_order(rank_pool: Pools) -
     rank_pool(3).run(compiled_with_an_idle_rank)
 
 
+@pytest.mark.slow
 def test_compiled_code_follows_the_current_communicator(rank_pool: Pools) -> None:
     rank_pool(3).run(compiled_for_two_communicators)
 
 
+@pytest.mark.slow
 def test_compiled_for_shapes_that_vary(rank_pool: Pools) -> None:
     rank_pool(3).run(compiled_for_many_shapes)

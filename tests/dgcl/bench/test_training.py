@@ -76,7 +76,7 @@ def test_in_threads(architecture: str, case: str, method: str, fold: str) -> Non
     assert_trained(dgcl.launch(train, 3, architecture, case, method, fold), architecture, case)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "architecture", ["torch-gcn", "torch-gat", "pyg-sage", "dgl-gin", "dgl-gcn", "pyg-gcn"]
 )

@@ -47,6 +47,7 @@ def test_threads() -> None:
     check_outcome(run_on_host(None, 2, 256, 1, LEAST, "threads"), 2, 1)
 
 
+@pytest.mark.slow
 def test_a_given_topology(tmp_path: Path) -> None:
     declared = replace(host_structure(2), name="mine")
     outcome = run_on_host(declared, 2, 512, 0, LEAST, "threads")

@@ -34,6 +34,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
         fake.stop()
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_gpu_are_calibrated_as_equals(
     fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_text_and_file(run: Run) -> None:
     assert [c["name"] for c in again["connections"]] == [c.name for c in topology.connections]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick", "folder")
 def test_json_is_the_file(run: Run) -> None:
     outcome = run(*COMMAND.split(), "--ranks", "3", "--row-bytes", "64", "--out", "t.json", "--json")

@@ -106,6 +106,7 @@ def test_equals_brute_force(problem: tuple[Graph, np.ndarray, Grid, str]) -> Non
     check(*problem)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("needs", NEEDS)
 @pytest.mark.parametrize("sizes", [(96, 1, 1), (1, 96, 1), (1, 1, 96), (65, 1, 2), (2, 70, 1), (4, 4, 8)])
 def test_masks_of_several_words(sizes: tuple[int, int, int], needs: str) -> None:

@@ -28,6 +28,7 @@ from dgcl.prepare.shares import Share, prepare
 from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
 from tests.dgcl.support_ranks import local_ids
+from tests.samples import sampled
 
 EDGES = np.random.default_rng(6).integers(0, 50, (2, 220))
 GRAPH = as_graph(EDGES)
@@ -293,7 +294,7 @@ def test_a_bad_entry_is_named_and_made_anew(
     assert [path for path in entries(folder) if path != entry] == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3), keep=lambda seed: seed == 0))
 def test_no_flipped_byte_is_believed(seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Wherever it is: it is found, or it is in what says nothing (names of files, dates, padding)."""
     shares(tmp_path)
@@ -367,6 +368,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         shares(tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_jobs_that_share_a_folder_see_whole_entries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shares(tmp_path)
     part, plan = PlanCache(tmp_path, key()).load(50, 3) or (None, None)

@@ -99,7 +99,7 @@ def test_what_is_compiled_is_proved(trees: str, world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "trees", sampled(["random-1", "direct", "line", "hub", "random-2"], keep=lambda trees: trees < 2)
+    "trees", sampled(["random-1", "direct", "line", "hub", "random-2"], keep=lambda trees: trees == 0)
 )
 def test_every_change_of_a_table_is_rejected(trees: str) -> None:
     """Or makes no difference: then it is accepted."""

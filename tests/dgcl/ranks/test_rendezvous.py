@@ -138,9 +138,8 @@ def retry(members: list[int]) -> None:
         control.leave("is done")
 
 
-@pytest.mark.parametrize(
-    "members", [pytest.param([0, 1, 2], id="all", marks=pytest.mark.slow), pytest.param([2, 1], id="some")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("members", [[0, 1, 2], [2, 1]], ids=["all", "some"])
 def test_processes_that_retry_meet(rank_pool: Callable[[int], RankPool], members: list[int]) -> None:
     rank_pool(3).run(retry, members)
 

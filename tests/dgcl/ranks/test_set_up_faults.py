@@ -80,7 +80,9 @@ dgcl.init(timeout=4)
 @pytest.mark.parametrize(
     ("programs", "words"),
     [
-        pytest.param({0: INIT, 1: INIT}, "rank 2 has not come", id="a rank never comes"),
+        pytest.param(
+            {0: INIT, 1: INIT}, "rank 2 has not come", id="a rank never comes", marks=pytest.mark.slow
+        ),
         pytest.param(
             {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1", id="the rank that keeps the store",
             marks=pytest.mark.slow,
@@ -154,6 +156,7 @@ open(sys.argv[1], "w").close()
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_tells_its_peers_first(tmp_path: Path) -> None:
     found = run_ranks(2, {0: WAITS, 1: ENDS}, str(tmp_path / "heard"))
     assert found[0][0] == 0, found[0][1]
@@ -177,6 +180,7 @@ print("rows:", out.tolist())
 """
 
 
+@pytest.mark.slow
 def test_a_fork_that_ends_is_not_the_rank() -> None:
     found = run_ranks(2, dict.fromkeys(range(2), FORKS))
     for rank, (status, printed) in found.items():

@@ -111,7 +111,7 @@ ALL = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
 @pytest.mark.parametrize(
     "rounds",
     [
-        pytest.param([ALL, ALL], id="all wait for it"),
+        pytest.param([ALL, ALL], id="all wait for it", marks=pytest.mark.slow),
         # Rank 2 gives rank 0 its message and not rank 1; rank 0 goes on, and waits for rank 1, which waits for rank 2.
         pytest.param([{2: [0]}, {**ALL, 2: [1]}, {1: [0]}], id="one waits for another that waits"),
     ],

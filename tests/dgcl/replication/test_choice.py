@@ -244,6 +244,7 @@ def test_work_is_measured_in_positive_seconds(row_bytes: int) -> None:
     assert "ns an edge" in str(work)
 
 
+@pytest.mark.slow
 def test_planning_replicas_loads_no_torch() -> None:
     """As ``dgcl plan --hops --work`` does where there is no GPU to wait for."""
     code = (

@@ -18,6 +18,7 @@ from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import join, local_ids
+from tests.samples import sampled
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -87,8 +88,14 @@ def run_as_process(channel: Connection, shares: list[Any], odd: int, name: str) 
     channel.recv()
 
 
-@pytest.mark.parametrize(("name", "odd"), [*((name, 0) for name in CASES), ("collective before exchange", 2)])
-def test_processes_are_told_at_once_who_is_in_what(name: str, odd: int) -> None:
+@pytest.mark.parametrize(
+    "case",
+    sampled(
+        [("collective before exchange", 2), *((name, 0) for name in CASES)], keep=lambda case: case % 3 == 0
+    ),
+)
+def test_processes_are_told_at_once_who_is_in_what(case: tuple[str, int]) -> None:
+    name, odd = case
     with Ranks(3, run_as_process, WORLD.shares(), odd, name) as ranks:
         ranks.told()
         begin = time.monotonic()
@@ -135,6 +142,7 @@ def come_again(channel: Connection, shares: list[Any]) -> None:
     channel.send("works again")
 
 
+@pytest.mark.slow
 def test_where_another_thread_may_come_the_deadline_tells() -> None:
     """Rank 0 waits in a collective in its main thread, and another of its threads has made calls, too."""
 
@@ -156,6 +164,7 @@ def test_where_another_thread_may_come_the_deadline_tells() -> None:
     assert all("longer timeout" not in text for text in others)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_waited_for() -> None:
     """Ranks that make the same calls may be in a collective while another is still in the exchange before it."""
 

@@ -42,7 +42,7 @@ def count_looks(comm: Communicator, number: int, done: threading.Event) -> None:
     comm.transport.runtime._check_failures = count  # type: ignore[method-assign, assignment]
 
 
-@pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
+@pytest.mark.parametrize("used", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["in use", "new"])
 def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool) -> None:
     def run() -> str:
         one, two = both(600.0)

@@ -51,11 +51,11 @@ def _train(
 @pytest.mark.parametrize(
     ("widths", "input_grad", "constants", "dtype"),
     [
-        ([200, 120, 300], False, 0, torch.float32),
+        pytest.param([200, 120, 300], False, 0, torch.float32, marks=pytest.mark.slow),
         ([200, 120, 300], True, 0, torch.float32),
-        ([300, 64], False, 0, torch.float64),
+        pytest.param([300, 64], False, 0, torch.float64, marks=pytest.mark.slow),
         ([64, 300, 64, 300], False, 150, torch.float32),
-        ([500], False, 0, torch.float32),
+        pytest.param([500], False, 0, torch.float32, marks=pytest.mark.slow),
     ],
 )
 def test_within_two_percent(widths, input_grad, constants, dtype) -> None:
@@ -64,6 +64,7 @@ def test_within_two_percent(widths, input_grad, constants, dtype) -> None:
         assert predicted.total == predicted.pool + predicted.tables + predicted.control_page
 
 
+@pytest.mark.slow
 def test_no_growth() -> None:
     few, many = (dgcl.launch(_train, 3, [200, 120], False, 0, torch.float32, n) for n in (2, 40))
     assert [held for held, _ in few] == [held for held, _ in many]

@@ -48,7 +48,11 @@ def test_between_threads(trees: tuple[str, ...]) -> None:
     assert run_everywhere(trees, "auto") == []
 
 
-@pytest.mark.parametrize("channel", ["memory", "network"], ids=["one host", "simulated hosts"])
+@pytest.mark.parametrize(
+    "channel",
+    [pytest.param("memory", marks=pytest.mark.slow), "network"],
+    ids=["one host", "simulated hosts"],
+)
 def test_between_processes(channel: str, rank_pool: Callable[[int], RankPool]) -> None:
     assert run_everywhere(("line", "direct", "random-1"), channel, pool=rank_pool(RANKS)) == []
 

@@ -44,7 +44,11 @@ def failing(rank: Rank, call: Callable[[], object] | None = None) -> tuple[type[
     return caught.type, str(caught.value)
 
 
-@pytest.mark.parametrize("memory_operations", [True, False], ids=["waits-of-streams", "kernels-alone"])
+@pytest.mark.parametrize(
+    "memory_operations",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["waits-of-streams", "kernels-alone"],
+)
 def test_a_rank_that_makes_no_call_is_named(memory_operations: bool) -> None:
     told = threading.Semaphore(0)
 

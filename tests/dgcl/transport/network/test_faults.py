@@ -47,7 +47,7 @@ def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) ->
     channel.recv()
 
 
-@pytest.mark.parametrize("victim", [1, 3])
+@pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_killed_rank_is_noticed_by_all_others(victim: int) -> None:
     """On a line, where most ranks have no connection with the victim and hear of it by their neighbours."""
     others = [rank for rank in range(4) if rank != victim]
@@ -72,6 +72,7 @@ def test_who_waits_for_rows_of_a_third_rank_names_that_one() -> None:
             assert "rank 3" in text.split("in vain: ")[1].split(";")[0], text
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_given_up_at_the_deadline() -> None:
     with Ranks(3, exchange_for_ever, WORLD.shares(), 1.5) as ranks:
         ranks.told()

@@ -72,7 +72,7 @@ def fold_halo(comm: Communicator) -> None:
     comm.fold_halo(torch.ones(comm.num_halo, 2), torch.ones(comm.num_owned, 2))
 
 
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("call", "one_step"),
     [(expand, False), (expand, True), (fold, False), (fold, True), (halo_rows, False), (fold_halo, False)],
@@ -81,7 +81,7 @@ def fold_halo(comm: Communicator) -> None:
 def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
     call: Callable[[Communicator], None], one_step: bool, stride: int
 ) -> None:
-    """Daily every fourth step, of another remainder in each call."""
+    """Daily every eighth step, of another remainder in each call."""
     least = 100 if not one_step else 50  # steps of Python
     shares = ALONE.shares()
 
