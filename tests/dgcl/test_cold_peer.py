@@ -25,7 +25,7 @@ print("done")
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("alone")
-@pytest.mark.parametrize("cold", [0, 1])
+@pytest.mark.parametrize("cold", [pytest.param(0, marks=pytest.mark.matrix), 1])
 def test_a_rank_that_compiles_costs_its_peer_no_deadline(tmp_path: Path, cold: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

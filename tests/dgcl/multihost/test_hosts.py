@@ -26,7 +26,13 @@ def answers_in(folder: Path, num_ranks: int) -> Answers:
     return [json.loads((folder / str(rank)).read_text()) for rank in range(num_ranks)]
 
 
-@pytest.fixture(scope="module", params=WORLDS.values(), ids=WORLDS.keys())
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(world, id=name, marks=() if k == 0 else pytest.mark.matrix)
+        for k, (name, world) in enumerate(WORLDS.items())
+    ],
+)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What the ranks of a world answer to all checks; they are started once."""
     why = missing()

@@ -199,7 +199,7 @@ def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int) -> None:
         assert 0 < len(frozenset().union(*cut.groups)) <= num_devices
 
 
-@examples(20, 60)
+@examples(20, 40)
 @given(instances(max_devices=5))
 def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]) -> None:
     relation, topology = case

@@ -172,7 +172,9 @@ def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", ["dgx_a100x4", "hgx_h100x4", "dgx1x4"])
+@pytest.mark.parametrize(
+    "machine", ["dgx1x4", "hgx_h100x4", pytest.param("dgx_a100x4", marks=pytest.mark.matrix)]
+)
 def test_32_devices_are_planned_within_three_percent_and_equal_each_time(machine: str) -> None:
     relation, topology = (
         synthetic_relation("reddit", 32, scale=0.3),
