@@ -29,7 +29,7 @@ BAD = [
     ("-b 2M -e 1M", "--maxbytes 1048576 is less than --minbytes 2097152"),
     ("-i 0", "--stepbytes: must be a number of bytes"),
     ("-f 4 -i 8", "not allowed with"),
-    ("--plot .", "--plot .: is a folder"),
+    ("--plot .", "--plot must end in .png"),
     ("--plot x.gif", "--plot must end in .png, .svg, .pdf .got 'x.gif'"),
     ("-f 1", "--stepfactor: must be a whole number of at least 2"),
     ("-n 0", "--iters: must be a whole number of at least 1"),
