@@ -51,7 +51,8 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = importlib.import_module(f"dgcl.{name}")
     else:
-        raise AttributeError(f"module 'dgcl' has no attribute {name!r}{_hint(name)}")
+        # with a name, and no object, Python adds no suggestion of its own
+        raise AttributeError(f"module 'dgcl' has no attribute {name!r}{_hint(name)}", name=name)
     globals()[name] = value
     return value
 

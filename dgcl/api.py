@@ -78,6 +78,17 @@ def current_communicator() -> Communicator:
     return comm
 
 
+def _communicator(comm: Communicator | None) -> Communicator:
+    """The communicator of a call: the one that was given, or the current one."""
+    if comm is None:
+        return current_communicator()
+    if not isinstance(comm, Communicator):
+        raise TypeError(
+            f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"
+        )
+    return comm
+
+
 def dispatch_features(
     features: Tensor | ArrayLike | None, comm: Communicator | None = None, *, halo: bool = False
 ) -> Tensor:
@@ -91,7 +102,7 @@ def dispatch_features(
     Returns:
         ``(num_owned, *F)``; with ``halo`` ``(num_owned + num_halo, *F)``.
     """
-    return (comm or current_communicator()).dispatch_features(features, halo=halo)
+    return _communicator(comm).dispatch_features(features, halo=halo)
 
 
 def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
@@ -111,7 +122,7 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    comm = comm or context.require_communicator()
+    comm = _communicator(comm)
     if comm.edges != "head":
         comm.require_neighbourhoods("graph_allgather")
     return comm.expand(rows)
@@ -134,7 +145,7 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    comm = comm or current_communicator()
+    comm = _communicator(comm)
     if comm.edges != "head":
         comm.require_neighbourhoods("graph_allgather_async")
     return comm.expand_async(rows)
@@ -161,4 +172,4 @@ def collect(
     Returns:
         ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file.
     """
-    return (comm or current_communicator()).collect(rows, dst, file=file)
+    return _communicator(comm).collect(rows, dst, file=file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
@@ -120,8 +121,7 @@ def build_comm_info(
 
     control = context.require_control()
     warn_of_moved(build_comm_info, moved)
-    if not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
+    _check_timeout(timeout)
     settings = _settled(control.world_size, plan, partition, replicas, edges, seed, moved, grid)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
@@ -149,6 +149,11 @@ def build_comm_info(
         )
 
     return connect(shares, Communicator, timeout, channel, opened)
+
+
+def _check_timeout(timeout: Any) -> None:
+    if not isinstance(timeout, Real) or not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
 
 
 def _settled(world_size: int, *given: Any) -> Settings | Exception:
@@ -256,6 +261,7 @@ def load_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
+    _check_timeout(timeout)
     opened = open_devices(control, device)
     problem: Exception | None = None
     share, token = None, ""

@@ -98,6 +98,7 @@ class CSRLocalGraph:
         self._check(
             x_all, "x_all", self.num_local, "the rows [owned | halo]; apply dgcl.graph_allgather first"
         )
+        _check_summable(x_all, "x_all")
         if edge_weight is None or edge_weight.dim() == 1:
             self._check_edges(edge_weight, "edge_weight")
             return weighted_sum(x_all, edge_weight, self.edges)
@@ -134,11 +135,14 @@ class CSRLocalGraph:
     def sum_edges(self, values: Tensor) -> Tensor:
         """(n, *F): the sum of what (E, *F) the in-edges of each owned vertex carry."""
         self._check_edges(values, "values")
+        _check_summable(values, "values")
         return edge_sum(values, self.edges.heads)
 
     def softmax(self, scores: Tensor) -> Tensor:
         """(E, *F): the softmax of (E, *F) scores over the in-edges of each owned vertex."""
         self._check_edges(scores, "scores")
+        if not scores.is_floating_point():
+            raise TypeError(f"scores must be floating point (got {scores.dtype}); convert them first")
         # Shifting by the largest score changes no value and no gradient, so it is held constant.
         largest = torch.segment_reduce(scores.detach(), "max", offsets=self.indptr.long())
         powers = torch.exp(scores - self.at_heads(largest))
@@ -162,6 +166,13 @@ class CSRLocalGraph:
             self._check(
                 values, name, self.num_edges, "one for each local edge as comm.dispatch_edges gives them"
             )
+
+
+def _check_summable(rows: Tensor, name: str) -> None:
+    if not (rows.is_floating_point() or rows.is_complex()):
+        raise TypeError(
+            f"{name} must be rows of floats or complex numbers (got {rows.dtype}); convert them first"
+        )
 
 
 def build_csr(local: LocalGraph, *, device: torch.device | str | None = None) -> CSRLocalGraph:

@@ -228,6 +228,10 @@ class _EdgeSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, end: EndPoints) -> Tensor:
         ctx.end = end
+        if values.is_complex():  # the sum of complex numbers is that of their parts
+            return torch.view_as_complex(
+                _EdgeSum.forward(ctx, torch.view_as_real(values.resolve_conj()), end)
+            )
         wide = end.sort(values).to(sum_dtype(values.dtype))
         return torch.segment_reduce(wide, "sum", offsets=end.indptr.long()).to(values.dtype)
 

@@ -165,7 +165,10 @@ def guess_num_nodes(
         ValueError: there are no edges, or the ids leave by far the most vertices without any.
     """
     if len(src) == 0:
-        raise ValueError(f"{name}: there is no edge to tell the number of vertices; pass num_nodes")
+        raise ValueError(
+            f"{name}: there is no edge to tell the number of vertices; give"
+            " dgcl.graph.as_graph(edge_index, num_nodes=n)"
+        )
     guess = max(int(src.max()), int(dst.max()), 0) + 1
     if guess > max(MIN_GUESSED_NODES, MAX_GUESSED_NODES_PER_EDGE * len(src)):
         raise ValueError(

@@ -91,7 +91,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
         if len(x) != comm.num_owned:
             raise ValueError(
                 f"x must hold the {comm.num_owned} owned rows of this rank (got {len(x)}): a halo row is"
-                " counted by the rank that owns it; normalise before dgcl.graph_allgather"
+                " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
+                " comm.slices or after comm.rows"
             )
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]

@@ -11,6 +11,7 @@ from torch.nn import Module, Parameter
 
 import dgcl
 from dgcl.errors import DisagreementError
+from dgcl.nn.arguments import require_module
 from dgcl.nn.drift import remember_names
 from dgcl.nn.inexact import OnInexact, report_inexact
 
@@ -37,9 +38,17 @@ def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | 
 
     Raises:
         ValueError: the ranks' models have other shapes, or a gradient is sparse.
+        TypeError: ``model`` is something else.
     """
     comm = comm if comm is not None else dgcl.current_communicator()
-    parameters = list(model.parameters() if isinstance(model, Module) else model)
+    if isinstance(model, Module):
+        model = model.parameters()
+    parameters = list(model) if isinstance(model, Iterable) else [model]
+    for parameter in parameters:
+        if not isinstance(parameter, Tensor):
+            raise TypeError(
+                f"model must be a torch.nn.Module, or its parameters (got {type(parameter).__name__})"
+            )
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
@@ -92,6 +101,7 @@ def broadcast_parameters(
         ValueError: a rank's model has other names or shapes than that of rank ``src``, or is not exact.
     """
     comm = comm if comm is not None else dgcl.current_communicator()
+    require_module(model)
     if not 0 <= src < comm.world_size:
         raise ValueError(f"src must be a rank in [0, {comm.world_size}) (got {src})")
     report_inexact(model, comm, inexact)

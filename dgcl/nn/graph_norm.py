@@ -44,7 +44,8 @@ class GraphNorm(Module):
         if x.shape != (comm.num_owned, self.in_channels):
             raise ValueError(
                 f"x must hold the owned rows of this rank, ({comm.num_owned}, {self.in_channels}) (got"
-                f" {tuple(x.shape)}): normalise before dgcl.graph_allgather"
+                f" {tuple(x.shape)}): normalise before dgcl.graph_allgather, on a grid before"
+                " comm.slices or after comm.rows"
             )
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         mean = named_sum(first_rows(wide, comm.num_core).sum(0), comm, "GraphNorm") / comm.num_nodes

@@ -15,6 +15,7 @@ from torch.nn import Module
 
 import dgcl
 from dgcl.errors import InexactWarning
+from dgcl.nn.arguments import require_module
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -64,8 +65,18 @@ def _uses_own_statistics(norm: Any) -> bool:
     return bool(norm.training or not norm.track_running_stats)
 
 
-def _is_on(dropout: Any) -> bool:
-    return bool(dropout.p > 0)
+def _draws(dropout: Any) -> bool:
+    return bool(dropout.training and dropout.p > 0)
+
+
+def _draws_inside(layer: Any) -> bool:
+    """Whether a layer of PyG, or one of its levels, drops elements by itself."""
+    levels = layer.dropout if isinstance(layer.dropout, (list, tuple)) else [layer.dropout]
+    return bool(layer.training and max(levels, default=0) > 0)
+
+
+def _is_training(module: Any) -> bool:
+    return bool(module.training)
 
 
 def _over_the_graph(norm: Any) -> bool:
@@ -89,7 +100,11 @@ _BATCH_NORM = _Rule(
     "take dgcl.nn.BatchNorm, or put it in with model = dgcl.nn.BatchNorm.convert(model)",
     _uses_own_statistics,
 )
-_DROPOUT = _Rule(_RANDOM, "take dgcl.nn.Dropout, which drops by vertex", _is_on, random=True)
+_DROPOUT = _Rule(_RANDOM, "take dgcl.nn.Dropout, which drops by vertex", _draws, random=True)
+_ATTENTION = _Rule(
+    _RANDOM, "set dropout=0 (dgcl.nn.Dropout with edges=True drops by edge)", _draws_inside, random=True
+)
+_INSIDE = _Rule(_RANDOM, "set dropout=0, and put dgcl.nn.Dropout between layers", _draws_inside, random=True)
 _GCN = _Rule(_DEGREES, f"take dgcl.nn.GCNConv, or {_BY_WEIGHTS}", _normalizes)
 _WEIGHTS = _Rule(_DEGREES, _BY_WEIGHTS, _normalizes)
 _SEVERAL = _Rule(_HOPS, _BY_HOPS)
@@ -100,6 +115,7 @@ _RULES: dict[str, dict[str, _Rule]] = {
     "torch": {
         "BatchNorm1d": _BATCH_NORM,
         **dict.fromkeys(("Dropout", "AlphaDropout", "Dropout1d"), _DROPOUT),
+        "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", _is_training, random=True),
     },
     "torch_geometric": {
         "GCNConv": _GCN,
@@ -116,6 +132,11 @@ _RULES: dict[str, dict[str, _Rule]] = {
             _Rule(_DEGREES, "write it with the sums of comm.local_graph('csr')"),
         ),
         **dict.fromkeys(("PairNorm", "InstanceNorm", "MeanSubtractionNorm", "HeteroBatchNorm"), _STATISTICS),
+        "GraphSizeNorm": _Rule(_ROWS, "divide by comm.num_nodes ** 0.5"),
+        **dict.fromkeys(
+            ("GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "HEATConv", "RGATConv"), _ATTENTION
+        ),
+        **dict.fromkeys(("MLP", "AttentiveFP", "DeepGCNLayer"), _INSIDE),
         "LayerNorm": _Rule(_ROWS, "set mode='node'", _over_the_graph),
         **dict.fromkeys(("GPSConv", "GravNetConv", "DynamicEdgeConv", "XConv"), _GLOBAL),
         **dict.fromkeys(("TopKPooling", "SAGPooling", "ASAPooling", "EdgePooling", "MemPooling"), _GLOBAL),
@@ -142,6 +163,7 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     Returns:
         What is not exact, in the model's order; those that are merely random have ``random`` set.
     """
+    require_module(model)
     comm = comm if comm is not None else dgcl.current_communicator()
     if comm.world_size == 1:
         return []

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.arguments import require_tensors
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
 
@@ -217,6 +218,7 @@ def _check(
     outputs: Tensor, targets: Tensor, mask: Tensor | None, reduction: str, same_shape: str | None = None
 ) -> Tensor | None:
     """Refuse what torch would broadcast or misread silently, and return the mask on the outputs' device."""
+    require_tensors(outputs=outputs, labels=targets, mask=mask)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum' (got {reduction!r})")
     if same_shape and outputs.shape != targets.shape:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.arguments import require_tensors
 from dgcl.nn.core_rows import first_rows, num_counted
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def accuracy(
     Returns:
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
+    require_tensors(logits=logits, labels=labels, mask=mask)
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,)"

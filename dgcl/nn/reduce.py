@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.arguments import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -30,6 +31,7 @@ def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
         x: any shape, the same on every rank; 16-bit floats are summed in float32 and rounded once.
         comm: the communicator; default the current one.
     """
+    require_tensors(x=x)
     return named_sum(x, comm if comm is not None else dgcl.current_communicator(), "global_sum")
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Wanted, arrange
@@ -38,7 +39,6 @@ from dgcl.transport.connect import connect_transport
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from dgcl.communicator import Communicator
 
 __all__ = ["Offload"]
 
@@ -111,6 +111,8 @@ class Offload(Handle):
         plan: PlanOptions | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(comm, Communicator):
+            raise TypeError(f"comm must be a dgcl.Communicator (got {type(comm).__name__})")
         problem: Exception | None = None
         try:
             check_offload(comm, chunks, memory_limit, widths, kind)

@@ -103,15 +103,24 @@ def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: 
     if comm.device.type != "cpu":
         raise ValueError(f"comm must be on the CPU: chunks are computed there (got {comm.device})")
     if (chunks is None) == (memory_limit is None):
-        raise ValueError("either chunks or memory_limit must be given")
+        raise ValueError(
+            f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
+        )
     if chunks is not None and (isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1):
         raise ValueError(f"chunks must be a whole number of at least 1 (got {chunks!r})")
-    if memory_limit is not None and (widths is None or len(widths) < 2):
+    if memory_limit is not None and (widths is None or not _are_widths(widths)):
         raise ValueError(
-            "widths must be given with memory_limit: those of the input and of each layer's result"
+            "widths must be given with memory_limit, as integers: those of the input and of each layer's result"
+            f" (got {widths!r})"
         )
     if kind not in ("csr", "pyg", "dgl"):
         raise ValueError(f"kind must be 'csr', 'pyg' or 'dgl' (got {kind!r})")
+
+
+def _are_widths(widths: Any) -> bool:
+    return (
+        isinstance(widths, Sequence) and len(widths) >= 2 and all(isinstance(width, int) for width in widths)
+    )
 
 
 def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:

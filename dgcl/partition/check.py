@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ def check_part(part: Any, num_nodes: int, num_parts: int, *, allow_empty: bool =
         ValueError: wrong shape, a part outside 0..P-1 (the message names the vertex), or an empty part.
     """
     num_parts = as_num_parts(num_parts)
+    if isinstance(part, (str, os.PathLike)):
+        raise TypeError(
+            f"part must hold integers (got the path {os.fspath(part)!r}; np.load reads a .npy file)"
+        )
     owners = as_ids(part, "part")
     if len(owners) != num_nodes:
         raise ValueError(f"part must have one entry per vertex, {num_nodes} (got {len(owners)})")

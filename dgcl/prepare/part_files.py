@@ -119,6 +119,8 @@ def load_share(
             any).
         OSError: It cannot be opened.
     """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise ValueError(f"parts must be the path of a folder (got {type(folder).__name__})")
     path = part_path(folder, rank)
     if not path.exists():
         raise ValueError(f"parts: {_what_is_missing(path, world_size)}")

@@ -119,7 +119,10 @@ def prepare(
     strategy.check()
     check_method(method)
     if partition not in (*PARTITIONS, AUTO):
-        raise ValueError(f"partition must be one of {', '.join((*PARTITIONS, AUTO))} (got {partition!r})")
+        known = (*PARTITIONS, AUTO)
+        raise ValueError(
+            f"partition must be one of {', '.join(known)} (got {partition!r}){nearest(partition, known)}"
+        )
     steps = _Steps()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":

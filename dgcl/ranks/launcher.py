@@ -51,6 +51,10 @@ def launch(
         Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told
             and stop.
     """
+    if not callable(function):
+        raise TypeError(f"function must be callable (got {type(function).__name__})")
+    if isinstance(num_ranks, bool) or not isinstance(num_ranks, int):
+        raise TypeError(f"num_ranks must be an integer (got {type(num_ranks).__name__})")
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
     from dgcl.ranks.threads import fair_threads, threads_restored

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -48,7 +49,12 @@ def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name
                 f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
             )
     told = control.exchange(
-        (problem, None if rows is None else ((tuple(rows.shape), rows.dtype), _checksum(rows)))
+        (
+            problem,
+            None
+            if rows is None or problem is not None
+            else ((tuple(rows.shape), rows.dtype), _checksum(rows)),
+        )
     )
     for rank, (text, _) in enumerate(told):
         if text is not None:
@@ -124,7 +130,8 @@ def collect_rows(
         try:
             _save(result, Path(file))
         except (OSError, TypeError) as error:
-            problem = f"file: cannot write {os.fspath(file)}: {error}"
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            problem = f"file: cannot write {os.fspath(file)}: {why}"
     for text in control.exchange(problem):
         if text is not None:
             raise ValueError(text)
@@ -140,6 +147,8 @@ def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | N
         if given.layout != torch.strided:
             return None, f"{name} must be dense (got {given.layout}; call .to_dense())"
         rows = given.detach().cpu()
+    elif not hasattr(given, "__array__") and not isinstance(given, (Sequence, memoryview)):
+        return None, f"{name} must be a tensor or an array, such as data.x (got {type(given).__name__})"
     else:
         try:
             rows = np.asarray(given)  # not as a tensor: arrays may be read-only, or mapped files

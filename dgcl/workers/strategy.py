@@ -18,6 +18,7 @@ from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, PartialSums, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
+from dgcl.topology.checks import nearest
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
 from dgcl.workers.local_graphs import build_worker_graphs
 from dgcl.workers.plans import AggregationPlan, fastest
@@ -53,7 +54,10 @@ class EdgePlacement:
             ValueError: Naming the setting.
         """
         if self.edges not in ("auto", *EDGES):
-            raise ValueError(f"edges must be one of auto, {', '.join(EDGES)} (got {self.edges!r})")
+            known = ("auto", *EDGES)
+            raise ValueError(
+                f"edges must be one of {', '.join(known)} (got {self.edges!r}){nearest(self.edges, known)}"
+            )
         if self.imbalance is not None and not self.imbalance >= 1:
             raise ValueError(f"imbalance must be at least 1, the mean (got {self.imbalance!r})")
 

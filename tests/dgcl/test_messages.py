@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,15 @@ def closed() -> None:
 def other_models() -> None:
     comm = build()
     dgcl.nn.broadcast_parameters(nn.Linear(3, 3 + comm.rank))
+
+
+def sums(name: str, dtype: torch.dtype) -> None:
+    getattr(graph("csr"), name)(dgcl.graph_allgather(dgcl.dispatch_features(X.to(dtype))))
+
+
+def normalise_slices(norm: nn.Module) -> None:
+    comm = build(part=None, grid="2d")
+    norm(comm.slices(dgcl.dispatch_features(X[:, :2])))
 
 
 def dgl_layer(name: str, *sizes: Any, **options: Any) -> None:
@@ -282,6 +292,96 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"values must have one row for each of the 20 edges \(got shape \(7,\)\)",
         ValueError,
     ),
+    "another's communicator": (
+        lambda: (build(), dgcl.graph_allgather(X[:10], 3)),  # type: ignore[arg-type]
+        r"comm must be a dgcl.Communicator, or None for the current one \(got int\)",
+        TypeError,
+    ),
+    "chunks of no communicator": (
+        lambda: dgcl.Offload(3, chunks=2),  # type: ignore[arg-type]
+        r"comm must be a dgcl.Communicator \(got int\)",
+        TypeError,
+    ),
+    "a deadline in words": (
+        lambda: build(timeout="60"),
+        r"timeout must be a positive number of seconds \(got '60'\)",
+        ValueError,
+    ),
+    "a deadline that is over, of parts": (
+        lambda: dgcl.load_comm_info("/nowhere/parts", timeout=-1),
+        r"timeout must be a positive number of seconds \(got -1\)",
+        ValueError,
+    ),
+    "parts of nothing": (
+        lambda: dgcl.load_comm_info(None),  # type: ignore[arg-type]
+        r"parts must be the path of a folder \(got NoneType\)",
+        ValueError,
+    ),
+    "a part vector's file": (
+        lambda: build(part="part.npy"),
+        r"part must hold integers \(got the path 'part.npy'; np.load reads a .npy file\)",
+        TypeError,
+    ),
+    "a placement's name": (
+        lambda: build(edges="heads"),
+        r"edges must be one of auto, head, tail, cover \(got 'heads'\); did you mean 'head'\?",
+        ValueError,
+    ),
+    "a graph as features": (
+        lambda: (build(), dgcl.dispatch_features({"x": X})),  # type: ignore[arg-type]
+        r"features must be a tensor or an array, such as data.x \(got dict\)",
+        ValueError,
+    ),
+    "no features at all": (
+        lambda: (build(), dgcl.dispatch_features([])),
+        r"features must have one row for each of the 20 vertices \(got shape \(0,\)\)",
+        ValueError,
+    ),
+    "results in a folder that is not there": (
+        lambda: dgcl.collect(outputs(build()), file="/nowhere/rows.npy"),
+        r"^file: cannot write /nowhere/rows.npy: No such file or directory\n",
+        ValueError,
+    ),
+    "labels as numpy": (
+        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10].numpy()),  # type: ignore[arg-type]
+        r"labels must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        TypeError,
+    ),
+    "a mask as numpy": (
+        lambda: dgcl.nn.accuracy(outputs(build()), LABELS[:10], np.ones(10, bool)),  # type: ignore[arg-type]
+        r"mask must be a torch tensor \(got ndarray\)",
+        TypeError,
+    ),
+    "a sum over ranks of a number": (
+        lambda: (build(), dgcl.nn.global_sum(3.0)),  # type: ignore[arg-type]
+        r"x must be a torch tensor \(got float\)",
+        TypeError,
+    ),
+    "gradients of a state": (
+        lambda: (build(), dgcl.nn.sync_gradients(nn.Linear(3, 3).state_dict())),  # type: ignore[arg-type]
+        r"model must be a torch.nn.Module, or its parameters \(got str\)",
+        TypeError,
+    ),
+    "parameters of a list": (
+        lambda: (build(), dgcl.nn.broadcast_parameters([nn.Linear(3, 3)])),  # type: ignore[arg-type]
+        r"model must be a torch.nn.Module \(got list\)",
+        TypeError,
+    ),
+    "integers summed over edges": (
+        lambda: sums("sum", torch.long),
+        r"x_all must be rows of floats or complex numbers \(got torch.int64\); convert them first",
+        TypeError,
+    ),
+    "booleans averaged over edges": (
+        lambda: sums("mean", torch.bool),
+        r"x_all must be rows of floats or complex numbers \(got torch.bool\); convert them first",
+        TypeError,
+    ),
+    "slices normalised": (
+        lambda: normalise_slices(dgcl.nn.BatchNorm(2)),
+        "on a grid before comm.slices or after comm.rows",
+        ValueError,
+    ),
     "owned rows in a PyG layer": (
         lambda: graph("pyg").pair(X[:10]),
         r"x_all must hold the \d+ rows \[owned \| halo\] \(got 10\): apply dgcl.graph_allgather",
@@ -320,6 +420,27 @@ def test_layers_of_several_hops_on_a_block(layer: str) -> None:
     make, said = LAYERS[layer]
     with pytest.raises(Exception, match=re.compile(said, re.DOTALL)):
         dgcl.launch(make, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "num_ranks", "said"),
+    [
+        (3, 2, r"function must be callable \(got int\)"),
+        (int, "2", r"num_ranks must be an integer \(got str\)"),
+    ],
+    ids=["no-function", "ranks-as-text"],
+)
+def test_launch_of_something_else(function, num_ranks, said) -> None:
+    with pytest.raises(TypeError, match=said):
+        dgcl.launch(function, num_ranks)
+
+
+def test_one_suggestion_for_a_name() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = dgcl.Graph
+    shown = "".join(traceback.format_exception_only(caught.value))
+    assert "did you mean 'graph'?" in shown
+    assert shown.lower().count("did you mean") == 1
 
 
 def test_before_init() -> None:

@@ -176,6 +176,18 @@ def test_sixteen_bit_floats_are_summed_in_float32(dtype) -> None:
         torch.testing.assert_close(found, expected[owned].to(dtype))
 
 
+def test_complex_numbers_are_summed_by_their_parts(case) -> None:
+    values = torch.complex(edge_values(case, 2), edge_values(case, 2) - 3)
+    for graph, _, _, edges in each_rank(case):
+        own = values[edges].requires_grad_()
+        found = graph.sum_edges(own.conj())  # a lazy view of its memory
+        expected = torch.complex(graph.sum_edges(own.real), -graph.sum_edges(own.imag))
+        torch.testing.assert_close(found, expected)
+        weight = torch.complex(torch.tensor(1.0).double(), torch.tensor(2.0).double())
+        grads = [torch.autograd.grad((out * weight).real.sum(), own)[0] for out in (found, expected)]
+        torch.testing.assert_close(*grads)
+
+
 @pytest.mark.parametrize("kind", ["sum", "weighted-sum", "mean", "sum_edges"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_autocast_changes_nothing(dtype, kind) -> None:

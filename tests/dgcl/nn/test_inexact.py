@@ -60,6 +60,7 @@ MODULES = {
     "pair-norm": (lambda: pyg.PairNorm(), False),
     "instance-norm": (lambda: pyg.InstanceNorm(WIDTH), False),
     "mean-subtraction": (lambda: pyg.MeanSubtractionNorm(), False),
+    "graph-size-norm": (lambda: pyg.GraphSizeNorm(), False),
     "layer-norm-of-graph": (lambda: pyg.LayerNorm(WIDTH), False),
     "layer-norm-of-node": (lambda: pyg.LayerNorm(WIDTH, mode="node"), False),
     "layer-norm": (lambda: nn.LayerNorm(WIDTH), False),
@@ -160,3 +161,26 @@ def test_random_is_told_apart_and_subclasses_count() -> None:
     assert "dgcl.nn.Dropout" in str(dropout)
     with pytest.raises(ValueError, match="inexact must be 'warn', 'raise' or 'ignore'"):
         on_ranks(1, lambda comm: dgcl.nn.broadcast_parameters(nn.Linear(1, 1), inexact="no"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: pyg.GATConv(2, 2, dropout=p), "edges=True drops by edge"),
+        (lambda p: pyg.TransformerConv(2, 2, dropout=p), "edges=True drops by edge"),
+        (lambda p: pyg.MLP([2, 2, 2], norm=None, dropout=p), "between layers"),
+        (lambda p: pyg.GAT(2, 2, 1, dropout=p), "edges=True drops by edge"),
+        (lambda p: nn.Dropout(p), "drops by vertex"),
+    ],
+    ids=["gat", "transformer", "mlp", "gat-of-layers", "dropout"],
+)
+def test_dropout_inside_a_layer_is_random_where_it_draws(make, words) -> None:
+    def rank(comm):
+        told = [dgcl.check_model(model) for model in (make(0.5), make(0.0), make(0.5).eval())]
+        assert words in str(told[0][-1])
+        return [[each.random for each in found] for found in told]
+
+    drawing, without, evaluated = on_ranks(2, rank)[0]
+    assert drawing
+    assert all(drawing)
+    assert (without, evaluated) == ([], [])

@@ -184,8 +184,8 @@ class Sums(torch.nn.Module):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "either chunks or memory_limit must be given"),
-        ({"chunks": 2, "memory_limit": 5}, "either chunks or memory_limit must be given"),
+        ({}, r"one of chunks and memory_limit must be given \(got chunks=None and memory_limit=None\)"),
+        ({"chunks": 2, "memory_limit": 5}, r"must be given \(got chunks=2 and memory_limit=5\)"),
         ({"chunks": 0}, "chunks must be a whole number of at least 1"),
         ({"memory_limit": "1GB"}, "widths must be given with memory_limit"),
         ({"memory_limit": "much", "widths": (2, 2)}, "memory_limit must be a positive number of bytes"),
