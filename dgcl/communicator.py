@@ -372,7 +372,7 @@ class Communicator(GridRows, WholeGraphRows):
         self.transport.synchronize()
 
     def record_stream(self, rows: Tensor, stream: torch.cuda.Stream) -> None:
-        """Tell that a result is read, and may die, on another stream than that of the calls: as torch's own does."""
+        """Keep a result's memory until ``stream`` has read it, as ``torch.Tensor.record_stream`` does."""
         self.transport.record_stream(rows, stream.cuda_stream)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows of the whole graph in and out of a communicator: features and data of edges to their ranks, results back."""
+"""Rows of the whole graph: features and edge data to their ranks, results back."""
 
 from __future__ import annotations
 

@@ -107,8 +107,10 @@ def from_pattern(pattern: str, world_size: int, rows: int) -> Problem:
 
 
 def take_fraction(problem: Problem, fraction: float, seed: int = 0) -> Problem:
-    """The problem in which only this fraction of the boundary vertices is sent, drawn at random (the
-    experiment behind the paper's Figure 10)."""
+    """The problem in which only a fraction of the boundary vertices is sent, drawn at random.
+
+    The experiment behind the paper's Figure 10.
+    """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must lie in (0, 1] (got {fraction})")
     classes, relation = problem.classes, problem.classes.relation

@@ -83,7 +83,7 @@ def per_rank(value_type: Callable[[str], float]) -> Callable[[str], tuple[int, f
 
 
 def byte_size(text: str) -> int:
-    """An option type: a whole number of bytes above zero, with K, M or G (or KB, MB, GB) for powers of 1024."""
+    """An option type: a positive whole number of bytes. K, M and G (or KB, MB, GB) are powers of 1024."""
     short = text[:-1] if text[-2:].upper() in ("KB", "MB", "GB") else text
     scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(short[-1:].upper(), 1)
     digits = short[:-1] if scale > 1 else short

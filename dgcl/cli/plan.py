@@ -1,4 +1,4 @@
-"""``dgcl plan``: from a graph or a relation and a topology to a plan file, and what to think of it."""
+"""``dgcl plan``: make a plan of a graph, or a relation, on a topology; write it, and say how good it is."""
 
 from __future__ import annotations
 
@@ -178,7 +178,10 @@ def _plan_copies(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, 
 
 
 def _explained(made: Plan, text: str, copying: bool) -> dict[str, Any]:
-    """How a class travels; with replicas a class that the chosen relation has not is no error, as nobody could know."""
+    """How a class travels.
+
+    With replicas, the relation is chosen here, so that a class which it has not is an answer, and no error.
+    """
     from dgcl.planner.reading.explain import explain, find_class
 
     try:

@@ -1,4 +1,7 @@
-"""What a plan is made from: a relation (read, drawn, or found in a graph) and a machine of its size."""
+"""What a plan is made from: a relation and a machine of its size.
+
+The relation is read from a file, drawn at random, or found in a partitioned graph.
+"""
 
 from __future__ import annotations
 

@@ -50,8 +50,10 @@ class SplitGraph:
         return out
 
     def sum(self, x: Tensor) -> Tensor:
-        """``(num_owned, F)``: over all in-edges, of owned rows ``(num_owned, F)`` that are exchanged
-        meanwhile; in the backward gradients travel while the rest is computed. Collective."""
+        """The sum over all in-edges, ``(num_owned, F)``, of owned rows ``(num_owned, F)``. Collective.
+
+        Rows of other ranks travel while edges from owned rows are summed; in the backward gradients do.
+        """
         if x.dim() != 2 or len(x) != self.comm.local.num_owned:
             raise ValueError(
                 f"x must hold this rank's {self.comm.local.num_owned} owned rows (got shape {tuple(x.shape)})"

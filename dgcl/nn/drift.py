@@ -69,7 +69,10 @@ def check_equal(
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor as other ranks are told of it; ``of_rows``: it has a row for each owned vertex, or local one."""
+    """A tensor of a model as other ranks are told of it.
+
+    ``of_rows``: it has a row for each owned or each local vertex, so ranks may differ in it.
+    """
 
     name: str
     shape: tuple[int, ...]

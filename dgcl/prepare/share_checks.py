@@ -54,7 +54,7 @@ def check_share(share: Share, rank: int, world_size: int) -> None:
 
 
 def _check_local(local: LocalGraph, num_nodes: int, num_edges: int, slices: int) -> None:
-    """Edges, ids of vertices or of slices of their rows, and degrees of a rank in range, and of the right number."""
+    """Refuse a local graph whose arrays have other lengths, types or ranges than its counts say."""
     for field in fields(local):
         value = getattr(local, field.name)
         wanted = np.int32 if field.name == "indices" else np.int64

@@ -84,7 +84,10 @@ def layout_of(exchange: Exchange, num_replicas: int = 0) -> Layout:
 
 
 def layout_of_vertices(items: Layout, slices: int) -> Layout:
-    """The layout of the vertices of which the items of a layout are slices; each halo row is one slice of a vertex."""
+    """The layout of vertices for a layout whose items are slices of their rows.
+
+    An owned vertex has all its slices here, a halo row is one slice of a vertex.
+    """
     if slices == 1:
         return items
     owned = items.owned_ids[::slices] // slices

@@ -70,7 +70,7 @@ class AbortReasons:
         self._write(f"{rank} waits", [number, peer])
 
     def last_in_row(self, rank: int, peer: int) -> int:
-        """Whom ``rank`` waits for in the end, where it waits for ``peer``, who may wait for a third rank, and so on.
+        """The rank at the end of a chain of waits: ``rank`` waits for ``peer``, which may wait for another.
 
         A rank that has begun a swap has sent what others need of it there. So who waits for such a rank could have what
         it waits for: it is itself the one that does not go on.

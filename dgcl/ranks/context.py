@@ -70,7 +70,10 @@ def tell_at_exit(control: Control) -> None:
 
 
 def _keep_groups() -> None:
-    """In a fork, let no process group be destroyed: that would wait at exit for threads that a fork does not have."""
+    """Let no process group be destroyed in a fork.
+
+    That would wait, at exit, for threads that a fork does not have.
+    """
     if not any(control.has_group for control in _controls):
         return
     import torch.distributed as dist

@@ -148,7 +148,10 @@ def make_default_group(rank: int, world_size: int, timeout: float) -> None:
 
 
 def _connect_store(host: str, port: int, rank: int, deadline: float, given_up: threading.Event) -> Store:
-    """The store that torchrun serves, or else rank 0: as torch's own, but rank 0 does not wait for the others here."""
+    """The store by which ranks meet, served by torchrun or else by rank 0.
+
+    As torch connects it, but rank 0 does not wait for the others here.
+    """
     import torch.distributed as dist
 
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

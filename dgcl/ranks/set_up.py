@@ -1,4 +1,7 @@
-"""What calls of set-up have in common: Ctrl-C is told to the other ranks, and a rank that dies is noticed at once."""
+"""What collective calls of set-up have in common.
+
+Other ranks are told of Ctrl-C, and a rank that dies is noticed at once.
+"""
 
 from __future__ import annotations
 

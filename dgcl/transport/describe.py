@@ -23,7 +23,7 @@ def describe_channels(
     rank: int,
     choice: str,
 ) -> str:
-    """The plans in a line, and one line for each other rank: how rows travel to and from it, and why.
+    """Describe the plans in one line, and in a line for each other rank how rows travel, and why.
 
     Args:
         exchanges, layouts: Of the communicator, by name.

@@ -1,4 +1,4 @@
-"""The plans of both exchanges of an aggregation, and the choice between ways to place its edges by what they take."""
+"""The plans of both exchanges of an aggregation, and the choice of the fastest placement of its edges."""
 
 from __future__ import annotations
 

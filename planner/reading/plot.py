@@ -1,4 +1,4 @@
-"""A picture of a plan: the machine with the load on each connection, and where the time of each stage goes.
+"""A picture of a plan: the load on each connection of the machine, and the time of each stage.
 
 Needs matplotlib (the extra ``viz``). The machine is drawn as ``dgcl topo plot`` draws it.
 """

@@ -1,4 +1,4 @@
-"""The time of a plan as our own transports carry it out: in the order in which they send, by the simulator.
+"""The simulated time of a plan in the order in which our own transports send.
 
 ===============================  ==========  ======  =============  =========================================
 machine                          order       shares  sends at once  transport

@@ -40,7 +40,10 @@ class WindowSimulation:
 
 
 def sums_by_rows(plans: Sequence[Plan], seconds: float) -> FloatArray:
-    """Return the seconds that each rank sums in each window, (P, W): ``seconds`` in all, by the rows that it reads."""
+    """Return (P, W) the seconds that each rank sums in each window.
+
+    Each rank sums for ``seconds``, divided over windows by the rows that it reads.
+    """
     rows = np.stack([plan.relation.pair_rows().sum(axis=0) for plan in plans], axis=1).astype(np.float64)
     whole = rows.sum(axis=1, keepdims=True)
     return seconds * np.divide(rows, whole, out=np.zeros_like(rows), where=whole > 0)

@@ -86,8 +86,8 @@ def sums(name: str, dtype: torch.dtype) -> None:
 
 
 def normalise_slices(norm: nn.Module) -> None:
-    comm = build(part=None, grid="2d")
-    norm(comm.slices(dgcl.dispatch_features(X[:, :2])))
+    comm = build(part=None, grid=(1, 1, 2))
+    norm(comm.slices(dgcl.dispatch_features(X[:, 1:])))
 
 
 def dgl_layer(name: str, *sizes: Any, **options: Any) -> None:
@@ -378,7 +378,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         TypeError,
     ),
     "slices normalised": (
-        lambda: normalise_slices(dgcl.nn.BatchNorm(2)),
+        lambda: normalise_slices(dgcl.nn.BatchNorm(1)),
         "on a grid before comm.slices or after comm.rows",
         ValueError,
     ),

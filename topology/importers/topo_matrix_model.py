@@ -118,8 +118,10 @@ class _Model:
         return "" if line is None else f"line {line}: "
 
     def _numa_nodes(self, nearest: _Groups) -> list[list[int]]:
-        """Devices by NUMA node, the first GPU's first: by their words, and where these leave it open, by the
-        affinity columns."""
+        """Devices by NUMA node, the first GPU's first.
+
+        The matrix's words decide, and where these leave it open, the affinity columns.
+        """
         of = list(nearest.of)
         matrix = self._matrix
         for a, b in combinations(range(self._num_gpus), 2):

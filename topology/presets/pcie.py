@@ -113,7 +113,10 @@ def pcie8_5090(num_machines: int = 1) -> Topology:
 
 
 def rtx3090_pair(num_machines: int = 1) -> Topology:
-    """Two RTX 3090 (or RTX A6000) and an NVLink bridge: four links, 48 GB/s each way of a peak of 56.25."""
+    """Two RTX 3090 (or RTX A6000) and an NVLink bridge.
+
+    The bridge has four links: 48 GB/s each way, of a peak of 56.25.
+    """
     return _with_card(bridged("rtx3090_pair", 2, "NV4", GA102_BRIDGE), num_machines, PCIE4)
 
 
@@ -144,7 +147,7 @@ def without_peer_access(
     num_machines: int,
     network: str = "IB",
 ) -> Topology:
-    """GPUs on root ports of their own whose rows are staged in host memory, on the way to the network, too.
+    """GPUs on root ports of their own, whose rows are staged in host memory, also towards the network.
 
     Args:
         name: Of one machine.

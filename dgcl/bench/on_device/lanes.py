@@ -112,7 +112,9 @@ class ExchangeLane:
 
 
 class CopyLane:
-    """A copy on each device, by the first of its ranks alone, of as many bytes as its ranks write in a call.
+    """A copy within each device, of as many bytes as its ranks together write in a call.
+
+    The first of its ranks makes it; the others do nothing.
 
     Args:
         rows: Rows that all ranks of the device write together; 0 on all but the first of them.

@@ -39,7 +39,10 @@ def cross_entropy(
 
 
 class _LogSoftmax(torch.autograd.Function):
-    """The largest element, the sum of exponentials, and the sum of gradients of each row go along a row of ranks."""
+    """Three numbers of each row are gathered along a row of ranks.
+
+    They are its largest element, its sum of exponentials and, in the backward, its sum of gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, split: SplitRows, num_classes: int) -> Tensor:

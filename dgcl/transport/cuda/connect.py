@@ -100,7 +100,7 @@ class _OwnMemory:
 
 
 def _own_memory(device: Device, control: Control) -> _OwnMemory:
-    """Allocate what this rank needs, and try whether it can run here; what fails on one rank is raised on all."""
+    """Allocate what this rank needs, and try whether it can run here; all ranks raise if one fails."""
     own, problem = None, ""
     try:
         own = _allocate(device, control.world_size)

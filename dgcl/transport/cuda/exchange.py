@@ -230,7 +230,7 @@ class DeviceExchange(WholeCalls):
         return [descriptor.uuid for descriptor in self._connections.descriptors]
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
-        """Say that a result is read on another stream than that of the calls, and may be freed before that is done.
+        """Keep a result's memory until another stream than that of the calls has read it.
 
         Args:
             rows: A result of this communicator, or a view that begins where it begins.

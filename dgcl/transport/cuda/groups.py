@@ -1,4 +1,4 @@
-"""Messages between machines within a call: one group of all sends and receives per stage, on a stream of their own.
+"""Messages between machines: a stage's sends and receives are one NCCL group, on a stream of their own.
 
 ::
 

@@ -52,7 +52,7 @@ class LaneCopies(StagedRows):
             self._prepared.place_copy(operation, *((here, other) if is_target else (other, here)))
 
     def _rounds(self, stage: int, sends: tuple[int, ...]) -> None:
-        """Round k puts slice k of every send of a stage into its slot, then takes slice k of every receive."""
+        """Run a stage: round k puts slice k of every send into its slot, then takes slice k of every receive."""
         if sends:
             self._follow(MAIN, OUT)
         receives = [i for i in self._in if self._schedule.recv_stage[i] == stage]

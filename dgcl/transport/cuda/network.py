@@ -61,8 +61,10 @@ class Network:
         self._runtime.fail(error)
 
     def leave(self, calls: int) -> None:
-        """This rank leaves when its device has done this many calls: let what it has sent be delivered, as long as that
-        takes no longer than usual, and see to it that partners hear of the number."""
+        """Leave the network once the device has done this many calls, and tell partners the number.
+
+        Waits until what was sent is delivered, but no longer than a delivery usually takes.
+        """
         if self._runtime.network is not None:
             self._runtime.network.calls_done = calls
         if self.messages is not None:
@@ -143,8 +145,10 @@ def join_network(
 def peers_of(
     control: Control, file: SegmentFile, control_page: ControlPage, network: Network | None
 ) -> Peers:
-    """The other ranks: those of this machine by their memory, the others by the control pages that stand in for
-    them."""
+    """The other ranks as peers.
+
+    Those of this machine are reached by their memory, the others by control pages that stand in for them.
+    """
     if network is None:
         return Peers(control, file, control_page, "memory")
     peers = Peers(control, file, control_page, network.channel)

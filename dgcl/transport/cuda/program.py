@@ -1,4 +1,4 @@
-"""Lay a program out for CUDA kernels: per stage what to wait for, which rows to move, which flags to set.
+"""Lay a program out for CUDA kernels: what each stage waits for, moves and signals.
 
 A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
 

@@ -18,13 +18,12 @@ class Caller(Protocol):
 
 
 class AbortGuard:
-    """Guards a call or a part of it: an error raised inside fails the communicator and is reported to the peers.
+    """Guards a call: an error raised inside fails the communicator, and peers are told.
 
-    Enter it before any peer is told of the call. Ctrl-C may come between any two steps of Python, also between the
-    return of a function and the next step of its caller. An error fails the communicator even if this rank's part of
-    the call
-    was done: the program has no result, and its next call would not match the peers' next call. Code between the end
-    of the guarded block and the caller must not fail.
+    Enter it before any peer is told of the call. Ctrl-C may come between any two steps of Python, also
+    between the return of a function and the next step of its caller. An error fails the communicator even if
+    this rank's part of the call was done: the program has no result, and its next call would not match the
+    peers' next call. Code between the end of the guarded block and the caller must not fail.
 
     Args:
         runtime: This rank's.

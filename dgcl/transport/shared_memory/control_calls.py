@@ -42,7 +42,7 @@ class ControlCalls:
         self._page.post_collective(0, False, "")
 
     def crossing(self, call: int, place: str) -> DisagreementError | None:
-        """The error for a peer that waits in a collective while this rank waits in an exchange; None if none does.
+        """The error for a peer that waits in a collective while this rank waits in an exchange, if any.
 
         Only where it is certain: this rank has not begun that collective, the peer has not begun this exchange, and
         neither has ever made calls from another thread, which might still do so.

@@ -39,7 +39,7 @@ class Runtime(CallRunner):
         )
 
     def stop(self, error: BaseException, number: int) -> None:
-        """Tell the peers that a call in one step has failed, in which the number may not have been noted yet."""
+        """Tell the peers that a call in one step has failed; it may not have noted its number yet."""
         self.call_number = int(read_word(self._control_page.call_address))
         if isinstance(error, MemoryError) and self.call_number < number:
             error = CommError(f"rank {self.rank} is out of memory: {error}")

@@ -38,10 +38,9 @@ def awaited(call: Call) -> list[tuple[int, str]]:
 
 
 def end_of_row(rank: int, peer: int, control_pages: Sequence[ControlPage], seconds: float) -> int:
-    """Whom ``rank`` waits for in the end, where it waits for ``peer``, who may wait for a third rank, and so on.
+    """The rank at the end of a chain of waits: ``rank`` waits for ``peer``, which may wait for another.
 
-    A rank that has not said in the last ``seconds`` that it waits, because it is late, stopped or cut off, ends the
-    row.
+    A rank that has not said in the last ``seconds`` that it waits, because it is late, stopped or cut off, ends it.
     """
     seen = {rank, peer}
     while (after := control_pages[peer].waits_for(seconds)) is not None and after not in seen:
