@@ -152,7 +152,7 @@ def build_comm_info(
 
 
 def _check_timeout(timeout: Any) -> None:
-    if not isinstance(timeout, Real) or not timeout > 0:
+    if not isinstance(timeout, Real) or not float(timeout) > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
 
 

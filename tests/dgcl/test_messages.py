@@ -430,7 +430,7 @@ def test_layers_of_several_hops_on_a_block(layer: str) -> None:
     ],
     ids=["no-function", "ranks-as-text"],
 )
-def test_launch_of_something_else(function, num_ranks, said) -> None:
+def test_launch_of_something_else(function: Any, num_ranks: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         dgcl.launch(function, num_ranks)
 
