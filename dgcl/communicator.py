@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -60,6 +62,7 @@ class Communicator(GridRows, WholeGraphRows):
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
         feature_dtype: Of the floating point features that were dispatched last; None before.
+        offloads: Of this communicator that are open; :meth:`memory` tells of them.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Communicator(GridRows, WholeGraphRows):
         self._program = self._programs[self._halo]
         self._dropout_calls = 0
         self.feature_dtype: torch.dtype | None = None
+        self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)
 
     # What is where.
@@ -344,12 +348,10 @@ class Communicator(GridRows, WholeGraphRows):
         Returns:
             What a steady state holds. Models that keep results longer hold more.
         """
-        calls = [
-            (width[0], self.number_of(width[1])) if isinstance(width, tuple) else (width, self._halo)
-            for width in widths
-        ]
+        calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]
         kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
-        return self.transport.memory(calls, dtype, **kinds)
+        report = self.transport.memory(calls, dtype, **kinds)
+        return replace(report, offload=tuple(off.memory(training=training) for off in self.offloads))
 
     def use_transport(self, transport: Transport) -> Transport:
         """Let another transport move the rows from now on, as baselines do; called on every rank.

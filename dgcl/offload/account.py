@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["KINDS", "Account"]
 
@@ -25,17 +30,23 @@ class Account:
 
     Attributes:
         rows, bytes: By kind, one of :data:`KINDS`.
+        slots_peak: Bytes of the slots of one layer, the most so far.
     """
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
+        self.slots_peak = 0
 
     def add(self, kind: str, rows: int, row_bytes: int) -> None:
         """Count rows that moved."""
         assert kind in KINDS
         self.rows[kind] += rows
         self.bytes[kind] += rows * row_bytes
+
+    def see_slots(self, slots: Iterable[Tensor]) -> None:
+        """Note the slots of a layer."""
+        self.slots_peak = max(self.slots_peak, sum(held.nbytes for held in slots))
 
     def __str__(self) -> str:
         return ", ".join(f"{kind.replace('_', ' ')} {self.rows[kind]}" for kind in KINDS if self.rows[kind])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dgcl.offload.chunks import chunk_rows, cut_chunk
-from dgcl.offload.prediction import DeviceBytes, device_bytes, smallest_fitting
+from dgcl.offload.prediction import DeviceRows, device_bytes, device_rows, smallest_fitting
 from dgcl.offload.proof import verify_tables
 from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
@@ -59,7 +59,8 @@ class Arrangement:
         volumes: (V_ori, V_p2p, V_ru) of all ranks.
         delivered: Rows (loaded from the host, between ranks) in one forward, over all ranks.
         exchange_seconds: Predicted, of the exchanges of one forward.
-        device: Predicted bytes of this rank's device memory; None without widths.
+        byte_seconds: The same, for a byte of a row.
+        device: Rows of this rank's device memory, from which widths make bytes.
     """
 
     num_ranks: int
@@ -68,7 +69,8 @@ class Arrangement:
     volumes: tuple[int, int, int]
     delivered: tuple[int, int]
     exchange_seconds: float
-    device: DeviceBytes | None
+    byte_seconds: float
+    device: DeviceRows
 
 
 def arrange(
@@ -174,9 +176,7 @@ def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: Plan
     tables, plans = compile_tables(schedule, stored, sizes, topology, wanted.method, options)
     verify_tables(tables, stored, schedule.reads)
     begin = [plan for name, plan in zip(tables[0].programs, plans, strict=True) if name.endswith("begin")]
-    device = None
-    if wanted.widths is not None:
-        device = device_bytes(schedule, sizes, wanted.widths, wanted.itemsize)
+    device = device_rows(schedule, sizes)
     return [
         Arrangement(
             len(told),
@@ -185,7 +185,8 @@ def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: Plan
             volumes(schedule.reads),
             _delivered(schedule),
             sum(plan.predicted_seconds for plan in begin),
-            None if device is None else device[rank],
+            sum(plan.predicted_seconds / plan.row_bytes for plan in begin),
+            device[rank],
         )
         for rank in range(len(told))
     ]

@@ -3,51 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Arrangement
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.prediction import host_bytes
+from dgcl.offload.keeping import KeptOrAgain
+from dgcl.offload.prediction import DeviceBytes, HostBytes, host_bytes
 from dgcl.planner.reading.render import size
 
-__all__ = ["describe"]
+__all__ = ["OffloadMemory", "describe", "offload_memory"]
 
 
-def describe(
+@dataclass(frozen=True)
+class OffloadMemory:
+    """Bytes of one rank's rows in host and in device memory: what is predicted, and what was counted so far.
+
+    Attributes:
+        store: Where host memory is: "memory", or "files in" a folder.
+        num_slots: Rows that the device holds.
+        device: Predicted by name for the layer that takes most; None: widths are not known.
+        host, host_kept: Predicted by name at the fullest moment, with layers computed again and with their aggregates
+            kept; None: widths are not known.
+        slots_peak: Counted, of the layer that took most so far: its slots for rows, and those for gradients.
+        host_peak: Counted by name, at the fullest moment so far.
+        host_now: Counted by name, of rows that live; of those "aggregates" are kept ones.
+    """
+
+    store: str
+    num_slots: int
+    device: DeviceBytes | None
+    host: HostBytes | None
+    host_kept: HostBytes | None
+    slots_peak: int
+    host_peak: dict[str, int]
+    host_now: dict[str, int]
+
+    def __str__(self) -> str:
+        text = f"{self.num_slots} slots"
+        if self.device is not None:
+            text += f"; device memory {size(self.device.total)} predicted: {_named(asdict(self.device))}"
+        for host, how in (
+            (self.host, "with layers computed again"),
+            (self.host_kept, "with aggregates kept"),
+        ):
+            if host is not None:
+                text += f"; host memory {size(host.total)} predicted {how}: {_named(asdict(host))}"
+        if self.host_peak:
+            taken, now = sum(self.host_peak.values()), sum(self.host_now.values())
+            text += f"; host memory {size(taken)} at most: {_named(self.host_peak)}"
+            text += f"; {size(now)} now: {_named(self.host_now)}" if now else ""
+        if self.slots_peak:
+            text += f"; slots {size(self.slots_peak)} at most"
+        return text
+
+
+def offload_memory(
     made: Arrangement,
     store: HostStore,
     account: Account,
-    rank: int,
     widths: Sequence[int] | None,
     itemsize: int,
+    *,
+    training: bool = True,
+) -> OffloadMemory:
+    """What one rank's rows take.
+
+    Args:
+        made, store, account: The rank's.
+        widths: Of the input and of each layer's result, for what is predicted; or None.
+        itemsize: Bytes of an element.
+        training: With a backward.
+    """
+    device = host = kept = None
+    if widths is not None:
+        num_rows = sum(map(len, made.rows))
+        device = made.device.bytes(widths, itemsize, training=training)
+        host, kept = (
+            host_bytes(num_rows, widths, itemsize, kept=each, training=training) for each in (False, True)
+        )
+    return OffloadMemory(
+        "memory" if store.folder is None else f"files in {store.folder}",
+        made.tables.num_slots,
+        device,
+        host,
+        kept,
+        account.slots_peak,
+        store.peak,
+        store.held,
+    )
+
+
+def describe(
+    made: Arrangement, memory: OffloadMemory, account: Account, rank: int, decided: Mapping[str, KeptOrAgain]
 ) -> str:
     """One line: chunks, rows, slots, seconds, and bytes by name.
 
     Args:
-        made, store, account, rank: The rank's.
-        widths: Of the input and of each layer's result, for predicted bytes; or None.
-        itemsize: Bytes of an element.
+        made, memory, account, rank: The rank's.
+        decided: Which aggregates are kept, and why.
     """
     v_ori, v_p2p, v_ru = made.volumes
     loaded, exchanged = made.delivered
-    where = "memory" if store.folder is None else f"files in {store.folder}"
     text = (
-        f"offload in {len(made.rows)} chunks of each of {made.num_ranks} ranks, rows in {where}: a layer's"
+        f"offload in {len(made.rows)} chunks of each of {made.num_ranks} ranks, rows in {memory.store}: a layer's"
         f" forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before {v_ru}) and"
-        f" moves {exchanged} between ranks, predicted {made.exchange_seconds:.3g} s of exchange;"
-        f" {made.tables.num_slots} slots on rank {rank}"
+        f" moves {exchanged} between ranks, predicted {made.exchange_seconds:.3g} s of exchange; on rank {rank}"
+        f" {memory}"
     )
-    if made.device is not None:
-        text += f"; device memory {size(made.device.total)} predicted: {_named(asdict(made.device))}"
-    if widths is not None:
-        for kept, how in ((False, "with layers computed again"), (True, "with aggregates kept")):
-            host = host_bytes(sum(map(len, made.rows)), widths, itemsize, kept=kept)
-            text += f"; host memory {size(host.total)} predicted {how}: {_named(asdict(host))}"
-    if account.rows:
-        taken = sum(store.peak.values())
-        text += f"; so far: {account}; host memory {size(taken)} at most: {_named(store.peak)}"
-    return text
+    text += "".join(f"; {about} are {why}" for about, why in decided.items())
+    return f"{text}; so far: {account}" if account.rows else text
 
 
 def _named(sizes: Mapping[str, int]) -> str:

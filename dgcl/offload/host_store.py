@@ -30,6 +30,7 @@ from torch import Tensor
 
 from dgcl.offload.placing import put_rows
 from dgcl.planner.reading.render import size as size_in_words
+from dgcl.ranks.free_memory import available_memory
 
 __all__ = ["ROWS_HELD", "HostStore", "return_freed_memory"]
 
@@ -98,9 +99,23 @@ class HostStore:
         return torch.from_numpy(memory).view(dtype).view(shape)
 
     @property
+    def held(self) -> dict[str, int]:
+        """Bytes of rows that live, by kind."""
+        self._settle()
+        return {kind: self._held[kind] for kind in ROWS_HELD if self._held[kind]}
+
+    @property
     def peak(self) -> dict[str, int]:
         """Bytes of rows by kind, as they were when all together were the most so far."""
         return {kind: self._peak[kind] for kind in ROWS_HELD if self._peak.get(kind)}
+
+    def free_bytes(self) -> int:
+        """Bytes of rows that may still be made, as far as the system tells."""
+        if self.folder is None:
+            return available_memory()
+        self._settle()
+        there = os.statvfs(self.folder)
+        return there.f_bavail * there.f_frsize + sum(map(len, self._waiting))
 
     def close(self) -> None:
         """Give up the files of rows that are gone; those of others go with their rows."""

@@ -61,9 +61,10 @@ class LayerCall:
         number: Of the layer's call, for messages.
         module: Called with (graph, rows of sources, own rows), or with (aggregate) or (aggregate, own rows).
         is_single: Its rows are one tensor, not a tuple.
-        sums: The aggregation that is kept; None: the module aggregates.
+        sums: The aggregation that is made here; None: the module aggregates.
         own_rows: With an aggregation, whether the module gets own rows, too.
         aggregate: ``(num_owned, *F)`` one that was kept before; after a forward the one that it kept.
+        keep: Keep the aggregate for the backward; else it is made again there.
         keeps: Keep the aggregate whether there will be a backward or not.
         dropout_calls: The numbers of its calls of vertex dropout.
         autocast: (enabled, type) of mixed precision.
@@ -79,6 +80,7 @@ class LayerCall:
     own_rows: bool
     aggregate: Tensor | None
     autocast: tuple[bool, torch.dtype]
+    keep: bool = True
     keeps: bool = False
     dropout_calls: list[int] = field(default_factory=list)
     gives_tuple: bool = False
@@ -103,6 +105,7 @@ class LayerCall:
         """
         work, made = self.machinery, self.aggregate is not None
         slots = [] if made else self._new_slots(inputs)
+        work.account.see_slots(slots)
         outs: list[Tensor] = []
         kept: Tensor | None = None
         for number, batch in enumerate(work.tables.batches):
@@ -113,11 +116,11 @@ class LayerCall:
             if not self._is_computed(number):
                 continue
             with self._told(number), torch.no_grad():
-                if self.sums is None:
-                    rows = [held.index_select(0, _ids(batch)) for held in slots]
+                if self.aggregate is not None:
+                    rows = self._kept_rows(self.aggregate, batch, inputs)
                 else:
-                    rows = self._aggregated(number, batch, inputs, slots)
-                    if keep and not made:
+                    rows = self._rows(number, batch, inputs, slots)
+                    if keep and self.sums is not None:
                         kept = self._stored(kept, batch, rows[0], "kept")
                 with self.drawn.first(number):
                     results = self._compute(number, rows, ())
@@ -126,14 +129,13 @@ class LayerCall:
         self.aggregate = self.aggregate if made else kept
         return outs
 
-    def _aggregated(
+    def _rows(
         self, number: int, batch: Batch, inputs: Sequence[Tensor], slots: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The aggregate of a chunk, and its own rows where the module wants them."""
+        """What a chunk reads; or its aggregate, and its own rows where the module wants them."""
         work = self.machinery
-        if self.aggregate is not None:
-            return self._kept_rows(self.aggregate, batch, inputs)
-        assert self.sums is not None
+        if self.sums is None:
+            return [held.index_select(0, _ids(batch)) for held in slots]
         sources = slots[0].index_select(0, _ids(batch))
         edges = work.graphs.chunk(number).edges
         found = [self.sums.forward(work.graphs.graph(number, "csr"), edges, sources)]
@@ -179,13 +181,14 @@ class LayerCall:
             inputs, parameters: As in the forward.
             grads: Of its results.
             needed: Which inputs need one.
-            aggregate: The kept one.
+            aggregate: The kept one; None: it is made again.
         """
         work, again = self.machinery, aggregate is None
         slots = self._new_slots(inputs) if again else []
         opened = [
-            held if wanted else None for held, wanted in zip(self._new_slots(inputs), needed, strict=True)
+            self._new_slots([x])[0] if wanted else None for x, wanted in zip(inputs, needed, strict=True)
         ]
+        work.account.see_slots([*slots, *(held for held in opened if held is not None)])
         given = [
             work.store.empty(tuple(x.shape), x.dtype, "gradients") if wanted else None
             for x, wanted in zip(inputs, needed, strict=True)
@@ -203,11 +206,10 @@ class LayerCall:
                     put_zeros(held, torch.from_numpy(batch.opened))
             if self._is_computed(number):
                 with self._told(number):
-                    rows = (
-                        [held.index_select(0, _ids(batch)) for held in slots]
-                        if aggregate is None
-                        else self._kept_rows(aggregate, batch, inputs)
-                    )
+                    if aggregate is not None:
+                        rows = self._kept_rows(aggregate, batch, inputs)
+                    else:
+                        rows = self._rows(number, batch, inputs, slots)
                     found = self._differentiate(number, batch, rows, parameters, grads, opened)
                 totals = [_sum(total, new) for total, new in zip(totals, found, strict=True)]
             if any(needed):
@@ -332,7 +334,7 @@ class _Layer(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         rows = tensors[:num_inputs]
         with _telling(call):
-            outs = call.forward(rows, keep=call.keeps or any(ctx.needs_input_grad))
+            outs = call.forward(rows, keep=call.keeps or (call.keep and any(ctx.needs_input_grad)))
         kept = [] if call.aggregate is None else [call.aggregate]
         if kept and not call.own_rows:  # the backward reads no row: let them go
             rows = tuple(x.new_empty(1).expand(x.shape) for x in rows)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Wanted, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
-from dgcl.offload.description import describe
+from dgcl.offload.description import OffloadMemory, describe, offload_memory
 from dgcl.offload.host_store import HostStore, return_freed_memory
+from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery, run_layer
 from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.norms import chunked_batch_norm
 from dgcl.offload.refusals import (
+    agree_on_layer,
     check_aggregate,
     check_module,
     check_offload,
@@ -158,10 +159,22 @@ class Offload(Handle):
             comm.next_dropout_call,
             self._fail,
         )
+        self._keeping = Keeping(
+            comm.control,
+            self.store,
+            (
+                self.num_owned,
+                sum(len(batch.load.rows) for batch in made.tables.batches),
+                comm.local.num_edges,
+            ),
+            made.byte_seconds,
+            prefetch and store is not None,
+        )
         self._layers = 0
-        self._constants: Any = WeakTensorKeyDictionary()
+        self._constants = ConstantAggregates()
         self._arrangement = made
         self._widths, self._itemsize = wanted.widths, wanted.itemsize
+        comm.offloads.add(self)
         _log.info("%s", self.describe())
 
     # Rows
@@ -216,6 +229,7 @@ class Offload(Handle):
         own_rows: bool = False,
         edge_weight: Tensor | None = None,
         constant: bool = False,
+        keep: bool | Literal["auto"] = "auto",
         parameters: Iterable[Tensor] | None = None,
     ) -> Any:
         """Compute a layer chunk by chunk, differentiably in its rows and its parameters.
@@ -226,12 +240,14 @@ class Offload(Handle):
                 layer (activation, dropout, residual connection) belongs into it. With ``aggregate`` it is called as
                 ``module(aggregated)``.
             x: ``(num_owned, *F)`` floating point; or a tuple, then ``src`` and ``dst`` are tuples.
-            aggregate: "sum" or "mean" of in-neighbours' rows, made here and kept for the backward: n rows are loaded
-                there, and no neighbours.
+            aggregate: "sum" or "mean" of in-neighbours' rows, made here.
             own_rows: With ``aggregate``: call ``module(aggregated, dst)``.
             edge_weight: With ``aggregate``: constant weights ``(num_local_edges,)`` as ``comm.dispatch_edges`` gives.
             constant: With ``aggregate``: x never changes and needs no gradient; its aggregate is made in the first call
                 alone. No neighbour is loaded ever after.
+            keep: With ``aggregate``: True keeps it for the backward, where n rows are loaded and no neighbours; False
+                makes it again there, which takes no host memory; "auto" does what is predicted to be faster, if there
+                is room (:mod:`dgcl.offload.keeping`). The results are the same, to the bit.
             parameters: Of a ``module`` that is no ``torch.nn.Module``.
 
         Returns:
@@ -252,12 +268,18 @@ class Offload(Handle):
             given = learned_by(module, parameters)
             check_rows_of_layer(name, inputs, self.num_owned)
             check_aggregate(
-                name, inputs, aggregate, own_rows, edge_weight, constant, self.comm.local.num_edges
+                name, inputs, aggregate, own_rows, edge_weight, constant, keep, self.comm.local.num_edges
             )
         except (TypeError, ValueError) as error:
             problem = error
-        kept = None if problem or not constant else self._kept(inputs[0], str(aggregate), edge_weight)
-        self._agree(name, problem, inputs, (aggregate, own_rows, constant, kept is None, len(given)))
+        kept = None if problem or not constant else self._constants.get(inputs[0], aggregate, edge_weight)
+        how = (aggregate, own_rows, constant, keep, kept is None, len(given))
+        agree_on_layer(self.comm.control, name, problem, inputs, how)
+        learns = torch.is_grad_enabled() and (bool(given) or inputs[0].requires_grad)
+        if keep == "auto" and aggregate is not None and not constant and learns:
+            row_bytes = inputs[0].shape[1:].numel() * inputs[0].element_size()
+            with self.comm.control.collective("Offload.layer"):
+                keep = self._keeping.keeps(name, row_bytes, own_rows)
         call = LayerCall(
             self._machinery,
             self._layers,
@@ -267,15 +289,12 @@ class Offload(Handle):
             own_rows,
             kept,
             (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+            bool(keep),
             keeps=constant,
         )
         out = run_layer(call, inputs, given)
         if constant and kept is None:
-            self._constants.setdefault(inputs[0], {})[aggregate, id(edge_weight)] = (
-                inputs[0]._version,
-                call.aggregate,
-                edge_weight,
-            )
+            self._constants.put(inputs[0], aggregate, edge_weight, call.aggregate)
         return out
 
     def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
@@ -320,8 +339,20 @@ class Offload(Handle):
 
     def describe(self) -> str:
         """Chunks, rows, slots, seconds and bytes by name that were predicted, and those that were counted so far."""
-        return describe(
-            self._arrangement, self.store, self.account, self.comm.rank, self._widths, self._itemsize
+        return describe(self._arrangement, self.memory(), self.account, self.comm.rank, self._keeping.made)
+
+    def memory(
+        self, widths: Sequence[int] | None = None, dtype: torch.dtype | None = None, *, training: bool = True
+    ) -> OffloadMemory:
+        """Bytes of this rank's slots and of its rows in host memory, by name: predicted, and counted so far.
+
+        Args:
+            widths, dtype: As for the whole; default: what was given there.
+            training: With a backward.
+        """
+        widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
+        return offload_memory(
+            self._arrangement, self.store, self.account, widths, itemsize, training=training
         )
 
     @property
@@ -331,6 +362,7 @@ class Offload(Handle):
 
     def close(self) -> None:
         """Give it up; rows stay valid. Idempotent, not collective; the communicator stays open."""
+        self.comm.offloads.discard(self)
         self._machinery.mover.close()
         self.store.close()
         if self._transport is not None:
@@ -360,29 +392,3 @@ class Offload(Handle):
             problem = error
         agree(self.comm.control, problem)
         return out
-
-    def _kept(self, x: Tensor, aggregate: str, edge_weight: Tensor | None) -> Tensor | None:
-        """The aggregate of a constant input, if it was made."""
-        found: Mapping[Any, Any] = self._constants.get(x, {})
-        version, made, _ = found.get((aggregate, id(edge_weight)), (x._version, None, None))
-        if version != x._version:
-            raise RuntimeError(
-                "x was changed in place after a layer with constant=True had aggregated it; leave it as it is, or pass"
-                " constant=False"
-            )
-        return made
-
-    def _agree(self, name: str, problem: Exception | None, inputs: Sequence[Any], how: Any) -> None:
-        """Raise on every rank where one has a problem, or calls another layer than the others."""
-        kinds: Any = None
-        if problem is None:
-            kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
-        with self.comm.control.collective("Offload.layer"):
-            agree(self.comm.control, problem)
-            told = self.comm.control.exchange((name, kinds, how, torch.is_grad_enabled()))
-        for rank, theirs in enumerate(told):
-            if theirs != told[0]:
-                raise ValueError(
-                    f"ranks must call the same layers on the same kinds of rows: rank 0 calls {told[0]}, rank {rank}"
-                    f" {theirs}"
-                )

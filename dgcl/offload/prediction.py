@@ -28,9 +28,11 @@ __all__ = [
     "EDGE_BYTES",
     "PUBLISHED",
     "DeviceBytes",
+    "DeviceRows",
     "HostBytes",
     "LayerRows",
     "device_bytes",
+    "device_rows",
     "host_bytes",
     "layer_rows",
     "published_bytes",
@@ -63,6 +65,34 @@ class DeviceBytes:
     def total(self) -> int:
         """All of them."""
         return sum(getattr(self, each.name) for each in fields(self))
+
+
+@dataclass(frozen=True)
+class DeviceRows:
+    """Rows of one rank from which widths make bytes, by the same names, and the edges of its fullest chunk."""
+
+    loads: int
+    slots: int
+    sources: int
+    outputs: int
+    arrivals: int
+    edges: int
+
+    def bytes(self, widths: Sequence[int], itemsize: int = 4, *, training: bool = True) -> DeviceBytes:
+        """Bytes of device memory in the layer that takes most; arguments as for :func:`device_bytes`."""
+        times = 2 if training else 1
+        per_layer = [
+            DeviceBytes(
+                loads=self.loads * width * itemsize,
+                slots=self.slots * width * itemsize * times,
+                sources=self.sources * width * itemsize * times,
+                outputs=self.outputs * out * itemsize * times,
+                arrivals=self.arrivals * width * itemsize * 2,
+                edges=self.edges * EDGE_BYTES,
+            )
+            for width, out in pairwise(widths)
+        ]
+        return max(per_layer, key=lambda each: each.total)
 
 
 @dataclass(frozen=True)
@@ -148,7 +178,11 @@ def device_bytes(
         itemsize: Bytes of an element.
         training: With a backward.
     """
-    times = 2 if training else 1
+    return [rows.bytes(widths, itemsize, training=training) for rows in device_rows(schedule, sizes)]
+
+
+def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) -> list[DeviceRows]:
+    """Of each rank the rows of its device memory; arguments as for :func:`device_bytes`."""
     travelling = np.zeros(schedule.num_ranks, np.int64)
     for batch in range(schedule.num_batches):
         for ends in (False, True):
@@ -161,18 +195,8 @@ def device_bytes(
         reads = max(map(len, of_rank), default=0)
         loads = max(_own_loads(schedule, rank))
         vertices, edges = (max(counts) for counts in zip(*sizes[rank], strict=True))
-        per_layer = [
-            DeviceBytes(
-                loads=loads * width * itemsize,
-                slots=schedule.num_slots[rank] * width * itemsize * times,
-                sources=reads * width * itemsize * times,
-                outputs=vertices * out * itemsize * times,
-                arrivals=int(travelling[rank]) * width * itemsize * 2,
-                edges=edges * EDGE_BYTES,
-            )
-            for width, out in pairwise(widths)
-        ]
-        found.append(max(per_layer, key=lambda each: each.total))
+        arrivals = int(travelling[rank])
+        found.append(DeviceRows(loads, schedule.num_slots[rank], reads, vertices, arrivals, edges))
     return found
 
 
@@ -184,8 +208,10 @@ def _own_loads(schedule: Schedule, rank: int) -> list[int]:
     return [int((own & (ends == batch)).sum()) for ends in (mine.begin, mine.end) for batch in batches]
 
 
-def host_bytes(num_rows: int, widths: Sequence[int], itemsize: int = 4, *, kept: bool = False) -> HostBytes:
-    """Bytes of host memory at the moment of a training step that takes most.
+def host_bytes(
+    num_rows: int, widths: Sequence[int], itemsize: int = 4, *, kept: bool = False, training: bool = True
+) -> HostBytes:
+    """Bytes of host memory at the moment of a training step, or of inference, that takes most.
 
     Layers are called one after another, each on the rows of the one before, and nobody else holds rows. A backward has
     gradients of a layer's results and, but for the first layer, of its rows. Where layers are computed again their rows
@@ -196,12 +222,15 @@ def host_bytes(num_rows: int, widths: Sequence[int], itemsize: int = 4, *, kept:
         widths: d_0 to d_L.
         itemsize: Bytes of an element.
         kept: Aggregates are kept.
+        training: With a backward; else a layer's rows go when the next one's are there.
     """
     last = len(widths) - 1
     sums = [sum(widths[:layer]) for layer in range(last + 1)]
     pairs = [(widths[layer] if layer else 0) + widths[layer + 1] for layer in range(last)]
     # (results, aggregates, gradients) in elements of a row: as a layer ends, of the loss, as a layer's backward ends
-    if kept:
+    if not training:
+        moments = [(results, 0, 0) for results in pairs]
+    elif kept:
         moments = [(pairs[layer], sums[layer + 1], 0) for layer in range(last)]
         moments.append((widths[last], sums[last], widths[last]))
         moments += [(0, sums[layer + 1], pairs[layer]) for layer in reversed(range(last))]

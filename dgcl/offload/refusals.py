@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["check_aggregate", "check_module", "check_offload", "check_rows_of_layer", "learned_by"]
+from dgcl.ranks.control import Control
+from dgcl.ranks.whole_rows import agree
+
+__all__ = [
+    "agree_on_layer",
+    "check_aggregate",
+    "check_module",
+    "check_offload",
+    "check_rows_of_layer",
+    "learned_by",
+]
 
 #: Layers of PyG that take statistics over all rows that they get.
 _OVER_ALL_ROWS = frozenset(
@@ -70,6 +80,7 @@ def check_aggregate(
     own_rows: bool,
     edge_weight: Tensor | None,
     constant: bool,
+    keep: bool | str,
     num_edges: int,
 ) -> None:
     """Refuse options of aggregation that do not go together.
@@ -79,8 +90,16 @@ def check_aggregate(
     """
     if aggregate not in (None, "sum", "mean"):
         raise ValueError(f"{name}: aggregate must be 'sum', 'mean' or None (got {aggregate!r})")
-    if aggregate is None and (own_rows or edge_weight is not None or constant):
-        raise ValueError(f"{name}: own_rows, edge_weight and constant go with aggregate='sum' or 'mean'")
+    if keep not in (True, False, "auto"):
+        raise ValueError(f"{name}: keep must be True, False or 'auto' (got {keep!r})")
+    if aggregate is None and (own_rows or edge_weight is not None or constant or keep != "auto"):
+        raise ValueError(
+            f"{name}: own_rows, edge_weight, constant and keep go with aggregate='sum' or 'mean'"
+        )
+    if constant and keep is False:
+        raise ValueError(
+            f"{name}: constant=True keeps the aggregate; leave keep=False away, or constant=True"
+        )
     if aggregate is not None and len(inputs) > 1:
         raise ValueError(f"{name}: aggregate takes one tensor of rows (got a tuple of {len(inputs)})")
     if constant and inputs[0].requires_grad:
@@ -90,6 +109,30 @@ def check_aggregate(
             f"{name}: edge_weight must be {num_edges} constant weights, as comm.dispatch_edges"
             f" gives them (got shape {tuple(edge_weight.shape)}, requires_grad={edge_weight.requires_grad})"
         )
+
+
+def agree_on_layer(
+    control: Control, name: str, problem: Exception | None, inputs: Sequence[Tensor], how: Any
+) -> None:
+    """Raise on every rank where one has a problem, or calls another layer than the others. Collective.
+
+    Args:
+        control: Between ranks.
+        name, inputs, how: Of the layer: what it is called, its rows, and its options.
+        problem: Of this rank.
+    """
+    kinds: Any = None
+    if problem is None:
+        kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
+    with control.collective("Offload.layer"):
+        agree(control, problem)
+        told = control.exchange((name, kinds, how, torch.is_grad_enabled()))
+    for rank, theirs in enumerate(told):
+        if theirs != told[0]:
+            raise ValueError(
+                f"ranks must call the same layers on the same kinds of rows: rank 0 calls {told[0]}, rank {rank}"
+                f" {theirs}"
+            )
 
 
 def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: str) -> None:

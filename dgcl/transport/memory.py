@@ -10,7 +10,7 @@ import mmap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class MemoryReport:
         constants: Inputs dispatched with ``halo=True``.
         pool: Shared memory that the pool holds for all buffers together. Less than the sum where memory is reused,
             more where free pieces are too small.
+        offload: Of each :class:`dgcl.Offload` that is open, its
+            :class:`~dgcl.offload.description.OffloadMemory`: not in the total.
     """
 
     tables: int
@@ -49,6 +51,7 @@ class MemoryReport:
     staging: int
     constants: int
     pool: int
+    offload: tuple[Any, ...] = ()
 
     @property
     def total(self) -> int:

@@ -127,7 +127,7 @@ def epochs(path: Path, how: str, store: str | None, chunks: int) -> tuple[float,
                 rows = dgcl.graph_allgather(h)
                 h = layer(g, rows, h)
             elif how == "kept":
-                h = off.layer(OfAggregate(layer), h, aggregate="mean", constant=number == 0)
+                h = off.layer(OfAggregate(layer), h, aggregate="mean", constant=number == 0, keep=True)
             else:
                 h = off.layer(layer, h)
         loss = dgcl.nn.cross_entropy(h, y) if off is None else off.cross_entropy(h, y)

@@ -87,7 +87,7 @@ def losses(mode: str, model: str, features: str, folder: str, procs: str = "none
             if off is None:
                 h = layer(g, h, h)
             elif model == "wide":
-                h = off.layer(layer, h, aggregate="mean", constant=number == 0)
+                h = off.layer(layer, h, aggregate="mean", constant=number == 0, keep=True)
             else:
                 h = off.layer(layer, h)
         loss = dgcl.nn.cross_entropy(h, labels) if off is None else off.cross_entropy(h, labels)

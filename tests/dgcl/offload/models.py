@@ -25,9 +25,9 @@ from tests.dgcl.equivalence import (
 
 #: Architectures whose aggregation can be kept, and how.
 KEPT = {
-    "torch-gcn": {"aggregate": "sum"},
-    "torch-sage": {"aggregate": "mean", "own_rows": True},
-    "torch-gin": {"aggregate": "sum", "own_rows": True},
+    "torch-gcn": {"aggregate": "sum", "keep": True},
+    "torch-sage": {"aggregate": "mean", "own_rows": True, "keep": True},
+    "torch-gin": {"aggregate": "sum", "own_rows": True, "keep": True},
 }
 
 

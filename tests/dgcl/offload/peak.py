@@ -67,9 +67,10 @@ def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int
         del loss
     is_over.set()
     watcher.join()
-    assert off._arrangement.device is not None
+    device = off.memory().device
+    assert device is not None
     off.close()
-    return off._arrangement.device.total, peak - before
+    return device.total, peak - before
 
 
 def main(folder: str, *chunks: str) -> None:

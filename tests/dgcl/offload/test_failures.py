@@ -56,7 +56,7 @@ def test_a_rank_that_is_interrupted_in_a_write(tmp_path: Path) -> None:
         comm = dgcl.build_comm_info(random_graph(30, 110, 3), "uniform", method="direct", timeout=20.0)
         off = dgcl.Offload(comm, chunks=4, store=tmp_path, method="direct")
         x = off.dispatch_features(torch.ones(30, 2)).requires_grad_()
-        loss = off.layer(nn.Linear(2, 2), x, aggregate="sum").sum()
+        loss = off.layer(nn.Linear(2, 2), x, aggregate="sum", keep=True).sum()
         if comm.rank == 1:
 
             def interrupted(*arguments: Any) -> None:
@@ -90,9 +90,10 @@ def test_a_rank_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             random_graph(30, 110, 3), "uniform", part=part, method="direct", timeout=20.0
         )
         off = dgcl.Offload(comm, chunks=4, store=tmp_path, method="direct")
-        h = off.layer(nn.Linear(2, 8), off.dispatch_features(torch.ones(30, 2)), aggregate="sum")
+        x, kept = off.dispatch_features(torch.ones(30, 2)), {"aggregate": "sum", "keep": True}
+        h = off.layer(nn.Linear(2, 8), x, **kept)
         try:
-            off.layer(nn.Linear(8, 1000), h, aggregate="sum")
+            off.layer(nn.Linear(8, 1000), h, **kept)
         except (dgcl.CommError, OSError) as error:
             return f"{type(error).__name__}: {error}"
         finally:

@@ -159,7 +159,8 @@ def test_torch_dropout_is_the_same_in_the_backward(kept: bool) -> None:
 
         def loss() -> Tensor:
             torch.manual_seed(5)
-            return off.layer(layer, x, aggregate="sum" if kept else None).square().sum()
+            options: Any = {"aggregate": "sum", "keep": True} if kept else {}
+            return off.layer(layer, x, **options).square().sum()
 
         loss().backward()
         before = torch.get_rng_state()
@@ -238,7 +239,7 @@ def test_constant_inputs_are_aggregated_once() -> None:
         layer = nn.Linear(4, 3).double()
         with torch.no_grad():
             layer.weight.copy_(features()[:3])
-        expected = off.layer(layer, x, aggregate="mean")
+        expected = off.layer(layer, x, aggregate="mean", keep=True)
         found = [off.layer(layer, x, aggregate="mean", constant=True) for _ in range(2)]
         before = dict(off.account.rows)
         found.append(off.layer(layer, x, aggregate="mean", constant=True))
@@ -354,7 +355,7 @@ def test_mixed_precision_is_that_of_the_forward() -> None:
             layer.weight.copy_(features()[:3])
         x = off.dispatch_features(features().float())
         with torch.autocast("cpu", torch.bfloat16):
-            out = off.layer(layer, x, aggregate="sum")
+            out = off.layer(layer, x, aggregate="sum", keep=True)
         out.float().sum().backward()
         return layer.weight.grad, out.dtype
 
@@ -365,20 +366,22 @@ def test_mixed_precision_is_that_of_the_forward() -> None:
 
 
 @pytest.mark.parametrize("residency", ["adjacent", "optimal"])
-@pytest.mark.parametrize("aggregate", [None, "mean"])
+@pytest.mark.parametrize(("aggregate", "keep"), [(None, "auto"), ("mean", True), ("mean", False)])
 @pytest.mark.parametrize("needs_grad", [True, False])
-def test_rows_counted_are_those_of_the_formulas(residency: str, aggregate: Any, needs_grad: bool) -> None:
+def test_rows_counted_are_those_of_the_formulas(
+    residency: str, aggregate: Any, keep: Any, needs_grad: bool
+) -> None:
     chunks = chunks_of(GRAPH, PART, 2, 4, "range")
     reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks]
     _, schedule = reorganise(reads, PART, residency)
-    expected = vars(layer_rows(schedule, needs_grad=needs_grad, kept=aggregate is not None))
+    expected = vars(layer_rows(schedule, needs_grad=needs_grad, kept=keep is True))
 
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[dict[str, int], dict[str, int], Tensor]:
         layer = Layer() if aggregate is None else nn.Linear(4, 3).double()
         x = off.dispatch_features(features()).requires_grad_(needs_grad)
         off.account.rows.clear()
         off.account.bytes.clear()
-        off.layer(layer, x, aggregate=aggregate).sum().backward()
+        off.layer(layer, x, aggregate=aggregate, keep=keep).sum().backward()
         return dict(off.account.rows), dict(off.account.bytes), off._transport.bytes_sent.sum(0)
 
     told = on_ranks(run, residency=residency, chunk_by="range")
@@ -424,6 +427,17 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
         "aggregate must be 'sum', 'mean' or None",
     ),
     ("own-rows", lambda off, x: off.layer(Layer(), x, own_rows=True), "go with aggregate="),
+    ("keep", lambda off, x: off.layer(Layer(), x, keep=False), "keep go with aggregate="),
+    (
+        "kept-how",
+        lambda off, x: off.layer(Layer(), x, aggregate="sum", keep="never"),
+        "keep must be True, False or 'auto' \\(got 'never'\\)",
+    ),
+    (
+        "constant-not-kept",
+        lambda off, x: off.layer(Layer(), x, aggregate="sum", constant=True, keep=False),
+        "constant=True keeps the aggregate",
+    ),
     ("tuple", lambda off, x: off.layer(Layer(), (x, x), aggregate="sum"), "takes one tensor of rows"),
     (
         "constant",

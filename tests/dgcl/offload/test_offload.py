@@ -57,7 +57,7 @@ def test_toy_graph_moves_the_published_rows() -> None:
         comm = dgcl.build_comm_info(t24(), "uniform", part=np.arange(24) * 2 // 24)
         off = dgcl.Offload(comm, chunks=3, chunk_by="range", residency="adjacent")
         x = off.dispatch_features(torch.ones(24, 8))
-        off.layer(torch.nn.Linear(8, 6), x, aggregate="sum")
+        off.layer(torch.nn.Linear(8, 6), x, aggregate="sum", keep=True)
         return f"{off.describe()} {off.account.rows['loaded']} {off.account.rows['exchanged']}"
 
     for text in dgcl.launch(run, 2):
@@ -92,12 +92,12 @@ def test_as_few_chunks_as_fit() -> None:
     def run(comm: dgcl.Communicator) -> None:
         widths = (64, 32)
         one = dgcl.Offload(comm, chunks=1, memory_limit=None, widths=widths)
-        peak = one._arrangement.device.total
+        peak = one.memory().device.total
         assert dgcl.Offload(comm, memory_limit="1GB", widths=widths).num_chunks == 1
         peaks = comm.control.exchange(peak)
         less = dgcl.Offload(comm, memory_limit=max(peaks) - 1, widths=widths)
         assert less.num_chunks > 1
-        assert less._arrangement.device.total < max(peaks)
+        assert less.memory().device.total < max(peaks)
         with pytest.raises(
             ValueError, match=r"memory_limit of 1000 bytes is too little .* vertex \d+ with its \d+ in-edges"
         ):
@@ -115,11 +115,10 @@ def test_host_memory_is_what_lives(
     """By name and to the byte, in the second step as in the first; of equal widths by the published formula, too."""
 
     def step(off: dgcl.Offload, layers: list[torch.nn.Linear], x: torch.Tensor, labels: torch.Tensor) -> None:
-        h = x
+        h, options = x, {"aggregate": "mean", "keep": True} if kept else {}
         for layer in layers[:-1]:
-            h = off.layer(layer, h, aggregate="mean") if kept else off.layer(Sums(layer), h)
+            h = off.layer(layer, h, **options) if kept else off.layer(Sums(layer), h)
         last = layers[-1]
-        options: Any = {"aggregate": "mean"} if kept else {}
         loss = off.cross_entropy(off.layer(last if kept else Sums(last), h, **options), labels)
         del h
         loss.backward()
@@ -136,9 +135,43 @@ def test_host_memory_is_what_lives(
             assert off.store.peak == {name: count for name, count in vars(expected).items() if count}
         assert off.host_peak == expected.total
         assert f"; host memory {size(off.host_peak)} at most: inputs" in off.describe()
+        told = off.memory()
+        assert (told.host_kept if kept else told.host) == expected
+        assert told.host_peak == off.store.peak
+        assert told.host_now == {"inputs": off.num_owned * 4 * widths[0]}
+        assert told.slots_peak == told.num_slots * 4 * max(slots_of_layers(widths, kept))
+        assert comm.memory([]).offload == (told,)
         if widths == (8, 8, 8, 8):
             assert off.host_peak == off.num_owned * 4 * (8 * 3 + 16 + 8 * kept)
         off.close()
+        assert comm.memory([]).offload == ()
+
+    connected(run)
+
+
+def slots_of_layers(widths: tuple[int, ...], kept: bool) -> list[int]:
+    """Elements of a slot: in forwards; in backwards rows where they are loaded again, gradients but for the inputs."""
+    backward = [(0 if kept else width) + (width if layer else 0) for layer, width in enumerate(widths[:-1])]
+    return [*widths[:-1], *backward]
+
+
+def test_inference_holds_two_layers_of_rows() -> None:
+    widths = (8, 6, 32, 4)
+
+    def run(comm: dgcl.Communicator) -> None:
+        off = dgcl.Offload(comm, chunks=3, widths=widths, method="direct")
+        layers = torch.nn.ModuleList(Sums(torch.nn.Linear(*pair)) for pair in pairwise(widths))
+
+        def model(off: dgcl.Offload, x: torch.Tensor) -> torch.Tensor:
+            for layer in layers:
+                x = off.layer(layer, x)
+            return x
+
+        off.infer(model, off.dispatch_features(torch.ones(30, 8)))
+        told = off.memory(training=False)
+        assert told.host_peak == {"inputs": off.num_owned * 32, "results": off.num_owned * 4 * (6 + 32)}
+        assert {name: count for name, count in vars(told.host).items() if count} == told.host_peak
+        assert told.device.slots == told.num_slots * 4 * 32
 
     connected(run)
 
