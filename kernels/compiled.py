@@ -15,6 +15,7 @@ What numba's own cache lacks:
   them. Where none does, the code stays in memory.
 - **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function declared
   with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every process.
+- **Nothing for a moment's work.** A function declared with ``small`` is interpreted while its arrays are small.
 - **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
   anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
 
@@ -25,7 +26,10 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -35,29 +39,45 @@ from numba.core import sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
+from dgcl.kernels.interpreted import Interpreter
 from dgcl.kernels.kernel_cache import KernelCache, symbol_of
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _Function = Callable[_Arguments, _Result]
 
+_may_interpret = ContextVar("_may_interpret", default=True)
+
 
 @overload
 def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
 @overload
 def compiled(
-    signature: Any = None, /, *, inline: bool = True
+    signature: Any = None, /, *, inline: bool = True, small: int = 0
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
-def compiled(what: Any = None, /, *, inline: bool = True) -> Any:
+def compiled(what: Any = None, /, *, inline: bool = True, small: int = 0) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
     With ``inline=False`` compiled callers jump to it and hold no copy: for all that is more than a few lines long and
     not called in an inner loop.
+
+    With ``small`` Python's calls whose arrays hold at most so many elements in all are interpreted, see
+    :mod:`dgcl.kernels.interpreted`, where no machine code is on disk.
     """
     if isinstance(what, FunctionType):
         return _decorated(what, None, True)
-    return functools.partial(_decorated, signature=what, inline=inline)
+    return functools.partial(_decorated, signature=what, inline=inline, small=small)
+
+
+@contextmanager
+def nothing_interpreted() -> Iterator[None]:
+    """Compile in this context whatever is called, however small."""
+    token = _may_interpret.set(False)
+    try:
+        yield
+    finally:
+        _may_interpret.reset(token)
 
 
 def compile_all(*modules: ModuleType) -> None:
@@ -70,10 +90,10 @@ def compile_all(*modules: ModuleType) -> None:
                     value.compile(signature)
 
 
-def _decorated(function: Callable[..., Any], signature: Any, inline: bool) -> Any:
+def _decorated(function: FunctionType, signature: Any, inline: bool, small: int = 0) -> Any:
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True)(function)
     dispatcher._cache = cache = KernelCache(function)
-    dispatcher.only_signature = signature
+    dispatcher.only_signature, dispatcher.small = signature, small
     compile_one, call_template = dispatcher.compile, dispatcher.get_call_template
 
     def without_literals(arguments: Any, keywords: Any) -> Any:
@@ -87,10 +107,14 @@ def _decorated(function: Callable[..., Any], signature: Any, inline: bool) -> An
             ):  # another thread was first, and closed the list
                 return next(iter(dispatcher.overloads.values())).entry_point
             known = set(dispatcher.overloads)
+            collecting = gc.isenabled()
+            gc.disable()  # it would go through all that numba keeps, again and again: a tenth of compiling
             try:
                 entry = compile_one(wanted if signature is None else signature)
             finally:
                 cache.unlock()
+                if collecting:
+                    gc.enable()
             if not inline:
                 for kinds in dispatcher.overloads.keys() - known:
                     _call_by_symbol(dispatcher.overloads[kinds], symbol_of(function, kinds))
@@ -106,9 +130,20 @@ def _decorated(function: Callable[..., Any], signature: Any, inline: bool) -> An
             raise TypeError(f"{function.__name__} takes {declared} (got {given})")
         return entry
 
+    interpret, compile_for_any = Interpreter(function, small), dispatcher._compile_for_args
+
+    def interpret_or_compile(*arguments: Any) -> Any:
+        if _may_interpret.get() and interpret.takes(arguments):
+            kinds = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+            if not cache.has(kinds, dispatcher.targetctx):
+                return interpret
+        return compile_for_any(*arguments)
+
     dispatcher.compile, dispatcher.get_call_template = compile, without_literals
     if signature is not None:
         dispatcher._compile_for_args = compile_for_arguments
+    elif small:
+        dispatcher._compile_for_args = interpret_or_compile
     return dispatcher
 
 

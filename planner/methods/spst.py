@@ -67,7 +67,11 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 
     found = [grown(arrays.link_latency)]
     if arrays.link_latency.any():
-        found.append(grown(np.zeros_like(arrays.link_latency)))
+        none = np.zeros_like(arrays.link_latency)
+        none.flags.writeable = (
+            False  # as those of the topology: for other arrays the kernel would be compiled anew
+        )
+        found.append(grown(none))
     return min(found, key=lambda trees: predicted_seconds(trees, arrays, options.row_bytes))
 
 

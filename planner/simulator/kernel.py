@@ -70,7 +70,7 @@ def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -
                     break
 
 
-@compiled
+@compiled(small=20_000)
 def run(
     size: Any,
     latency: Any,

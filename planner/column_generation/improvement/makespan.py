@@ -139,7 +139,9 @@ def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float
             smooth.height[k, c] = smooth.busy[k, c]
             if smooth.has_latency[0] and smooth.busy[k, c] > 0.0:
                 smooth.height[k, c] += _worst_latency(smooth, k, c)
-        smooth.top[k] = smooth.height[k].max()
+        smooth.top[k] = 0.0
+        for c in range(num_directions):
+            smooth.top[k] = max(smooth.top[k], smooth.height[k, c])
         idle = np.exp(-beta[k] * smooth.top[k])
         smooth.total[k] = idle
         for c in range(num_directions):

@@ -195,7 +195,8 @@ def pivot_until_best(
     num_rows = stage_of.shape[0]
     value = np.zeros(size)
     reduced = np.zeros(num + num_rows)  # of the columns, then of the slacks
-    reduced[:num] = cost
+    for j in range(num):
+        reduced[j] = cost[j]
     for c in range(size):
         price = 0.0
         for i in range(size):
@@ -225,7 +226,8 @@ def pivot_until_best(
         if enter < 0:
             return pivots
         if enter >= num:
-            step[:] = inverse[enter - num]
+            for i in range(size):
+                step[i] = inverse[enter - num, i]
         else:
             step[:] = 0.0
             for c in range(size):

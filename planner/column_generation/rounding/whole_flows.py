@@ -78,7 +78,7 @@ def _apportion(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: I
         left -= step
 
 
-@compiled
+@compiled(small=300_000)
 def _round(
     family: SubsetFamily,
     moves: Moves,
