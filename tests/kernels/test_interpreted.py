@@ -118,7 +118,7 @@ def test_interpreted_as_compiled(
     for name, module in list(sys.modules.items()):
         if name.startswith("dgcl.planner"):
             for key, value in list(vars(module).items()):
-                if isinstance(value, Dispatcher) and getattr(value, "small", 0):
+                if isinstance(value, Dispatcher) and getattr(value, "small", False):
                     monkeypatch.setattr(module, key, both(value))
     plan_all()
     assert len(tried) >= 8, tried
