@@ -174,7 +174,9 @@ def _to_single(is_half: bool, bits: int) -> float:
     return half_to_single(bits) if is_half else bfloat_to_single(bits)
 
 
-@compiled(void(boolean, int64, int64, int64, int64, int32[::1], int32[::1], int64, int64, int64))
+@compiled(
+    void(boolean, int64, int64, int64, int64, int32[::1], int32[::1], int64, int64, int64), inline=False
+)
 def _sum_16bit(
     is_half: bool,
     destination: int,

@@ -110,7 +110,7 @@ def _begin(words: np.ndarray, number: int, place: tuple[int, ...], passing: tupl
     announce(_wide(words, _OWN_READY), _wide(words, _OWN_SENDERS), words[_CALL_WORD], number, line)
 
 
-@njit(nogil=True)
+@compiled(inline=False)  # once, not for every constant that a caller gives it
 def _advance(
     words: np.ndarray,
     verb: int,
