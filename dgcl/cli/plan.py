@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dgcl.cli.ahead import compiling_ahead
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
@@ -95,7 +96,8 @@ def plan(args: argparse.Namespace) -> int:
     copying = check_replication(args)
     check_problem(args)
     _check_files(args)
-    made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
+    with compiling_ahead() if args.method == "auto" else nullcontext():
+        made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
     relation = made.relation
     results: list[tuple[str | None, Callable[[Path], None]]] = [
         (args.out, made.save),
