@@ -53,8 +53,9 @@ def test_a_second_process_compiles(
 
 
 def test_the_second_process_compiles_what_a_plan_calls() -> None:
+    kernels: tuple[Any, ...] = (exchange, run_free_rounds)
     relation = synthetic_relation("web-google", 8, scale=0.01)
     make_plan(relation, resolve_topology("dgx1", 8), "auto", PlanOptions())
-    of_plan = [len(kernel.overloads) for kernel in (exchange, run_free_rounds)]
+    of_plan = [len(kernel.overloads) for kernel in kernels]
     compile_bound_and_exchange()
-    assert of_plan == [len(kernel.overloads) for kernel in (exchange, run_free_rounds)] == [1, 1]
+    assert of_plan == [len(kernel.overloads) for kernel in kernels] == [1, 1]
