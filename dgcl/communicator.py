@@ -244,6 +244,8 @@ class Communicator(GridRows, WholeGraphRows):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from a :meth:`state_dict`, of a run on any number of ranks. Every rank calls it."""
+        if not isinstance(state, Mapping) or "dropout_calls" not in state:
+            raise ValueError(f"state must be what comm.state_dict() gave (got {str(state)[:80]})")
         self._dropout_calls = int(state["dropout_calls"])
 
     # Aggregating.

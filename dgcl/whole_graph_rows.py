@@ -41,6 +41,9 @@ class WholeGraphRows(Handle):
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
         """This rank's rows of a feature matrix of the whole graph.
 
+        They are constants: no gradient goes back to ``features``. Inputs that are learned are parameters of their
+        own on each rank, made of its rows.
+
         Args:
             features: ``(num_nodes, *F)``, torch or numpy, any dtype, on rank 0 alone (others pass None) or on
                 every rank (then nothing is sent).

@@ -89,8 +89,11 @@ def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bo
     """Raise ValueError unless every wanted array is there once (and, if ``exact``, nothing else)."""
     for key in specs:
         times = members.count(f"{key}.npy")
-        if times != 1:
-            raise ValueError(f"array {key!r} is {'missing' if times == 0 else 'there more than once'}")
+        if times > 1:
+            raise ValueError(f"array {key!r} is there more than once")
+        if times == 0:
+            held = ", ".join(sorted(name.removesuffix(".npy") for name in members)) or "none"
+            raise ValueError(f"array {key!r} is missing (the file has {held[:_LONGEST_REASON]})")
     if exact:
         unknown = sorted(set(members) - {f"{key}.npy" for key in specs})
         if unknown:

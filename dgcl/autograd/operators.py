@@ -148,6 +148,7 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
 
     ``number`` is what :func:`register_communicator` returned for ``comm``."""
     if not _unwatched(rows):
+        _refuse_tangents(rows)
         return expand_operator(rows, number, exchange)
     # In forward mode autograd reports that this is not supported.
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
@@ -158,6 +159,7 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
 def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
+        _refuse_tangents(rows)
         return fold_operator(rows, number, exchange)
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
         return _apply_fold(rows, comm, number, exchange)
@@ -174,6 +176,17 @@ def _unwatched(rows: Tensor) -> bool:
         and torch._C._len_torch_function_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
     )
+
+
+def _refuse_tangents(rows: Tensor) -> None:
+    """Refuse ``torch.func.jvp``, which would silently take the tangent of an operator without one for zero."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if forward_ad.unpack_dual(rows).tangent is not None:
+        raise NotImplementedError(
+            "exchanges of rows have no derivative in forward mode (torch.func.jvp); differentiate backwards, with"
+            " torch.autograd.grad"
+        )
 
 
 def _make_effectful() -> None:

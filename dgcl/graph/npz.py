@@ -116,6 +116,8 @@ def _what_it_is(arrays: dict[str, NDArray[Any]]) -> str:
     """A hint for files of other makers."""
     if {"format", "shape", "indptr"} <= arrays.keys():
         return "this looks like scipy.sparse.save_npz; pass scipy.sparse.load_npz(path) instead of the path"
+    if {"class_source", "class_dests"} <= arrays.keys():
+        return "this looks like a plan, which dgcl plan made from a graph"
     return f"it has {', '.join(sorted(arrays)) or 'none'}"
 
 

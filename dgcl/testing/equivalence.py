@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 import dgcl
+from dgcl.graph import as_graph
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -67,7 +68,14 @@ def assert_equivalent(
     """
     if ranks < 1 or steps < 1:
         raise ValueError(f"ranks and steps must be at least 1 (got {ranks} and {steps})")
+    if isinstance(model_fn, Module):
+        raise TypeError("model_fn must be a function that makes a model from a communicator (got a model)")
+    graph = as_graph(graph)
     x = torch.as_tensor(features).detach().to("cpu", dtype)
+    if x.dim() == 0 or len(x) != graph.num_nodes:
+        raise ValueError(
+            f"features must have one row for each of the {graph.num_nodes} vertices (got shape {tuple(x.shape)})"
+        )
     models: list[Module] = []  # all are kept, so that no two have the same id
 
     def one_device() -> _Run:

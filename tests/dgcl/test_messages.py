@@ -367,6 +367,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"model must be a torch.nn.Module \(got list\)",
         TypeError,
     ),
+    "a model's state for the communicator's": (
+        lambda: build().load_state_dict({"weight": 1}),
+        r"state must be what comm.state_dict\(\) gave \(got \{'weight': 1\}\)",
+        ValueError,
+    ),
+    "a derivative in forward mode": (
+        lambda: (build(), torch.func.jvp(dgcl.graph_allgather, (X[:10],), (X[:10],))),
+        r"no derivative in forward mode \(torch.func.jvp\); differentiate backwards",
+        NotImplementedError,
+    ),
     "integers summed over edges": (
         lambda: sums("sum", torch.long),
         r"x_all must be rows of floats or complex numbers \(got torch.int64\); convert them first",

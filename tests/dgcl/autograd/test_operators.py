@@ -239,6 +239,10 @@ def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, 
         rows = torch.randn(comm.num_owned, 3)
         with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
             verb(forward_ad.make_dual(rows, torch.ones_like(rows)), comm, comm._number)
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            torch.func.jvp(lambda x: verb(x, comm, comm._number), (rows,), (torch.ones_like(rows),))
+        other = torch.func.jvp(lambda x: x * verb(rows, comm, comm._number).sum(), (rows,), (rows,))
+        assert other[1].equal(rows * rows.sum())  # rows without a tangent may be exchanged on the way
 
     on_threads(random_world(22, 1, "direct", num_nodes=5), run)
 

@@ -120,6 +120,10 @@ def test_what_cannot_be_compared_is_refused() -> None:
     ):
         with pytest.raises(error, match=words):
             dgcl.testing.assert_equivalent(make, CASE.graph, FEATURES, 2)
+    with pytest.raises(TypeError, match=r"must be a function that makes a model .* \(got a model\)"):
+        dgcl.testing.assert_equivalent(shared, CASE.graph, FEATURES, 2)
+    with pytest.raises(ValueError, match=r"one row for each of the 26 vertices \(got shape \(5, 3\)\)"):
+        dgcl.testing.assert_equivalent(Model, CASE.graph, FEATURES[:5], 2)
     with pytest.raises(ValueError, match="ranks and steps must be at least 1"):
         dgcl.testing.assert_equivalent(Model, CASE.graph, FEATURES, 0)
 
