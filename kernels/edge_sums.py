@@ -33,7 +33,7 @@ from dgcl.kernels.edge_blocks import (
 )
 from dgcl.kernels.memory import address_of, pointer_to
 
-__all__ = ["EDGE_DOTS", "EDGE_SUMS"]
+__all__ = ["EDGE_DOTS", "EDGE_SUMS", "sum_float32", "sum_float64"]
 
 #: Bytes of sums that are held in registers: half of those that a processor with AVX2 has. Then narrower blocks.
 _LARGE, _MIDDLE, _SMALL, _ONE = 256, 64, 16, 1
@@ -116,44 +116,48 @@ def _dot_heads(
             products[place] = dot(row, x + int64(tails[edge]) * x_stride, width)
 
 
-@compiled(_SUMS)
-def _sum_float32(
+@compiled(_SUMS, inline=False)
+def sum_float32(
     out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
     weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
 ) -> None:  # fmt: skip
+    """Sum rows of float32; arguments as of :func:`_sum_heads`."""
     _sum_heads(
         add_float32, 4, 4, out, out_stride, x, x_stride, indptr, tails,
         weights, weight_bytes, heads, begin, end, width, adding,
     )  # fmt: skip
 
 
-@compiled(_SUMS)
-def _sum_float64(
+@compiled(_SUMS, inline=False)
+def sum_float64(
     out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
     weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
 ) -> None:  # fmt: skip
+    """Sum rows of float64; arguments as of :func:`_sum_heads`."""
     _sum_heads(
         add_float64, 8, 8, out, out_stride, x, x_stride, indptr, tails,
         weights, weight_bytes, heads, begin, end, width, adding,
     )  # fmt: skip
 
 
-@compiled(_SUMS)
-def _sum_float16(
+@compiled(_SUMS, inline=False)
+def sum_float16(
     out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
     weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
 ) -> None:  # fmt: skip
+    """Sum rows of float16; arguments as of :func:`_sum_heads`."""
     _sum_heads(
         add_float16, 4, 2, out, out_stride, x, x_stride, indptr, tails,
         weights, weight_bytes, heads, begin, end, width, adding,
     )  # fmt: skip
 
 
-@compiled(_SUMS)
-def _sum_bfloat16(
+@compiled(_SUMS, inline=False)
+def sum_bfloat16(
     out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
     weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
 ) -> None:  # fmt: skip
+    """Sum rows of bfloat16; arguments as of :func:`_sum_heads`."""
     _sum_heads(
         add_bfloat16, 4, 2, out, out_stride, x, x_stride, indptr, tails,
         weights, weight_bytes, heads, begin, end, width, adding,
@@ -202,10 +206,10 @@ def _dots_bfloat16(
 
 #: For each type of x a function with the arguments of :func:`_sum_heads` from ``out`` on.
 EDGE_SUMS: Final[dict[str, Callable[..., None]]] = {
-    "float32": _sum_float32,
-    "float64": _sum_float64,
-    "float16": _sum_float16,
-    "bfloat16": _sum_bfloat16,
+    "float32": sum_float32,
+    "float64": sum_float64,
+    "float16": sum_float16,
+    "bfloat16": sum_bfloat16,
 }
 
 #: For each type of x and y a function with the arguments of :func:`_dot_heads` from ``out`` on.

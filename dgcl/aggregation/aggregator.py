@@ -383,6 +383,6 @@ class _WeightedAggregate(torch.autograd.Function):
         operation: Operation | WindowedOperation = ctx.operation
         x, weight, *halo = ctx.saved_tensors
         adjoint = operation.weighted(weight).transposed
-        grad_x, (grad_partial,) = adjoint.run(grad, ctx.comm.transport)
+        grad_x, (grad_partial,) = adjoint.run(grad, ctx.comm.transport, keep=True)
         grad_weight = operation.dots(grad, grad_partial, x, halo).to(weight.dtype)
         return grad_x, grad_weight, None, None

@@ -19,8 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.aggregation.edges import EdgeGroups, dots_at_edges, group_edges, has_contiguous_rows, sum_over_edges
+from dgcl.aggregation.edges import (
+    EdgeGroups,
+    dots_at_edges,
+    group_edges,
+    has_contiguous_rows,
+    part_of_edges,
+    sum_over_edges,
+)
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+from dgcl.transport.steps import EdgePart
 
 __all__ = ["Block", "as_mask"]
 
@@ -131,6 +139,18 @@ class Block:
         Piece 0 are the heads that come first, and those without an edge; the others have about as many edges each.
         """
         self._sum(x, out, weight, add=False, piece=(piece, number))
+
+    def part(
+        self,
+        weight: Tensor | None,
+        width: int,
+        dtype: torch.dtype,
+        *,
+        add: bool,
+        piece: tuple[int, int] | None = None,
+    ) -> EdgePart:
+        """What compiled code needs for :meth:`add`, :meth:`put`, :meth:`put_piece` of contiguous rows, on a CPU."""
+        return self._grouped.part(weight, width, dtype, add, piece)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """(E,) of the type of sums: for each edge the dot product of its head's row of ``y`` (num_heads, F) with its
@@ -245,6 +265,15 @@ class _Side:
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
         sum_over_edges(self.edges, x, out, weight, add=add, piece=piece)
+
+    def part(
+        self, weight: Tensor | None, width: int, dtype: torch.dtype, add: bool, piece: tuple[int, int] | None
+    ) -> EdgePart:
+        """As :meth:`Block.part`."""
+        weights = None if weight is None else self.sort(weight, dtype)
+        fills = not add and self.missing is not None and (piece is None or piece[0] == 0)
+        missing = np.zeros(0, np.int64) if not fills or self.missing is None else self.missing.numpy()
+        return part_of_edges(self.edges, weights, width, dtype, missing, add=add, piece=piece)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""

@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.kernels.compiled import compile_all
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
+from dgcl.transport.shared_memory import step_engine
+from dgcl.transport.steps import EdgePart
 
 NONE = np.zeros(0, np.int32)
 _LEAST = 1 << 20
@@ -117,16 +120,53 @@ def sum_over_edges(
     """
     begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
     weights = _one(out.dtype) if weight is None else weight
-    kernel, step = EDGE_SUMS[_name(x.dtype)], 0 if weight is None else weights.element_size()
+    step = 0 if weight is None else weights.element_size()
     x = x if has_contiguous_rows(x) else x.contiguous()
-    rows = *_rows(out), *_rows(x)
+    _sum_at(edges, (*_rows(out), *_rows(x)), x.dtype, x.shape[1], weights, step, add, begin, end)
+
+
+def _sum_at(
+    edges: EdgeGroups,
+    rows: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    width: int,
+    weights: Tensor,
+    step: int,
+    add: bool,
+    begin: int,
+    end: int,
+) -> None:
+    """Sum ``width`` elements of rows; of results and of rows the address of row 0, and bytes from one to the next."""
+    kernel = EDGE_SUMS[_name(dtype)]
 
     def run(begin: int, end: int) -> None:
         kernel(
-            *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, x.shape[1], add
+            *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, width, add
         )  # fmt: skip
 
-    _in_threads(run, edges, x.shape[1] * x.element_size(), begin, end)
+    _in_threads(run, edges, width * dtype.itemsize, begin, end)
+
+
+def part_of_edges(
+    edges: EdgeGroups,
+    weight: Tensor | None,
+    width: int,
+    dtype: torch.dtype,
+    missing: NDArray[np.int64],
+    *,
+    add: bool,
+    piece: tuple[int, int] | None,
+) -> EdgePart:
+    """What compiled code needs for :func:`sum_over_edges` of contiguous rows, of the type that they are summed in."""
+    begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
+    weights, step = (_one(dtype), 0) if weight is None else (weight, weight.element_size())
+    row_bytes, in_threads = width * dtype.itemsize, None
+    if begin < end and _num_threads(edges, row_bytes, begin, end) > 1:
+
+        def in_threads(out: int, x: int) -> None:
+            _sum_at(edges, (out, row_bytes, x, row_bytes), dtype, width, weights, step, add, begin, end)
+
+    return EdgePart(edges.indptr, edges.tails, edges.heads, weights, step, begin, end, missing, in_threads)
 
 
 def piece_of_heads(edges: EdgeGroups, piece: int, number: int) -> tuple[int, int]:
@@ -157,11 +197,12 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
 
 
 def prepare() -> None:
-    """Compile, or load, the kernels of float32 and float64, so that no peer waits for it in a call."""
+    """Compile, or load, the kernels of float32 and float64, and steps, so that no peer waits for it in a call."""
     for kernels in (EDGE_SUMS, EDGE_DOTS):
         for name in ("float32", "float64"):
             kernel: Any = kernels[name]
             kernel.compile(kernel.only_signature)
+    compile_all(step_engine)
 
 
 @functools.cache
@@ -188,17 +229,23 @@ def _rows(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), x.stride(0) * x.element_size()
 
 
+def _num_threads(edges: EdgeGroups, row_bytes: int, begin: int, end: int) -> int:
+    """How many threads sum the edges of heads ``begin:end``."""
+    read = int(edges.indptr[end] - edges.indptr[begin]) * row_bytes
+    return min(torch.get_num_threads(), 1 + read // _LEAST)
+
+
 def _in_threads(
     run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int, begin: int, end: int
 ) -> None:
     """Call ``run`` for ranges of heads ``begin:end`` with about as many edges each, side by side."""
     if begin >= end:
         return
-    first, last = int(edges.indptr[begin]), int(edges.indptr[end])
-    num_threads = min(torch.get_num_threads(), 1 + (last - first) * row_bytes // _LEAST)
+    num_threads = _num_threads(edges, row_bytes, begin, end)
     if num_threads == 1:
         run(begin, end)
         return
+    first, last = int(edges.indptr[begin]), int(edges.indptr[end])
     bounds = np.searchsorted(edges.indptr, np.linspace(first, last, num_threads + 1)[1:-1]).tolist()
     bounds = [begin, *bounds, end]
     others = [_pool(num_threads - 1).submit(run, *bounds[i : i + 2]) for i in range(1, num_threads)]

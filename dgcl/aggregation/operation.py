@@ -27,12 +27,28 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.aggregation.steps import carry_out
 from dgcl.transport.base import Transport
+from dgcl.transport.steps import (
+    EXPAND,
+    FIRST,
+    FOLD,
+    FOLDED,
+    GIVEN,
+    PARTIAL,
+    RESULT,
+    Begin,
+    Round,
+    Step,
+    Sum,
+    Wait,
+)
 
 __all__ = ["Operation"]
 
@@ -89,33 +105,47 @@ class Operation:
         Args:
             x: ``(num_tails of own, width)``, dense floating point.
             transport: Carries out the exchanges.
-            keep: Not used: there is one tensor of halo rows.
+            keep: Return the halo rows, too.
             out: Where to put the result, contiguous, of the type of sums; None: memory of its own.
 
         Returns:
-            ``(num_heads of own, width)`` of x's type, and the halo rows that were summed.
+            ``(num_heads of own, width)`` of x's type; and, if they are kept, the halo rows that were summed.
         """
-        del keep
+        x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
+        if out is None:
+            out = self.memory.empty(x, self.blocks[0].num_heads, x.shape[1], sum_dtype(x.dtype))
+        return carry_out(self, x, out, transport, keep=keep)
+
+    @property
+    def windows(self) -> None:
+        """There are none."""
+
+    def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
+        """Nothing: there are no windows."""
+
+    def steps(self, rounds: bool) -> list[Step]:
+        """What is carried out, in this order."""
+        del rounds
         (own, outgoing, incoming, through), weights = self.blocks, self.weights
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
-        x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
-        started = None if self.expand is None else transport.begin_expand(x, self.expand)
-        wide = sum_dtype(x.dtype)
-        out = self.memory.empty(x, own.num_heads, x.shape[1], wide) if out is None else out
-        partial = self.memory.empty(x, outgoing.num_heads, x.shape[1], wide)
-        outgoing.put(x, partial, weights[1])
+        own_sum = Sum(own, weights[0], GIVEN, RESULT)
+        steps: list[Step] = []
+        if self.expand is not None:
+            steps.append(expand := Begin(EXPAND, self.expand, GIVEN, FIRST))
+        steps.append(Sum(outgoing, weights[1], GIVEN, PARTIAL))
         if early:
-            own.put(x, out, weights[0])
-        halo = x[:0] if started is None else started.wait()
-        through.add(halo, partial, weights[3])
-        folding = None if self.fold is None else transport.begin_fold(partial.to(x.dtype), self.fold)
+            steps.append(own_sum)
+        if self.expand is not None:
+            steps.append(Wait(expand))
+        steps.append(Sum(through, weights[3], FIRST, PARTIAL, add=True))
+        if self.fold is not None:
+            steps.append(fold := Begin(FOLD, self.fold, PARTIAL, FOLDED))
         if not early:
-            own.put(x, out, weights[0])
-        incoming.add(halo, out, weights[2])
-        out = out.to(x.dtype)
-        if folding is not None:
-            folding.wait(out, self.fresh[0])
-        return out, (halo,)
+            steps.append(own_sum)
+        steps += [Sum(incoming, weights[2], FIRST, RESULT, add=True), Round()]
+        if self.fold is not None:
+            steps.append(Wait(fold, self.fresh[0]))
+        return steps
 
     def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:
         """``(E,)``: for each of the rank's edges the product of the row that it adds to and the row that it reads."""

@@ -18,10 +18,9 @@ from owned rows, then window by window, then what others fold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,10 +31,24 @@ from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.aggregation.steps import carry_out
 from dgcl.relation.local_graph import LocalGraph
-
-if TYPE_CHECKING:
-    from dgcl.transport.base import StartedFold, Transport
+from dgcl.transport.base import Transport
+from dgcl.transport.steps import (
+    EXPAND,
+    FIRST,
+    FOLD,
+    FOLDED,
+    GIVEN,
+    PARTIAL,
+    RESULT,
+    SECOND,
+    Begin,
+    Round,
+    Step,
+    Sum,
+    Wait,
+)
 
 __all__ = ["HaloWindows", "WindowedOperation", "divide"]
 
@@ -112,94 +125,83 @@ class WindowedOperation:
         Args:
             x: ``(num_tails of own, width)``, dense floating point.
             transport: Carries out the exchanges.
-            keep: Keep all windows' rows.
+            keep: Return the rows that were expanded, too: all windows'.
             out: Where to put the result, contiguous, of the type of sums; None: memory of its own.
 
         Returns:
-            ``(num_heads of own, width)`` of x's type; and, if they are kept, the rows that were summed.
+            ``(num_heads of own, width)`` of x's type; and, if they are kept, the rows that were expanded.
         """
         x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
         if out is None:
             out = self.memory.empty(x, self.blocks[0].num_heads, x.shape[1], sum_dtype(x.dtype))
-        if not keep:
-            self.reserve(x.shape[1], x.dtype, transport)
-        if self.is_adjoint:
-            return self._fold_windows(x, transport, out)
-        return self._expand_windows(x, transport, out, keep)
+        return carry_out(self, x, out, transport, keep=keep)
 
     def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
         """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small."""
         row_bytes, wide = width * dtype.itemsize, width * sum_dtype(dtype).itemsize
-        of_rows = [self.halo.expanded * row_bytes, max(self.halo.expanded, self.halo.arriving) * row_bytes]
+        of_rows = [room * row_bytes for room in self.windows]
         if self.is_adjoint and wide > row_bytes:
             of_rows = [self.halo.expanded * wide, self.halo.arriving * row_bytes]
         transport.empty((sum(-(-each // _ROUNDING) * _ROUNDING for each in of_rows),), torch.uint8)
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """Rows that the two buffers of windows have place for."""
+        return self.halo.expanded, max(self.halo.expanded, self.halo.arriving)
 
     @property
     def _num_pieces(self) -> int:
         """Pieces of ``own``: the heads that come first, and what is summed while each of the windows travels."""
         return 1 + min(len(self.halo.exchanges), _MOST_PIECES)
 
-    def _put_piece(self, x: Tensor, out: Tensor, piece: int) -> None:
-        if piece < self._num_pieces:
-            own = self.blocks[0]
-            own.put_piece(x, out, self.weights[0], piece=piece, number=self._num_pieces)
+    def _own(self, pieces: Iterable[int]) -> list[Step]:
+        number = self._num_pieces
+        return [
+            Sum(self.blocks[0], self.weights[0], GIVEN, RESULT, piece=(piece, number))
+            for piece in pieces
+            if piece < number
+        ]
 
-    def _expand_windows(
-        self, x: Tensor, transport: Transport, out: Tensor, keep: bool
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def steps(self, rounds: bool) -> list[Step]:
+        """What is carried out, in this order."""
+        return self._fold_windows(rounds) if self.is_adjoint else self._expand_windows()
+
+    def _expand_windows(self) -> list[Step]:
         (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
-        exchanges = self.halo.exchanges
-        started = transport.begin_expand(x, exchanges[0])
-        partial = self.memory.empty(x, outgoing.num_heads, x.shape[1], out.dtype)
-        outgoing.put(x, partial, outgoing_weight)
-        self._put_piece(x, out, 0)
-        kept: list[Tensor] = []
-        folding: StartedFold | None = None
-        for q in range(len(exchanges)):
-            self._put_piece(x, out, q + 1)
-            halo = started.wait()
-            if q + 1 < len(exchanges):
-                started = transport.begin_expand(x, exchanges[q + 1])
+        last = len(self.halo.exchanges) - 1
+        begins = [
+            Begin(EXPAND, exchange, GIVEN, SECOND if (last - q) % 2 else FIRST)
+            for q, exchange in enumerate(self.halo.exchanges)
+        ]
+        folded = [] if self.fold is None else [Begin(FOLD, self.fold, PARTIAL, FOLDED)]
+        steps: list[Step] = [begins[0], Sum(outgoing, outgoing_weight, GIVEN, PARTIAL), *self._own([0])]
+        for q, begin in enumerate(begins):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
-            through.add(halo, partial, through_weight)
-            if q + 1 == len(exchanges) and self.fold is not None:
-                folding = transport.begin_fold(partial.to(x.dtype), self.fold)
-            incoming.add(halo, out, weight)
-            if keep:
-                kept.append(halo)
-            del halo  # or it would live until the next window's has arrived
-        out = out.to(x.dtype)
-        if folding is not None:
-            folding.wait(out, self.fresh)
-        return out, tuple(kept)
+            steps += [*self._own([q + 1]), Wait(begin), *begins[q + 1 : q + 2]]
+            steps.append(Sum(through, through_weight, begin.arrivals, PARTIAL, add=True))
+            if q == last:
+                steps += folded
+            steps.append(Sum(incoming, weight, begin.arrivals, RESULT, add=True))
+        return [*steps, Round(), *(Wait(begin, self.fresh) for begin in folded)]
 
-    def _fold_windows(
-        self, x: Tensor, transport: Transport, out: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _fold_windows(self, rounds: bool) -> list[Step]:
         (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
-        started = None if self.fold is None else transport.begin_expand(x, self.fold)
-        wide = out.dtype
-        self._put_piece(x, out, 0)
-        partial = x.new_empty(0, x.shape[1]) if started is None else started.wait()
-        outgoing.add(partial, out, outgoing_weight)
-        narrow = out if wide == x.dtype else None
+        steps: list[Step] = self._own([0])
+        if self.fold is not None:
+            begin = Begin(EXPAND, self.fold, GIVEN, PARTIAL)
+            steps = [begin, *steps, Wait(begin)]
+        steps.append(Sum(outgoing, outgoing_weight, PARTIAL, RESULT, add=True))
         for done, q in enumerate(reversed(range(len(self.halo.exchanges))), start=1):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
-            rows = transport.empty((self.halo.expanded, x.shape[1]), wide)[: incoming.num_heads]
-            incoming.put(x, rows, weight)
-            through.add(partial, rows, through_weight)
-            folding = transport.begin_fold(rows.to(x.dtype), self.halo.exchanges[q])
-            if narrow is None:  # rounded before the first arrivals are added
-                for piece in range(1, self._num_pieces):
-                    self._put_piece(x, out, piece)
-                narrow = out.to(x.dtype)
-            elif wide == x.dtype:
-                self._put_piece(x, out, done)
-            folding.wait(narrow)
-            del rows, folding
-        assert narrow is not None
-        return narrow, (partial,)
+            steps.append(Sum(incoming, weight, GIVEN, FIRST))
+            steps.append(Sum(through, through_weight, PARTIAL, FIRST, add=True))
+            steps.append(begin := Begin(FOLD, self.halo.exchanges[q], FIRST, SECOND))
+            if not rounds:
+                steps += self._own([done])
+            elif done == 1:  # rounded before the first arrivals are added
+                steps += [*self._own(range(1, self._num_pieces)), Round()]
+            steps.append(Wait(begin))
+        return steps
 
     def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:
         """``(E,)``: for each of the rank's edges the product of the row that it adds to and the row that it reads."""

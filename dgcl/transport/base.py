@@ -16,6 +16,7 @@ from torch import Tensor
 from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.transport.memory import MemoryReport
+from dgcl.transport.steps import Step
 
 
 class StartedExpand(Protocol):
@@ -36,6 +37,19 @@ class StartedFold(Protocol):
             fresh: ``(m,)`` int64, ascending: the rows for which something arrives, one row each, if ``into`` holds
                 nothing yet at them: they are written, and not read. None: everything is added.
         """
+
+
+class CallSequence(Protocol):
+    """Steps that one call of compiled code carries out, for rows of one width and type.
+
+    Attributes:
+        num_partial: Rows of PARTIAL, which the caller gives where sums are written there; else None.
+    """
+
+    num_partial: int | None
+
+    def run(self, x: Tensor, out: Tensor, partial: Tensor | None = None) -> bool:
+        """Carry them out; False, and nothing is done, where they must be carried out one by one this time."""
 
 
 class Transport(Protocol):
@@ -68,6 +82,17 @@ class Transport(Protocol):
 
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
+
+    def sequence(
+        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
+    ) -> CallSequence | None:
+        """What carries out steps that repeat at once; None: they are carried out one by one.
+
+        Args:
+            steps: The steps.
+            width, dtype: Of rows.
+            windows: Rows that FIRST and SECOND have place for, in one piece of memory; None: there are no windows.
+        """
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
         """Add exchanges of some rows of another one, as whose bytes theirs count; return the first one's number.
@@ -122,6 +147,12 @@ class WholeCalls:
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """As :meth:`Transport.fold`."""
         raise NotImplementedError
+
+    def sequence(
+        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
+    ) -> CallSequence | None:
+        """None: one by one."""
+        return None
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
         """Refuse: each call would copy the owned rows, and nothing would be summed while a window travels."""

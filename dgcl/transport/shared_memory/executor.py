@@ -39,11 +39,11 @@ class Runtime(CallRunner):
         )
 
     def stop(self, error: BaseException, number: int) -> None:
-        """Tell the peers that a call in one step has failed; it may not have noted its number yet."""
+        """Tell the peers that a call in one step, or one of several, has failed, whose number may not be noted."""
         self.call_number = int(read_word(self._control_page.call_address))
         if isinstance(error, MemoryError) and self.call_number < number:
             error = CommError(f"rank {self.rank} is out of memory: {error}")
-        self.give_up(error, number)
+        self.give_up(error, max(number, self.call_number))
 
     def expand_buffer(self, row_type: RowType, exchange: int = 0) -> Block:
         """Allocate a block for the result of :meth:`expand`; the caller supplies the owned rows."""

@@ -18,8 +18,10 @@ from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.repeated import RepeatedCalls
 from dgcl.transport.shared_memory.results import as_tensor
+from dgcl.transport.shared_memory.sequence import TYPES, CallSequence
 from dgcl.transport.shared_memory.started import StartedExpand, StartedFold
 from dgcl.transport.shared_memory.tasks import CallRecord
+from dgcl.transport.steps import Step
 
 
 class SharedMemoryTransport:
@@ -93,6 +95,14 @@ class SharedMemoryTransport:
     def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
         return StartedFold(self.runtime, halo_rows, exchange, wait)
+
+    def sequence(
+        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
+    ) -> CallSequence | None:
+        """What carries out steps that repeat; None: they are carried out one by one."""
+        if dtype not in TYPES or not width or self.runtime.network is not None:
+            return None
+        return CallSequence(self.runtime, steps, width, dtype, windows)
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
         """Add exchanges whose bytes count as another's; return the first one's number. Collective, between calls."""

@@ -98,7 +98,7 @@ def _marks(words: np.ndarray, i: int) -> Any:
 
 
 @njit(nogil=True)
-def _begin(words: np.ndarray, number: int, place: tuple[int, ...], passing: tuple[int, ...]) -> None:
+def begin_call(words: np.ndarray, number: int, place: tuple[int, ...], passing: tuple[int, ...]) -> None:
     """Mark nothing as done, and tell the senders where to write."""
     _marks(words, _SENT)[:] = 0
     _marks(words, _RECEIVED)[:] = 0
@@ -111,7 +111,7 @@ def _begin(words: np.ndarray, number: int, place: tuple[int, ...], passing: tupl
 
 
 @compiled(inline=False)  # once, not for every constant that a caller gives it
-def _advance(
+def advance_call(
     words: np.ndarray,
     verb: int,
     number: int,
@@ -189,17 +189,17 @@ def expand_in_one_step(
         apart: There are no relay rows: owned rows are sent from where they are, before they are copied.
         policy: How to wait.
     """
-    _begin(words, number, place, passing)
+    begin_call(words, number, place, passing)
     own_bytes = words[_OWNED] * words[_ROW_BYTES]
     buffers = expand_buffers(
         rows, words[_OWNED], words[_LOCAL], words[_ROW_BYTES], place[3], passing[3], apart
     )
     status = WAITING
     if apart:
-        status = _advance(words, EXPAND, number, buffers, (0, 0, 0, 0, 0))
+        status = advance_call(words, EXPAND, number, buffers, (0, 0, 0, 0, 0))
     write_bytes(place[3], rows, own_bytes)
     if status == WAITING:
-        status = _advance(words, EXPAND, number, buffers, policy)
+        status = advance_call(words, EXPAND, number, buffers, policy)
     return status
 
 
@@ -220,8 +220,8 @@ def fold_in_one_step(
         arrivals: Segment base, segment size, offset and address of the memory for what arrives.
         result: Address of the sums.
     """
-    _begin(words, number, arrivals, arrivals)
-    status = _advance(words, FOLD, number, (rows, words[_LOCAL], arrivals[3]), policy)
+    begin_call(words, number, arrivals, arrivals)
+    status = advance_call(words, FOLD, number, (rows, words[_LOCAL], arrivals[3]), policy)
     if status == DONE:
         sum_rows(
             words[_SUM_CODE],

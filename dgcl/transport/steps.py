@@ -1,0 +1,118 @@
+"""Calls with sums over edges between them, as data: who carries them out sees all that is to come.
+
+An aggregation says its order once (:mod:`dgcl.aggregation.operation`, :mod:`dgcl.aggregation.windows`). One step after
+the other is carried out by :mod:`dgcl.aggregation.steps`; all of them at once, by compiled code, where a transport can
+(:mod:`dgcl.transport.shared_memory.sequence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+#: Rows by number: what is given; the result; sums for other ranks, or, in an adjoint, their gradients; what arrives of
+#: one window and of the next, or, in an adjoint, sums of a window and what arrives for them; what is folded at the end.
+GIVEN, RESULT, PARTIAL, FIRST, SECOND, FOLDED = range(6)
+NUM_BUFFERS: Final = 6
+
+EXPAND: Final = 0
+FOLD: Final = 1
+
+
+@dataclass(frozen=True, eq=False)
+class EdgePart:
+    """What a sum over edges reads besides rows; all arrays contiguous.
+
+    Attributes:
+        indptr, tails, heads: The edges (:mod:`dgcl.kernels.edge_sums`).
+        weights, weight_bytes: ``(E,)`` of the type of sums, and bytes of one; or ``(1,)`` for all edges, and 0.
+        begin, end: Which heads are summed.
+        missing: ``(m,)`` int64, rows that become zeros.
+        in_threads: Makes the sums with several threads, from the addresses of results and rows; None: one thread does.
+    """
+
+    indptr: NDArray[np.int64]
+    tails: NDArray[np.int32]
+    heads: NDArray[np.int32]
+    weights: Tensor
+    weight_bytes: int
+    begin: int
+    end: int
+    missing: NDArray[np.int64]
+    in_threads: Callable[[int, int], None] | None = None
+
+
+class RowSum(Protocol):
+    """The edges of a step."""
+
+    @property
+    def num_heads(self) -> int:
+        """Rows of results."""
+
+    @property
+    def num_edges(self) -> int:
+        """Edges."""
+
+    def add(self, x: Tensor, out: Tensor, weight: Tensor | None) -> None:
+        """Add sums of rows of ``x`` to ``out``."""
+
+    def put(self, x: Tensor, out: Tensor, weight: Tensor | None) -> None:
+        """Write them."""
+
+    def put_piece(self, x: Tensor, out: Tensor, weight: Tensor | None, *, piece: int, number: int) -> None:
+        """Write a piece of them."""
+
+    def part(
+        self,
+        weight: Tensor | None,
+        width: int,
+        dtype: torch.dtype,
+        *,
+        add: bool,
+        piece: tuple[int, int] | None = None,
+    ) -> EdgePart:
+        """What compiled code needs for one of these, with contiguous rows of a width and type."""
+
+
+@dataclass(frozen=True, eq=False)
+class Begin:
+    """Begin a call: ``verb`` of an exchange, of the rows of ``source``; what arrives comes to ``arrivals``."""
+
+    verb: int
+    exchange: int
+    source: int
+    arrivals: int
+
+
+@dataclass(frozen=True, eq=False)
+class Wait:
+    """Wait for the call that was begun last; what a fold brings is added to the result, or written to ``fresh``."""
+
+    begun: Begin
+    fresh: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """Add to ``target``, or write there, the sums over some edges of the rows of ``source``."""
+
+    edges: RowSum
+    weight: Tensor | None
+    source: int
+    target: int
+    add: bool = False
+    piece: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The result becomes of the type of the rows that were given; where that is the type of sums, nothing happens."""
+
+
+Step = Begin | Wait | Sum | Round
