@@ -88,16 +88,14 @@ class Communicator(GridRows, WholeGraphRows):
         self.grid = Grid(control.world_size) if grid is None else grid
         self.layout = layout_of_vertices(self.layouts[HALO], self.grid.slices)
         self.plan, self.local, self.control, self.timeout = self.exchanges[HALO].plan, local, control, timeout
-        self.transport = transport
+        self.transport, self.choice, self.edges = transport, choice, edges
         self.device = torch.device("cpu") if device is None else device
-        self.choice, self.edges = choice, edges
         self._numbers = {each.name: number for number, each in enumerate(exchanges)}
         self._programs = tuple(each.program for each in exchanges)
         self._num_local = tuple(program.num_local for program in self._programs)
         self._halo = self._numbers[HALO]
         self._program = self._programs[self._halo]
-        self._dropout_calls = 0
-        self.feature_dtype: torch.dtype | None = None
+        self._dropout_calls, self.feature_dtype = 0, None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)
 

@@ -100,8 +100,8 @@ class WholeGraphRows(Handle):
         problem = None
         try:
             check_rows(rows, self.layout.num_owned, "num_owned", self.rank, self.device, any_device=True)
-            if dst is not None and not 0 <= dst < self.world_size:
-                raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst})")
+            if dst is not None and not (isinstance(dst, int) and 0 <= dst < self.world_size):
+                raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst!r})")
         except (TypeError, ValueError) as error:
             problem = error
         own = slice(self.layout.num_core)

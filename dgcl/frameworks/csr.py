@@ -95,14 +95,15 @@ class CSRLocalGraph:
             x_all: (L, *F) rows, owned then halo, as ``dgcl.graph_allgather`` returns them.
             edge_weight: (E,), or (E, H) for rows (L, H, *F): one weight for each head of attention.
         """
-        self._check(
-            x_all, "x_all", self.num_local, "the rows [owned | halo]; apply dgcl.graph_allgather first"
-        )
+        self._check_local(x_all)
         _check_summable(x_all, "x_all")
-        if edge_weight is None or edge_weight.dim() == 1:
-            self._check_edges(edge_weight, "edge_weight")
-            return weighted_sum(x_all, edge_weight, self.edges)
         self._check_edges(edge_weight, "edge_weight")
+        if edge_weight is not None and edge_weight.is_complex() and not x_all.is_complex():
+            raise TypeError(
+                f"edge_weight must be real, as x_all is (got {edge_weight.dtype} and {x_all.dtype}); convert x_all"
+            )
+        if edge_weight is None or edge_weight.dim() == 1:
+            return weighted_sum(x_all, edge_weight, self.edges)
         if edge_weight.dim() != 2 or x_all.shape[1:2] != edge_weight.shape[1:]:
             raise ValueError(
                 "edge_weight must have shape (E,), or (E, H) for rows of shape (L, H, ...)"
@@ -116,15 +117,14 @@ class CSRLocalGraph:
 
     def mean(self, x_all: Tensor) -> Tensor:
         """(n, *F): the mean of the in-neighbours' rows of each owned vertex; zero where there is none."""
+        self._check_local(x_all)
         total = self.sum(x_all.to(sum_dtype(x_all.dtype)))  # a hub's sum may be beyond float16
         count = self.in_degrees.clamp(min=1).to(total.dtype)
         return (total / count.view(-1, *[1] * (total.dim() - 1))).to(x_all.dtype)
 
     def at_sources(self, x_all: Tensor) -> Tensor:
         """(E, *F): for each edge the row (L, *F) that it reads."""
-        self._check(
-            x_all, "x_all", self.num_local, "the rows [owned | halo]; apply dgcl.graph_allgather first"
-        )
+        self._check_local(x_all)
         return at_edges(x_all, self.edges.tails)
 
     def at_heads(self, x_owned: Tensor) -> Tensor:
@@ -157,7 +157,14 @@ class CSRLocalGraph:
             self.out_degrees.to(device),
         )
 
+    def _check_local(self, x_all: Tensor) -> None:
+        self._check(
+            x_all, "x_all", self.num_local, "the rows [owned | halo]; apply dgcl.graph_allgather first"
+        )
+
     def _check(self, x: Tensor, name: str, num_rows: int, what: str) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch tensor (got {type(x).__name__})")
         if x.dim() == 0 or len(x) != num_rows:
             raise ValueError(f"{name} must hold {num_rows} rows, {what} (got shape {tuple(x.shape)})")
 

@@ -118,7 +118,7 @@ def _what_it_is(arrays: dict[str, NDArray[Any]]) -> str:
         return "this looks like scipy.sparse.save_npz; pass scipy.sparse.load_npz(path) instead of the path"
     if {"class_source", "class_dests"} <= arrays.keys():
         return "this looks like a plan, which dgcl plan made from a graph"
-    return f"it has {', '.join(sorted(arrays)) or 'none'}"
+    return f"it has {', '.join(sorted(arrays)) or 'none'}; dgcl.graph.save_graph writes graph files"
 
 
 def _scalar(array: NDArray[Any], key: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["require_module", "require_tensors"]
+__all__ = ["require_floats", "require_module", "require_tensors"]
 
 
 def require_tensors(**given: Any) -> None:
@@ -21,6 +21,16 @@ def require_tensors(**given: Any) -> None:
             raise TypeError(
                 f"{name} must be a torch tensor (got {type(value).__name__}); torch.as_tensor makes one"
             )
+
+
+def require_floats(x: Tensor) -> None:
+    """Refuse rows that a normalisation would round to integers.
+
+    Raises:
+        TypeError: Naming their type.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"x must be floating point (got {x.dtype}); convert it first")
 
 
 def require_module(model: Any) -> None:

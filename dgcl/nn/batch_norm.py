@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.arguments import require_floats
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -94,6 +95,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
                 " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
                 " comm.slices or after comm.rows"
             )
+        require_floats(x)
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]
         count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks

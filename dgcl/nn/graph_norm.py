@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 import dgcl
+from dgcl.nn.arguments import require_floats
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -47,6 +48,7 @@ class GraphNorm(Module):
                 f" {tuple(x.shape)}): normalise before dgcl.graph_allgather, on a grid before"
                 " comm.slices or after comm.rows"
             )
+        require_floats(x)
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         mean = named_sum(first_rows(wide, comm.num_core).sum(0), comm, "GraphNorm") / comm.num_nodes
         centred = wide - mean * self.mean_scale

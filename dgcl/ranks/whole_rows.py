@@ -7,6 +7,7 @@ import secrets
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from numbers import Number
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,12 @@ def collect_rows(
         file: Where rank ``dst`` (rank 0 for None) writes it as ``.npy``; then nobody gets it.
 
     Raises:
-        ValueError: Ranks disagree on the shape or dtype, or the file cannot be written; every rank raises.
+        ValueError: Ranks disagree on the shape, the dtype or ``dst``, or the file cannot be written; every rank raises.
     """
-    kinds = control.exchange((tuple(rows.shape[1:]), rows.dtype))
+    told = control.exchange(((tuple(rows.shape[1:]), rows.dtype), dst))
+    kinds, receivers = [kind for kind, _ in told], [rank for _, rank in told]
+    if len(set(receivers)) > 1:
+        raise ValueError(f"dst must be the same on every rank (got {receivers})")
     if any(kind != kinds[0] for kind in kinds):
         raise ValueError(f"rows must have the same trailing shape and dtype on every rank (got {kinds})")
     # A copy: rank `dst` may be a thread that still reads when this rank has returned and writes to its rows.
@@ -147,7 +151,7 @@ def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | N
         if given.layout != torch.strided:
             return None, f"{name} must be dense (got {given.layout}; call .to_dense())"
         rows = given.detach().cpu()
-    elif not hasattr(given, "__array__") and not isinstance(given, (Sequence, memoryview)):
+    elif not hasattr(given, "__array__") and not isinstance(given, (Sequence, memoryview, Number)):
         return None, f"{name} must be a tensor or an array, such as data.x (got {type(given).__name__})"
     else:
         try:

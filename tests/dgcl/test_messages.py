@@ -342,6 +342,26 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"^file: cannot write /nowhere/rows.npy: No such file or directory\n",
         ValueError,
     ),
+    "results for a rank as text": (
+        lambda: dgcl.collect(outputs(build()), dst="0"),  # type: ignore[arg-type]
+        r"dst must be a rank below 2 or None \(got '0'\)",
+        ValueError,
+    ),
+    "results for another rank on each": (
+        lambda: dgcl.collect(outputs(build()), dst=dgcl.current_communicator().rank),
+        r"dst must be the same on every rank \(got \[0, 1\]\)",
+        ValueError,
+    ),
+    "integers in batches": (
+        lambda: (build(), dgcl.nn.BatchNorm(3)(X[:10].long())),
+        r"x must be floating point \(got torch.int64\); convert it first",
+        TypeError,
+    ),
+    "integers normalised": (
+        lambda: (build(), dgcl.nn.GraphNorm(3)(X[:10].long())),
+        r"x must be floating point \(got torch.int64\); convert it first",
+        TypeError,
+    ),
     "labels as numpy": (
         lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10].numpy()),  # type: ignore[arg-type]
         r"labels must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
@@ -380,6 +400,19 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     "integers summed over edges": (
         lambda: sums("sum", torch.long),
         r"x_all must be rows of floats or complex numbers \(got torch.int64\); convert them first",
+        TypeError,
+    ),
+    "complex weights of real rows": (
+        lambda: graph("csr").sum(
+            dgcl.graph_allgather(dgcl.dispatch_features(X)),
+            dgcl.current_communicator().dispatch_edges(torch.ones(20, dtype=torch.complex64)),
+        ),
+        r"edge_weight must be real, as x_all is \(got torch.complex64 and torch.float32\)",
+        TypeError,
+    ),
+    "rows as numpy over edges": (
+        lambda: graph("csr").mean(np.zeros((20, 3))),
+        r"x_all must be a torch tensor \(got ndarray\)",
         TypeError,
     ),
     "booleans averaged over edges": (
