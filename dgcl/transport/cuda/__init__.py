@@ -97,8 +97,6 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
     """
     import torch
 
-    from dgcl.transport.cuda.gpu import CudaError, open_device
-
     opened, problem = None, ""
     kind = ""
     try:
@@ -107,8 +105,11 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
         if kind not in ("cpu", "cuda"):
             problem = f"device: expected 'cpu' or a CUDA device, got {wanted}"
         elif kind == "cuda":
+            # Here, as it takes half a second, which ranks on the CPU need not wait.
+            from dgcl.transport.cuda.gpu import open_device
+
             opened = open_device(wanted)
-    except (ValueError, RuntimeError, CudaError) as error:
+    except (ValueError, RuntimeError) as error:
         problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
     reports = control.exchange((kind, problem))
     for rank, (_, theirs) in enumerate(reports):
