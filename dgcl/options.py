@@ -65,11 +65,15 @@ class GridOptions:
             it, the volume of dense algorithms.
         memory_limit: For ``"auto"``: bytes, or like "8GB", that a rank may take for its edges and rows; None: no
             bound.
+        adjacency: ``"held"``, each rank has all edges that it sums, as do the others of its slice group; or
+            ``"streamed"``, it keeps one in ``slices`` of them, and the group sends them round in every aggregation
+            (:mod:`dgcl.grid.streamed`). What needs edges besides, such as weights of edges, is refused then.
     """
 
     sizes: str | tuple[int, int, int] | Grid = "auto"
     needs: str = "sparse"
     memory_limit: int | str | None = None
+    adjacency: str = "held"
 
     def __post_init__(self) -> None:
         _set_bytes(self)

@@ -58,7 +58,7 @@ class WholeGraphRows(Handle):
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
-        if halo and self.edges == "grid":
+        if halo and self.edges in ("grid", "streamed"):
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
@@ -77,6 +77,11 @@ class WholeGraphRows(Handle):
             ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``: the
             order of ``at_sources``, of ``g.edge_index``, and of the edges of the DGL block.
         """
+        if self.edges == "streamed":
+            raise ValueError(
+                "dispatch_edges gives data to the rank that has an edge, and with adjacency='streamed' edges have none:"
+                " they come and go; build the communicator with adjacency='held'"
+            )
         ids = self.local.edge_ids
         return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
 

@@ -21,8 +21,10 @@ from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.aggregation.streamed import StreamedOperation, connect_edge_windows
 from dgcl.aggregation.windows import HaloWindows, WindowedOperation, divide
 from dgcl.grid.grid import Grid
+from dgcl.grid.streamed import StreamedGraph
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
@@ -32,6 +34,8 @@ from dgcl.transport.row_checks import check_rows
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
 
 Reduce = Literal["sum", "mean", "max", "min"]
+
+AnyOperation = Operation | WindowedOperation | StreamedOperation
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)
@@ -85,7 +89,7 @@ class Aggregator:
         comm: The communicator, kept alive by this object and by the graphs of autograd that it is in.
         reduce: "sum", "mean", "max" or "min".
         operation: What it carries out; with learned weights, without them.
-        windows: Those of its halo rows; None: these travel whole.
+        windows: Those of its halo rows, or the exchanges of those of streamed edges; None: the usual.
     """
 
     @torch.compiler.disable  # layers make one in each forward; the first connects ranks
@@ -95,8 +99,8 @@ class Aggregator:
         reduce: Reduce = "sum",
         edge_weight: Tensor | None = None,
         *,
-        windows: HaloWindows | None = None,
-        operation: Operation | WindowedOperation | None = None,
+        windows: HaloWindows | range | None = None,
+        operation: AnyOperation | None = None,
     ) -> None:
         check_reduction(comm, reduce, edge_weight)
         self.comm, self.reduce, self.windows = comm, reduce, windows
@@ -114,6 +118,7 @@ class Aggregator:
             if edge_weight.requires_grad:
                 self._learned = edge_weight
             else:
+                assert not isinstance(self.operation, StreamedOperation)
                 self.operation = self.operation.weighted(_times(edge_weight, self._scale))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -150,6 +155,7 @@ class Aggregator:
         elif self._learned is None:
             out = _Aggregate.apply(rows, self.operation, self.comm)
         else:
+            assert not isinstance(self.operation, StreamedOperation)
             weight = _times(self._learned, self._scale)
             out = _WeightedAggregate.apply(rows, weight, self.operation, self.comm)
         out = self.comm.from_items(out, whole.shape[1]).reshape(real.shape)
@@ -216,6 +222,13 @@ def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     """Raise where a reduction, or one with these weights, cannot be had."""
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
+    if comm.edges == "streamed" and (reduce in ("max", "min") or edge_weight is not None):
+        raise ValueError(
+            "adjacency='streamed' goes with sums and means without weights of edges: no rank has an edge long enough to"
+            f" know {'which one was the largest' if edge_weight is None else 'its weight, or to give it a gradient'}."
+            " Build the communicator with adjacency='held'; a weight that is a product of numbers of both vertices"
+            " needs no weight: multiply rows by one before, and by the other after"
+        )
     if reduce in ("max", "min"):
         _check_extremes(comm, reduce, edge_weight)
     elif edge_weight is not None:
@@ -269,30 +282,38 @@ def _times(weight: Tensor, scale: Tensor | None) -> Tensor:
 _operations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | None) -> Operation | WindowedOperation:
+def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None) -> AnyOperation:
     """The operation of a reduction without weights, made once for each communicator and way to divide its rows."""
     made = _operations.setdefault(comm, {})
     if ("sum", windows) not in made:
-        whole = made.get(("sum", None)) or _build_operation(comm)
-        made["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
+        if isinstance(comm.local, StreamedGraph):
+            of_edges = connect_edge_windows(comm) if windows is None else windows
+            made["sum", windows] = StreamedOperation.of(
+                comm.local, of_edges, comm.grid.slices, *_numbers(comm)
+            )
+        else:
+            whole = made.get(("sum", None)) or _build_operation(comm)
+            made["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
     if (reduce, windows) not in made:
-        scale = _scale_of(comm, reduce)
+        scale, found = _scale_of(comm, reduce), made["sum", windows]
         assert scale is not None
-        made[reduce, windows] = made["sum", windows].weighted(scale)
-    found: Operation | WindowedOperation = made[reduce, windows]
-    return found
+        is_streamed = isinstance(found, StreamedOperation)
+        made[reduce, windows] = found.scaled(scale) if is_streamed else found.weighted(scale)
+    return made[reduce, windows]
 
 
 def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
     """``(E,)`` what a reduction multiplies each edge's row with: for a mean 1 over the in-degree of its head.
 
-    So partial sums are parts of the mean, and no 16-bit sum overflows. None: ones.
+    Of streamed edges ``(num_heads,)``, for each head. So partial sums are parts of the mean, and no 16-bit sum
+    overflows. None: ones.
     """
     if reduce == "sum":
         return None
     local = comm.local
     degrees = np.concatenate([local.in_degrees[: local.num_owned], local.partial_in_degrees])
-    return torch.from_numpy(1 / np.maximum(degrees, 1)[local.heads]).to(comm.device)
+    scale = 1 / np.maximum(degrees, 1)
+    return torch.from_numpy(scale if isinstance(local, StreamedGraph) else scale[local.heads]).to(comm.device)
 
 
 def _build_operation(comm: Aggregating) -> Operation:
@@ -356,7 +377,7 @@ class _Aggregate(torch.autograd.Function):
     """Linear in x; its backward is the same for the adjoint. Keeps nothing."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, operation: Operation | WindowedOperation, comm: Aggregating) -> Tensor:
+    def forward(ctx: Any, x: Tensor, operation: AnyOperation, comm: Aggregating) -> Tensor:
         ctx.operation, ctx.comm = operation, comm
         return operation.run(x, comm.transport)[0]
 

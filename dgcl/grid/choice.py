@@ -17,6 +17,7 @@ from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.grid.plans import EdgeSeconds, bound_of_grid
 from dgcl.grid.strategy import GridPlacement, bytes_of_edge
+from dgcl.grid.streamed import EDGE_BYTES
 from dgcl.planner.fold import NoWayBackError
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem
@@ -40,7 +41,7 @@ class GridChoice:
 
     Attributes:
         whole: Lays out whole rows, the grid (P,1,1).
-        needs: As of :class:`~dgcl.grid.strategy.GridPlacement`.
+        needs, adjacency: As of :class:`~dgcl.grid.strategy.GridPlacement`.
         memory_limit: Bytes that a rank may take for edges and rows; None: no bound.
         work: What summing an edge takes.
     """
@@ -49,6 +50,7 @@ class GridChoice:
     needs: str = "sparse"
     memory_limit: int | None = None
     work: EdgeSeconds = EdgeSeconds()  # noqa: RUF009 (it is frozen)
+    adjacency: str = "held"
 
     def check(self) -> None:
         """Refuse settings that cannot be.
@@ -57,7 +59,7 @@ class GridChoice:
             ValueError: Naming the setting.
         """
         self.whole.check()
-        GridPlacement(Grid(1), self.needs).check()
+        GridPlacement(Grid(1), self.needs, self.adjacency).check()
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan that is asked for first depends on: that of whole rows."""
@@ -79,7 +81,8 @@ class GridChoice:
         for grid in legal_grids(world_size):
             needs = find_needs(problem.graph, problem.part, grid, "sparse" if grid.is_1d else self.needs)
             counts = count_needs(needs)
-            held = bytes_held(problem.graph, num_owned, counts, row_bytes)
+            streamed = GridPlacement(grid, self.needs, self.adjacency).is_streamed
+            held = bytes_held(problem.graph, num_owned, counts, row_bytes, streamed=streamed)
             if self.memory_limit is not None and held > self.memory_limit:
                 too_big[grid] = held
             elif grid.is_1d:
@@ -93,7 +96,7 @@ class GridChoice:
                 break
             tried += 1
             with suppress(NoWayBackError):
-                placement = GridPlacement(grid, self.needs)
+                placement = GridPlacement(grid, self.needs, self.adjacency)
                 made = placement.planned(problem)
                 if made.seconds(self.work) < min(found.values(), default=np.inf):
                     best = functools.partial(placement.lay_out, problem, made)
@@ -136,7 +139,9 @@ class GridChoice:
         )
 
 
-def bytes_held(graph: Graph, num_owned: np.ndarray, counts: Counts, row_bytes: int) -> int:
+def bytes_held(
+    graph: Graph, num_owned: np.ndarray, counts: Counts, row_bytes: int, *, streamed: bool = False
+) -> int:
     """Bytes of the fullest rank, about: edges, rows of an aggregation, and the tables behind them.
 
     Args:
@@ -144,11 +149,9 @@ def bytes_held(graph: Graph, num_owned: np.ndarray, counts: Counts, row_bytes: i
         num_owned: ``(P,)`` vertices that each rank owns.
         counts: Of a grid.
         row_bytes: Of a whole row.
+        streamed: Whether a rank keeps a share of its edges, and two windows of others'.
     """
     grid = counts.grid
+    of_edge = 2 * EDGE_BYTES / grid.slices if streamed else bytes_of_edge(grid, graph)
     items = num_owned * grid.slices + counts.expanded + counts.folded
-    return int(
-        (
-            items * (grid.slice_width(row_bytes) + _TABLE_BYTES) + counts.edges * bytes_of_edge(grid, graph)
-        ).max()
-    )
+    return int((items * (grid.slice_width(row_bytes) + _TABLE_BYTES) + counts.edges * of_edge).max())

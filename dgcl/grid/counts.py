@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dgcl.grid.grid import Grid
 from dgcl.grid.needs import Needs
 
-__all__ = ["Counts", "count_needs"]
+__all__ = ["Counts", "count_needs", "has_bit"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ def count_needs(needs: Needs) -> Counts:
     part, depth = grid.part_of(owner), grid.depth_of(owner)
     read_at = np.zeros((grid.parts, grid.depth), np.int64)  # vertices at a depth that a part reads
     for r in range(grid.parts):
-        read_at[r] = np.bincount(depth[_has_bit(needs.readers, r)], minlength=grid.depth)
+        read_at[r] = np.bincount(depth[has_bit(needs.readers, r)], minlength=grid.depth)
     expanded = np.repeat(read_at.ravel(), grid.slices)
     expanded -= np.bincount(owner[_has_own(needs.readers, part)], minlength=grid.size)
     contributors = np.bitwise_count(needs.summers).sum(0, dtype=np.int64)
@@ -55,7 +55,7 @@ def count_needs(needs: Needs) -> Counts:
     return Counts(grid, expanded, folded, needs.edges_of_ranks)
 
 
-def _has_bit(masks: NDArray[Any], bit: int) -> NDArray[np.bool_]:
+def has_bit(masks: NDArray[Any], bit: int) -> NDArray[np.bool_]:
     """(N,) whether a bit is set in masks (W, N)."""
     words = masks[bit // 64]
     found: NDArray[np.bool_] = (words & words.dtype.type(1 << bit % 64)) != 0
