@@ -54,7 +54,8 @@ class Communicator(GridRows, WholeGraphRows):
         layout: That of "halo", of vertices.
         plan: The plan of "halo".
         choice: Why this plan, where there was a choice.
-        edges: Which rank sums an edge: "head", the owner of the vertex it leads to; "tail", "cover", "grid".
+        edges: Which rank sums an edge: "head", the owner of the vertex it leads to; "tail", "cover", "grid",
+            "streamed".
         grid: Parts x depth x slices (:class:`dgcl.grid.grid.Grid`).
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
@@ -351,7 +352,8 @@ class Communicator(GridRows, WholeGraphRows):
         calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]
         kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
         report = self.transport.memory(calls, dtype, **kinds)
-        return replace(report, offload=tuple(off.memory(training=training) for off in self.offloads))
+        offload = tuple(off.memory(training=training) for off in self.offloads)
+        return replace(report, edges=self.local.streamed_bytes, offload=offload)
 
     def use_transport(self, transport: Transport) -> Transport:
         """Let another transport move the rows from now on, as baselines do; called on every rank.

@@ -21,7 +21,7 @@ from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.aggregation.streamed import StreamedOperation, connect_edge_windows
+from dgcl.aggregation.streamed import StreamedOperation, check_streamed, connect_edge_windows
 from dgcl.aggregation.windows import HaloWindows, WindowedOperation, divide
 from dgcl.grid.grid import Grid
 from dgcl.grid.streamed import StreamedGraph
@@ -118,7 +118,6 @@ class Aggregator:
             if edge_weight.requires_grad:
                 self._learned = edge_weight
             else:
-                assert not isinstance(self.operation, StreamedOperation)
                 self.operation = self.operation.weighted(_times(edge_weight, self._scale))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -155,7 +154,6 @@ class Aggregator:
         elif self._learned is None:
             out = _Aggregate.apply(rows, self.operation, self.comm)
         else:
-            assert not isinstance(self.operation, StreamedOperation)
             weight = _times(self._learned, self._scale)
             out = _WeightedAggregate.apply(rows, weight, self.operation, self.comm)
         out = self.comm.from_items(out, whole.shape[1]).reshape(real.shape)
@@ -222,13 +220,8 @@ def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     """Raise where a reduction, or one with these weights, cannot be had."""
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
-    if comm.edges == "streamed" and (reduce in ("max", "min") or edge_weight is not None):
-        raise ValueError(
-            "adjacency='streamed' goes with sums and means without weights of edges: no rank has an edge long enough to"
-            f" know {'which one was the largest' if edge_weight is None else 'its weight, or to give it a gradient'}."
-            " Build the communicator with adjacency='held'; a weight that is a product of numbers of both vertices"
-            " needs no weight: multiply rows by one before, and by the other after"
-        )
+    if isinstance(comm.local, StreamedGraph):
+        check_streamed(reduce, edge_weight)
     if reduce in ("max", "min"):
         _check_extremes(comm, reduce, edge_weight)
     elif edge_weight is not None:
@@ -287,18 +280,16 @@ def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None)
     made = _operations.setdefault(comm, {})
     if ("sum", windows) not in made:
         if isinstance(comm.local, StreamedGraph):
-            of_edges = connect_edge_windows(comm) if windows is None else windows
-            made["sum", windows] = StreamedOperation.of(
-                comm.local, of_edges, comm.grid.slices, *_numbers(comm)
-            )
+            numbers = windows if isinstance(windows, range) else connect_edge_windows(comm)
+            made["sum", windows] = StreamedOperation.of(comm.local, numbers, comm.grid, *_numbers(comm))
         else:
+            assert not isinstance(windows, range)
             whole = made.get(("sum", None)) or _build_operation(comm)
             made["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
     if (reduce, windows) not in made:
-        scale, found = _scale_of(comm, reduce), made["sum", windows]
+        scale = _scale_of(comm, reduce)
         assert scale is not None
-        is_streamed = isinstance(found, StreamedOperation)
-        made[reduce, windows] = found.scaled(scale) if is_streamed else found.weighted(scale)
+        made[reduce, windows] = made["sum", windows].weighted(scale)
     return made[reduce, windows]
 
 

@@ -41,7 +41,7 @@ from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.base import Transport
 
-__all__ = ["StreamedOperation", "connect_edge_windows"]
+__all__ = ["StreamedOperation", "check_streamed", "connect_edge_windows"]
 
 #: What is done with some edges: rows of heads and of tails, (E,) int32 each.
 TakeEdges = Callable[[NDArray[np.int32], NDArray[np.int32]], None]
@@ -73,10 +73,10 @@ class StreamedOperation:
 
     @classmethod
     def of(
-        cls, graph: StreamedGraph, windows: range, slices: int, expand: int | None, fold: int | None
+        cls, graph: StreamedGraph, windows: range, grid: Grid, expand: int | None, fold: int | None
     ) -> StreamedOperation:
-        """The sum over all edges; arguments as the attributes, and how many ranks share the edges."""
-        pieces = max(1, -(-len(windows) // (slices - 1)))
+        """The sum over all edges; arguments as the attributes."""
+        pieces = max(1, -(-len(windows) // (grid.slices - 1)))
         edges.prepare()
         return cls(graph, windows, pieces, expand, fold)
 
@@ -85,8 +85,8 @@ class StreamedOperation:
         """The adjoint."""
         return replace(self, expand=self.fold, fold=self.expand, is_adjoint=not self.is_adjoint)
 
-    def scaled(self, of_heads: Tensor | None, of_tails: Tensor | None = None) -> StreamedOperation:
-        """The same with other ``scales``."""
+    def weighted(self, of_heads: Tensor, of_tails: Tensor | None = None) -> StreamedOperation:
+        """The same with ``scales``, of rows: edges have no weights of their own."""
         return replace(self, scales=(of_heads, of_tails))
 
     def run(
@@ -150,6 +150,26 @@ class StreamedOperation:
                 more = scale.index_select(0, torch.from_numpy(rows))
                 weight = more if weight is None else weight * more
         return None if weight is None else weight.to(dtype)
+
+
+def check_streamed(reduce: str, edge_weight: object) -> None:
+    """Refuse what needs to know an edge again.
+
+    Raises:
+        ValueError: With the ways out.
+    """
+    if edge_weight is not None:
+        raise ValueError(
+            "edge_weight goes without adjacency='streamed': edges come and go, and no rank has one long enough to know"
+            " its weight, or to give it a gradient. Build the communicator with adjacency='held'. Weights that are"
+            " products of a number of the tail and one of the head need none: multiply rows by the one before, and by"
+            " the other after"
+        )
+    if reduce in ("max", "min"):
+        raise ValueError(
+            f"reduce={reduce!r} goes without adjacency='streamed', which has sums and means; build the communicator"
+            " with adjacency='held'"
+        )
 
 
 class _Streaming(Protocol):

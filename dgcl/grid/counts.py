@@ -34,6 +34,11 @@ class Counts:
         """(P,) bytes received by each rank, padding included, of rows of ``width`` elements."""
         return (self.expanded + self.folded) * (self.grid.slice_width(width) * itemsize)
 
+    def streamed_bytes(self) -> NDArray[np.int64]:
+        """(P,) bytes of edges received by each rank where they are streamed: 8 for each that others keep, about."""
+        slices = self.grid.slices
+        return 8 * (self.edges * (slices - 1) // slices)
+
     @property
     def imbalance(self) -> float:
         """Edges of the fullest rank over the mean; 1 where there are no edges."""

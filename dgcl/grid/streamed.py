@@ -60,6 +60,11 @@ class StreamedGraph(LocalGraph):
         """Edges that this rank keeps."""
         return int(np.count_nonzero(self.blocks[:, :, 0] >= 0))
 
+    @property
+    def streamed_bytes(self) -> int:
+        """The blocks that this rank keeps, two windows of others', which are as much again, and the tables."""
+        return 2 * self.blocks.nbytes + self.head_rows.nbytes + self.tail_rows.nbytes
+
     def rows_of(self, blocks: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """``(E,)`` int32 each: the rows of heads, and of tails, of the edges in some of the group's blocks."""
         heads, tails = blocks.reshape(-1, 2).T

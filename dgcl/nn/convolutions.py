@@ -254,7 +254,7 @@ def _normalise(
         at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy()
     own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
     if streamed is not None:
-        return streamed.scaled(torch.from_numpy(at_heads), torch.from_numpy(at_tails)), own
+        return streamed.weighted(torch.from_numpy(at_heads), torch.from_numpy(at_tails)), own
     weight = torch.from_numpy(at_heads[local.heads] * at_tails[local.indices]).to(comm.device)
     return Aggregator(comm, edge_weight=weight, windows=windows).operation, own
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 
 from dgcl.aggregation.aggregator import Constant
+from dgcl.aggregation.windows import HaloWindows
 from dgcl.nn.convolutions import GCNConv, Order, current
 from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
 from dgcl.nn.vertex_dropout import check_probability, next_call
@@ -144,7 +145,7 @@ class InPlaceGCN(Module):
         widest = max(self._aggregated_widths(constant), default=0)
         windows, program = _connected(self, comm).windows, comm.exchanges[HALO].program
         room = 2 * max(program.num_halo + program.num_relay, program.num_arrivals)
-        if windows is not None:
+        if isinstance(windows, HaloWindows):
             room = windows.room
         return StackMemory(
             inputs=n * self.options.channels[0] * bytes_of,

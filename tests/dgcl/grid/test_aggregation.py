@@ -87,8 +87,9 @@ def test_between_processes(grid: str, rank_pool: Any) -> None:
             assert_close(each, expected("multi-edges", reduce, weighted))
 
 
-def train_the_toy(grid: str) -> dict[str, float]:
-    comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, size_of(grid)), grid=grid)
+def train_the_toy(grid: str, adjacency: str = "held") -> dict[str, float]:
+    options = dgcl.GridOptions(grid, adjacency=adjacency)
+    comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, size_of(grid)), grid=options)
     v, k = np.meshgrid(np.arange(24), np.arange(8), indexing="ij")
     h = comm.dispatch_features(torch.from_numpy(np.cos(0.1 * (v + 1) * (k + 1))))
     weights = []
@@ -233,10 +234,11 @@ def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> No
 STEPS, DROPPED = 3, 0.4
 
 
-def train_with_dropout(grid: str) -> tuple[list[float], list[Tensor]]:
+def train_with_dropout(grid: str, adjacency: str = "held") -> tuple[list[float], list[Tensor]]:
     """Two layers with dropout, batch normalisation and Adam, on a prime number of vertices."""
-    edges = np.random.default_rng(2).integers(0, 23, (2, 90))
-    comm = dgcl.build_comm_info(as_graph(edges, 23), "uniform", part=np.arange(23) % size_of(grid), grid=grid)
+    graph = as_graph(np.random.default_rng(2).integers(0, 23, (2, 90)), 23)
+    options = dgcl.GridOptions(grid, adjacency=adjacency)
+    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(23) % size_of(grid), grid=options)
     weights = initial()
     norm = dgcl.nn.BatchNorm(6).double()
     optimizer = torch.optim.Adam([*weights, *norm.parameters()], 0.01)
