@@ -94,7 +94,6 @@ class Communicator(GridRows, WholeGraphRows):
         self._programs = tuple(each.program for each in exchanges)
         self._num_local = tuple(program.num_local for program in self._programs)
         self._halo = self._numbers[HALO]
-        self._program = self._programs[self._halo]
         self._dropout_calls, self.feature_dtype = 0, None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)
@@ -213,8 +212,7 @@ class Communicator(GridRows, WholeGraphRows):
 
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
-        program = self._programs[exchange]
-        return program.num_owned, program.num_local
+        return self._programs[exchange].num_owned, self._num_local[exchange]
 
     def number_of(self, exchange: str) -> int:
         """The number of the exchange with this name, as the transport calls it."""
