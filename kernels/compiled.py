@@ -53,9 +53,9 @@ _may_interpret = ContextVar("_may_interpret", default=True)
 def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
 @overload
 def compiled(
-    signature: Any = None, /, *, inline: bool = True, small: int = 0
+    signature: Any = None, /, *, inline: bool = True, small: int = 0, allocates: bool = True
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
-def compiled(what: Any = None, /, *, inline: bool = True, small: int = 0) -> Any:
+def compiled(what: Any = None, /, *, inline: bool = True, small: int = 0, allocates: bool = True) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
@@ -64,10 +64,13 @@ def compiled(what: Any = None, /, *, inline: bool = True, small: int = 0) -> Any
 
     With ``small`` Python's calls whose arrays hold at most so many elements in all are interpreted, see
     :mod:`dgcl.kernels.interpreted`, where no machine code is on disk.
+
+    With ``allocates=False`` it may make no arrays, and counts no references to those it gets: numba would do so at each
+    use of a field of a named tuple, which takes longer than a short loop does.
     """
     if isinstance(what, FunctionType):
         return _decorated(what, None, True)
-    return functools.partial(_decorated, signature=what, inline=inline, small=small)
+    return functools.partial(_decorated, signature=what, inline=inline, small=small, allocates=allocates)
 
 
 @contextmanager
@@ -90,8 +93,10 @@ def compile_all(*modules: ModuleType) -> None:
                     value.compile(signature)
 
 
-def _decorated(function: FunctionType, signature: Any, inline: bool, small: int = 0) -> Any:
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True)(function)
+def _decorated(
+    function: FunctionType, signature: Any, inline: bool, small: int = 0, allocates: bool = True
+) -> Any:
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
     dispatcher._cache = cache = KernelCache(function)
     dispatcher.only_signature, dispatcher.small = signature, small
     compile_one, call_template = dispatcher.compile, dispatcher.get_call_template

@@ -145,8 +145,10 @@ def _cover(label: Any, links: _Links, scratch: _Scratch, cover: Any) -> float:
         if label[v] < 0:
             continue
         for u in range(world):
+            if label[u] == label[v]:  # most pairs are on one side
+                continue
             link = links.link_of[u, v]
-            if label[u] != label[v] and link >= 0:  # most pairs are on one side
+            if link >= 0:
                 scratch.link[num] = link
                 num += 1
                 latency = min(latency, links.latency[link])

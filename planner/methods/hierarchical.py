@@ -209,17 +209,18 @@ def _run_pass(
     work: _Work, busy: FloatArray, room: FloatArray, before: _Edges | None, deadline: float
 ) -> _Edges | None:
     """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over."""
-    from dgcl.planner.methods.hierarchical_kernel import Loads, plan_trees
+    from dgcl.planner.methods.hierarchical_kernel import Loads, no_tree, plan_trees
 
     relation, num, none = work.relation, work.order.shape[0], np.zeros(0, np.int32)
     size, start, parts = np.zeros(num, np.int64), 0, []
+    tree = no_tree(relation.world_size)
     before = (np.zeros(num + 1, np.int64), none, none, none) if before is None else before
     while start < num:
         if time.perf_counter() > deadline:
             return None
         src, dst, stage = np.empty((3, EDGES + 3 * relation.world_size), np.int32)
         end = plan_trees(
-            work.machines, Loads(busy, room), work.order, relation.source, relation.dests, relation.count, before,
+            work.machines, Loads(busy, room), tree, work.order, relation.source, relation.dests, relation.count, before,
             start, size, src, dst, stage,
         )  # fmt: skip
         if end < 0:

@@ -1,4 +1,7 @@
-"""The inner loops of planning machine by machine, compiled. Imported on first use."""
+"""The inner loops of planning machine by machine, compiled. Imported on first use.
+
+They make no arrays, and so count no references: that took more than half of their time.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,16 @@ class Tree(NamedTuple):
 HOLDERS = 4
 
 
-@compiled
+def no_tree(world: int) -> Tree:
+    """Return a tree of at most `world` devices without edges."""
+    return Tree(
+        np.full(world, -1, np.int64), np.empty(world, np.int64), np.empty(1 + HOLDERS, np.int64),
+        np.empty(3 * world, np.int32), np.empty(3 * world, np.int32), np.empty(3 * world, np.int32),
+        np.zeros(2, np.int64),
+    )  # fmt: skip
+
+
+@compiled(allocates=False)
 def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) -> None:
     """Put rows on the link from u to v in stage k."""
     link = machines.link_of[u, v]
@@ -77,7 +89,7 @@ def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) 
         loads.busy[c, k] += rows * machines.inverse[c]
 
 
-@compiled
+@compiled(allocates=False)
 def _send(machines: Machines, loads: Loads, tree: Tree, u: int, v: int, k: int, rows: float) -> None:
     """Add an edge to the tree."""
     _add(machines, loads, u, v, k, rows)
@@ -87,7 +99,7 @@ def _send(machines: Machines, loads: Loads, tree: Tree, u: int, v: int, k: int, 
     tree.ready[v] = k + 1
 
 
-@compiled
+@compiled(allocates=False)
 def _best_stage(
     machines: Machines, loads: Loads, u: int, v: int, begin: int, end: int, rows: float
 ) -> tuple[int, float]:
@@ -114,7 +126,7 @@ def _best_stage(
     return best, least
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def _spread(
     machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, holder: int, rows: float
 ) -> bool:
@@ -143,7 +155,7 @@ def _spread(
     return True
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, rows: float) -> int:
     """Bring the row to one device of the machine of ``dest[begin:end]`` and return it; -1 if no link allows it.
 
@@ -196,7 +208,7 @@ def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, r
     return receiver
 
 
-@compiled
+@compiled(allocates=False)
 def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float) -> bool:
     """Plan the tree from `owner` to the first `num` destinations; return False if no links allow it."""
     tree.size[0], tree.size[1] = 0, 1
@@ -220,7 +232,7 @@ def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, ro
     return fine
 
 
-@compiled
+@compiled(allocates=False)
 def _is_late(machines: Machines, loads: Loads, u: int, v: int, k: int) -> bool:
     """Tell whether the link from u to v takes longer than stage k should."""
     link = machines.link_of[u, v]
@@ -230,15 +242,16 @@ def _is_late(machines: Machines, loads: Loads, u: int, v: int, k: int) -> bool:
     return machines.latency[link] + slowest > loads.room[k]
 
 
-@compiled
+@compiled(allocates=False)
 def plan_trees(
-    machines: Machines, loads: Loads, order: Any, source: Any, dests: Any, count: Any,
+    machines: Machines, loads: Loads, tree: Tree, order: Any, source: Any, dests: Any, count: Any,
     before: Any, start: int, size: Any, src: Any, dst: Any, stage: Any,
 ) -> int:  # fmt: skip
     """Plan one tree after the other at the loads that all others make; return the position of the first not planned.
 
     Args:
         machines: the topology.
+        tree: of :func:`no_tree`, scratch.
         loads: what is planned; trees of `before` are part of it, and stay as they are where no stage is too long.
         order: (N,) int64, the class of each tree.
         source, dests, count: of the classes; dests with the machine of a device in ascending order.
@@ -250,12 +263,6 @@ def plan_trees(
     Returns:
         The position, N after the last; -1 if no links allow some tree.
     """
-    world = machines.machine_of.shape[0]
-    tree = Tree(
-        np.full(world, -1, np.int64), np.empty(world, np.int64), np.empty(1 + HOLDERS, np.int64),
-        np.empty(3 * world, np.int32), np.empty(3 * world, np.int32), np.empty(3 * world, np.int32),
-        np.zeros(2, np.int64),
-    )  # fmt: skip
     ptr, old_src, old_dst, old_stage = before
     at = 0
     for n in range(start, order.shape[0]):
@@ -290,14 +297,19 @@ def plan_trees(
     return order.shape[0]
 
 
-@compiled
 def stage_lengths(machines: Machines, loads: Loads, src: Any, dst: Any, stage: Any) -> Any:
     """Return the time that each stage takes with these edges, (K,) float64, in rows per GB/s."""
     length = np.zeros(loads.room.shape[0])
+    _raise_lengths(machines, loads, src, dst, stage, length)
+    return length
+
+
+@compiled(allocates=False)
+def _raise_lengths(machines: Machines, loads: Loads, src: Any, dst: Any, stage: Any, length: Any) -> None:
+    """Set `length` (K,) to the time that each stage takes with these edges, at least what it was."""
     for e in range(src.shape[0]):
         link, k = machines.link_of[src[e], dst[e]], stage[e]
         slowest = 0.0
         for h in range(machines.ptr[link], machines.ptr[link + 1]):
             slowest = max(slowest, loads.busy[machines.directions[h], k])
         length[k] = max(length[k], machines.latency[link] + slowest)
-    return length
