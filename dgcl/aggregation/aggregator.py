@@ -30,6 +30,7 @@ from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_rows
+from dgcl.transport.steps import FOR_MEAN
 
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
 
@@ -289,7 +290,7 @@ def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None)
     if (reduce, windows) not in made:
         scale = _scale_of(comm, reduce)
         assert scale is not None
-        made[reduce, windows] = made["sum", windows].weighted(scale)
+        made[reduce, windows] = made["sum", windows].weighted(scale, FOR_MEAN)
     return made[reduce, windows]
 
 

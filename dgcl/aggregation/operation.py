@@ -40,9 +40,11 @@ from dgcl.transport.steps import (
     FIRST,
     FOLD,
     FOLDED,
+    FOR_SUM,
     GIVEN,
     PARTIAL,
     RESULT,
+    WEIGHTED,
     Begin,
     Round,
     Step,
@@ -68,6 +70,7 @@ class Operation:
         fresh: The rows of the result that are what others fold and nothing else, one row each, ``(m,)`` int64: they are
             moved there, not added to zeros. The same of the adjoint. None: there are others too, or none of these.
         memory: Of results and partial sums; that of the adjoint, too.
+        purpose: What it is for (:data:`dgcl.transport.steps.FOR_SUM`); ranks that disagree are named.
     """
 
     blocks: tuple[Block, Block, Block, Block]
@@ -77,6 +80,7 @@ class Operation:
     weights: Weights = (None, None, None, None)
     fresh: tuple[Tensor | None, Tensor | None] = (None, None)
     memory: ResultMemory = field(default_factory=ResultMemory)
+    purpose: int = FOR_SUM
 
     @cached_property
     def transposed(self) -> Operation:
@@ -90,12 +94,14 @@ class Operation:
             _turned(self.weights),
             self.fresh[::-1],
             self.memory,
+            self.purpose,
         )
 
-    def weighted(self, weight: Tensor) -> Operation:
-        """The same with weights ``(E,)`` of the rank's edges."""
+    def weighted(self, weight: Tensor, purpose: int = 0) -> Operation:
+        """The same with weights ``(E,)`` of the rank's edges, for this purpose; by default as a weighted one."""
         own, outgoing, incoming, through = (weight.index_select(0, ids) for ids in self.edges)
-        return replace(self, weights=(own, outgoing, incoming, through))
+        weights = own, outgoing, incoming, through
+        return replace(self, weights=weights, purpose=purpose or self.purpose | WEIGHTED)
 
     def run(
         self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
@@ -131,7 +137,7 @@ class Operation:
         own_sum = Sum(own, weights[0], GIVEN, RESULT)
         steps: list[Step] = []
         if self.expand is not None:
-            steps.append(expand := Begin(EXPAND, self.expand, GIVEN, FIRST))
+            steps.append(expand := Begin(EXPAND, self.expand, GIVEN, FIRST, self.purpose))
         steps.append(Sum(outgoing, weights[1], GIVEN, PARTIAL))
         if early:
             steps.append(own_sum)
@@ -139,7 +145,7 @@ class Operation:
             steps.append(Wait(expand))
         steps.append(Sum(through, weights[3], FIRST, PARTIAL, add=True))
         if self.fold is not None:
-            steps.append(fold := Begin(FOLD, self.fold, PARTIAL, FOLDED))
+            steps.append(fold := Begin(FOLD, self.fold, PARTIAL, FOLDED, self.purpose))
         if not early:
             steps.append(own_sum)
         steps += [Sum(incoming, weights[2], FIRST, RESULT, add=True), Round()]

@@ -112,9 +112,9 @@ def _one_by_one(
             rows.pop(step.arrivals, None)  # or it would live until what arrives now is there
             source = rows[step.source]
             if step.verb == EXPAND:
-                started = transport.begin_expand(source, step.exchange)
+                started = transport.begin_expand(source, step.exchange, purpose=step.purpose)
             else:
-                started = transport.begin_fold(source.to(x.dtype), step.exchange)
+                started = transport.begin_fold(source.to(x.dtype), step.exchange, purpose=step.purpose)
             del source
         elif step.begun.verb == EXPAND:
             rows[step.begun.arrivals] = started.wait()

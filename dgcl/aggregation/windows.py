@@ -39,10 +39,12 @@ from dgcl.transport.steps import (
     FIRST,
     FOLD,
     FOLDED,
+    FOR_SUM,
     GIVEN,
     PARTIAL,
     RESULT,
     SECOND,
+    WEIGHTED,
     Begin,
     Round,
     Step,
@@ -95,6 +97,7 @@ class WindowedOperation:
         weights: Constant ones of each block's edges; None: ones.
         memory: Of results and partial sums; that of the whole operation.
         fresh: As of the whole operation, forward: in the adjoint, windows of rows are added.
+        purpose: As of the whole operation.
         is_adjoint: Whether rows go from heads to tails, and windows are folded.
     """
 
@@ -105,6 +108,7 @@ class WindowedOperation:
     weights: tuple[Tensor | None, ...]
     memory: ResultMemory
     fresh: Tensor | None = None
+    purpose: int = FOR_SUM
     is_adjoint: bool = False
 
     @cached_property
@@ -113,9 +117,10 @@ class WindowedOperation:
         blocks = tuple(block.transposed for block in self.blocks)
         return replace(self, blocks=blocks, is_adjoint=not self.is_adjoint)
 
-    def weighted(self, weight: Tensor) -> WindowedOperation:
-        """The same with weights ``(E,)`` of the rank's edges."""
-        return replace(self, weights=tuple(weight.index_select(0, ids) for ids in self.edges))
+    def weighted(self, weight: Tensor, purpose: int = 0) -> WindowedOperation:
+        """The same with weights ``(E,)`` of the rank's edges, for this purpose; by default as a weighted one."""
+        weights = tuple(weight.index_select(0, ids) for ids in self.edges)
+        return replace(self, weights=weights, purpose=purpose or self.purpose | WEIGHTED)
 
     def run(
         self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
@@ -170,10 +175,10 @@ class WindowedOperation:
         (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
         last = len(self.halo.exchanges) - 1
         begins = [
-            Begin(EXPAND, exchange, GIVEN, SECOND if (last - q) % 2 else FIRST)
+            Begin(EXPAND, exchange, GIVEN, SECOND if (last - q) % 2 else FIRST, self.purpose)
             for q, exchange in enumerate(self.halo.exchanges)
         ]
-        folded = [] if self.fold is None else [Begin(FOLD, self.fold, PARTIAL, FOLDED)]
+        folded = [] if self.fold is None else [Begin(FOLD, self.fold, PARTIAL, FOLDED, self.purpose)]
         steps: list[Step] = [begins[0], Sum(outgoing, outgoing_weight, GIVEN, PARTIAL), *self._own([0])]
         for q, begin in enumerate(begins):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
@@ -188,14 +193,14 @@ class WindowedOperation:
         (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
         steps: list[Step] = self._own([0])
         if self.fold is not None:
-            begin = Begin(EXPAND, self.fold, GIVEN, PARTIAL)
+            begin = Begin(EXPAND, self.fold, GIVEN, PARTIAL, self.purpose)
             steps = [begin, *steps, Wait(begin)]
         steps.append(Sum(outgoing, outgoing_weight, PARTIAL, RESULT, add=True))
         for done, q in enumerate(reversed(range(len(self.halo.exchanges))), start=1):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
             steps.append(Sum(incoming, weight, GIVEN, FIRST))
             steps.append(Sum(through, through_weight, PARTIAL, FIRST, add=True))
-            steps.append(begin := Begin(FOLD, self.halo.exchanges[q], FIRST, SECOND))
+            steps.append(begin := Begin(FOLD, self.halo.exchanges[q], FIRST, SECOND, self.purpose))
             if not rounds:
                 steps += self._own([done])
             elif done == 1:  # rounded before the first arrivals are added

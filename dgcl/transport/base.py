@@ -77,10 +77,17 @@ class Transport(Protocol):
         The rows are of a summable type that is not complex.
         """
 
-    def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
-        """Start an expand that returns only halo rows; with ``wait`` the caller waits at once."""
+    def begin_expand(
+        self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> StartedExpand:
+        """Start an expand that returns only halo rows; with ``wait`` the caller waits at once.
 
-    def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
+        ``purpose`` (:data:`dgcl.transport.steps.FOR_SUM`) is compared where calls of ranks are.
+        """
+
+    def begin_fold(
+        self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
 
     def sequence(
@@ -165,11 +172,15 @@ class WholeCalls:
         """For windows alone, which there are none of."""
         raise NotImplementedError
 
-    def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
+    def begin_expand(
+        self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> StartedExpand:
         """Expand now; the wait returns the halo rows of the result."""
         return _Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
 
-    def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
+    def begin_fold(
+        self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> StartedFold:
         """Fold at the wait, with zeros for the owned rows."""
         return _FoldToCome(self, halo_rows, exchange)
 

@@ -24,6 +24,15 @@ NUM_BUFFERS: Final = 6
 EXPAND: Final = 0
 FOLD: Final = 1
 
+#: What a call's rows are for; ranks that disagree are named. With WEIGHTED added: edges have weights of the caller.
+FOR_SUM, FOR_MEAN, WEIGHTED = 1, 2, 4
+
+
+def purpose_name(purpose: int) -> str:
+    """What rows are for, in words; nothing where that is not said."""
+    name = {FOR_SUM: "sum", FOR_MEAN: "mean"}.get(purpose & 3, "")
+    return f"weighted {name}" if name and purpose & WEIGHTED else name
+
 
 @dataclass(frozen=True, eq=False)
 class EdgePart:
@@ -82,12 +91,14 @@ class RowSum(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Begin:
-    """Begin a call: ``verb`` of an exchange, of the rows of ``source``; what arrives comes to ``arrivals``."""
+    """Begin a call: ``verb`` of an exchange, of the rows of ``source``, for a ``purpose``; what arrives comes to
+    ``arrivals``."""
 
     verb: int
     exchange: int
     source: int
     arrivals: int
+    purpose: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ those rows before it begins this call. So exchanges may be started and waited fo
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -280,6 +281,7 @@ class CallRunner:
         row_type: RowType,
         places: Sequence[tuple[Segment, int]],
         buffers: tuple[int, int, int],
+        purpose: int = 0,
     ) -> Call:
         """Begin a call: tell the senders where to write.
 
@@ -287,11 +289,10 @@ class CallRunner:
         :class:`~dgcl.transport.shared_memory.abort_guard.AbortGuard`, because from here on the peers rely on this
         rank.
         """
-        call = Call(task, self.next_call, pack_tag(task.verb, row_type, task.exchange), row_type, buffers)
-        words = [call.tag]
-        for segment, offset in places:
-            words += [segment.base, segment.size, offset]
-        line = np.array(words, np.int64)
+        tag = pack_tag(task.verb, row_type, task.exchange, purpose)
+        call = Call(task, self.next_call, tag, row_type, buffers)
+        named = [(segment.base, segment.size, offset) for segment, offset in places]
+        line = np.array([tag, *itertools.chain(*named)], np.int64)
         task.sent[:] = task.remote
         task.received[:] = 0
         task.copied = 0

@@ -69,6 +69,7 @@ class CallSequence:
         self._runtime, self._width, self._dtype = runtime, width, dtype
         self._kind = row_type(dtype, width)
         self._tasks: list[Task] = []  # of the calls, in their order
+        self._tags: list[int] = []
         self._parts: list[EdgePart] = []
         self._in_threads: dict[int, Callable[[int, int], None]] = {}
         self._rooms: dict[int, int] = {}
@@ -153,8 +154,7 @@ class CallSequence:
         first = int(buffers[source, -1]) + words[engine.CALL_SHIFT]
         arrivals = int(buffers[words[engine.CALL_ARRIVALS], -1])
         of_engine = (first, words[engine.CALL_ROWS], arrivals)
-        tag = pack_tag(task.verb, self._kind, task.exchange)
-        runtime.under_way = Call(task, number, tag, self._kind, of_engine)
+        runtime.under_way = Call(task, number, self._tags[ordinal - 1], self._kind, of_engine)
         runtime.call_number = number
         runtime.run(runtime.under_way, wait=words[engine.KIND] == engine.WAIT)
         runtime.under_way = None  # also if it is not over: the tables of the task say what is done of it
@@ -186,6 +186,7 @@ class CallSequence:
         program, row_bytes = self._runtime.programs[begin.exchange], self._kind.row_bytes
         task = self._runtime.tasks[2 * begin.exchange + begin.verb]
         self._tasks.append(task)
+        self._tags.append(pack_tag(begin.verb, self._kind, begin.exchange, begin.purpose))
         self._need(begin.arrivals, task.room)
         own = program.num_owned * row_bytes
         if begin.verb == EXPAND:  # as StartedExpand and StartedFold, which say why
@@ -250,10 +251,10 @@ class CallSequence:
                 maps,
                 runtime.bytes_sent[task.counted, task.verb],
                 runtime.step_addresses,
-                (pack_tag(task.verb, kind, task.exchange), kind.row_bytes, kind.sum_code),
+                (tag, kind.row_bytes, kind.sum_code),
                 (runtime.programs[task.exchange].num_owned, runtime.programs[task.exchange].num_local),
             )
-            for task in self._tasks
+            for task, tag in zip(self._tasks, self._tags, strict=True)
         ]
         for step in self._steps:
             if step[engine.KIND] in (engine.BEGIN, engine.WAIT):

@@ -34,7 +34,9 @@ class StartedExpand:
     peers would wait for this rank.
     """
 
-    def __init__(self, runtime: Runtime, rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
+    def __init__(
+        self, runtime: Runtime, rows: Tensor, exchange: int = 0, wait: bool = False, purpose: int = 0
+    ) -> None:
         program = runtime.programs[exchange]
         self._runtime, self._source = runtime, rows
         self._version = None if wait else _version(rows)  # a caller that waits cannot change them meanwhile
@@ -52,7 +54,7 @@ class StartedExpand:
         buffers = (self._given.data_ptr(), program.num_owned, block.address)
         self._over = False
         with AbortGuard(runtime):
-            self._call = runtime.start(task, kind, places, buffers)
+            self._call = runtime.start(task, kind, places, buffers, purpose)
             # Made now, while peers are busy, and not later, when all ranks wait for the last one.
             self._halo = as_tensor(runtime.pool, block, (program.num_halo, *rows.shape[1:]), rows.dtype)
             self._call.given = None if wait else self._given
@@ -91,7 +93,9 @@ class StartedFold:
     If it is dropped before the wait, the communicator fails, because peers would wait for this rank.
     """
 
-    def __init__(self, runtime: Runtime, halo_rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
+    def __init__(
+        self, runtime: Runtime, halo_rows: Tensor, exchange: int = 0, wait: bool = False, purpose: int = 0
+    ) -> None:
         program = runtime.programs[exchange]
         self._runtime, self._program = runtime, program
         self._given = _materialised(halo_rows).contiguous()
@@ -106,7 +110,7 @@ class StartedFold:
         buffers = (first, program.num_local, self._arrivals.address)
         self._over = False
         with AbortGuard(runtime):
-            self._call = runtime.start(task, kind, (place, place), buffers)
+            self._call = runtime.start(task, kind, (place, place), buffers, purpose)
             self._call.given = None if wait else self._given
             self._done = runtime.run(self._call, wait)
 

@@ -88,13 +88,20 @@ class SharedMemoryTransport:
         shape = (runtime.programs[exchange].num_owned, *rows.shape[1:])
         return as_tensor(runtime.pool, block, shape, rows.dtype)
 
-    def begin_expand(self, rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedExpand:
-        """Start an expand that returns only halo rows; with ``wait`` the caller waits at once."""
-        return StartedExpand(self.runtime, rows, exchange, wait)
+    def begin_expand(
+        self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> StartedExpand:
+        """Start an expand that returns only halo rows; with ``wait`` the caller waits at once.
 
-    def begin_fold(self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False) -> StartedFold:
+        ``purpose`` (:data:`dgcl.transport.steps.FOR_SUM`) is compared where calls of ranks are.
+        """
+        return StartedExpand(self.runtime, rows, exchange, wait, purpose)
+
+    def begin_fold(
+        self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
-        return StartedFold(self.runtime, halo_rows, exchange, wait)
+        return StartedFold(self.runtime, halo_rows, exchange, wait, purpose)
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None

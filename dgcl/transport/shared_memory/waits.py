@@ -11,10 +11,12 @@ from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.row_types import RowType
 from dgcl.transport.shared_memory.tasks import Call, call_label
+from dgcl.transport.steps import purpose_name
 
 _MOST_WAITS: Final = 5  # in a message
-_ROW_BYTES_BITS: Final = 40
-_VERB_BIT: Final = _ROW_BYTES_BITS + 8
+_ROW_BYTES_BITS: Final = 37
+_PURPOSE_BIT: Final = _ROW_BYTES_BITS + 8
+_VERB_BIT: Final = _PURPOSE_BIT + 3
 #: Largest number of exchanges of a communicator, windows included: a tag has 14 bits for the exchange.
 MOST_EXCHANGES: Final = (1 << 62 - _VERB_BIT) - 1
 
@@ -100,13 +102,14 @@ def arrived_meanwhile(call: Call, peer: int, control_pages: Sequence[ControlPage
     return went_on or not (stopped and (unsent & task.remote).any())
 
 
-def pack_tag(verb: int, row_type: RowType, exchange: int = 0) -> int:
-    """Pack exchange, verb, element type and row size into one word, which all ranks of a call compare."""
+def pack_tag(verb: int, row_type: RowType, exchange: int = 0, purpose: int = 0) -> int:
+    """Pack what all ranks of a call compare into one word: exchange, verb, purpose, element type and row size."""
     assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
     assert exchange < MOST_EXCHANGES
     return (
         (exchange << _VERB_BIT + 1)
         | (verb << _VERB_BIT)
+        | (purpose << _PURPOSE_BIT)
         | (row_type.code << _ROW_BYTES_BITS)
         | row_type.row_bytes
     )
@@ -129,7 +132,8 @@ def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:
     row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
     width = row_bytes // dtype_bytes(code)
     what = call_label(exchange_of_tag(tag), verb_of_tag(tag), names)
-    return f"{what} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width})"
+    purpose = purpose_name(tag >> _PURPOSE_BIT & 7)
+    return f"{what} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width}){purpose and f', for a {purpose}'}"
 
 
 def count_rows(count: int | np.integer) -> str:
