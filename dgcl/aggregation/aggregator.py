@@ -146,9 +146,7 @@ class Aggregator:
     @torch.compiler.disable
     def _apply(self, x: Tensor) -> Tensor:
         real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
-        whole = (
-            real.flatten(1) if real.dim() > 1 else real[:, None]
-        )  # -1 is ambiguous where there are no rows
+        whole = real.flatten(1) if real.dim() > 1 else real[:, None]  # -1 is ambiguous without rows
         rows = self.comm.to_items(whole)
         if self.reduce in ("max", "min"):
             out: Tensor = reduce_extremes(rows, self.comm, self._exchanges, self.reduce == "max")
@@ -290,7 +288,7 @@ def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None)
     if (reduce, windows) not in made:
         scale = _scale_of(comm, reduce)
         assert scale is not None
-        made[reduce, windows] = made["sum", windows].weighted(scale, FOR_MEAN)
+        made[reduce, windows] = made["sum", windows].weighted(scale, purpose=FOR_MEAN)
     return made[reduce, windows]
 
 

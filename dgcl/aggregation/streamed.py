@@ -40,6 +40,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.base import Transport
+from dgcl.transport.steps import FOR_SUM, WEIGHTED
 
 __all__ = ["StreamedOperation", "check_streamed", "connect_edge_windows"]
 
@@ -60,6 +61,7 @@ class StreamedOperation:
             None: ones.
         is_adjoint: Whether rows go from heads to tails.
         memory: Of sums.
+        purpose: What it is for (:data:`dgcl.transport.steps.FOR_SUM`); ranks that disagree are named.
     """
 
     graph: StreamedGraph
@@ -70,6 +72,7 @@ class StreamedOperation:
     scales: tuple[Tensor | None, Tensor | None] = (None, None)
     is_adjoint: bool = False
     memory: ResultMemory = field(default_factory=ResultMemory)
+    purpose: int = FOR_SUM
 
     @classmethod
     def of(
@@ -85,9 +88,11 @@ class StreamedOperation:
         """The adjoint."""
         return replace(self, expand=self.fold, fold=self.expand, is_adjoint=not self.is_adjoint)
 
-    def weighted(self, of_heads: Tensor, of_tails: Tensor | None = None) -> StreamedOperation:
+    def weighted(
+        self, of_heads: Tensor, of_tails: Tensor | None = None, purpose: int = 0
+    ) -> StreamedOperation:
         """The same with ``scales``, of rows: edges have no weights of their own."""
-        return replace(self, scales=(of_heads, of_tails))
+        return replace(self, scales=(of_heads, of_tails), purpose=purpose or self.purpose | WEIGHTED)
 
     def run(
         self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
@@ -129,14 +134,14 @@ class StreamedOperation:
         """Have all edges that this rank sums pass by: its own blocks, then those of its group, window by window."""
         graph, last = self.graph, len(self.windows) - 1
         own = torch.from_numpy(graph.blocks)
-        started = transport.begin_expand(own, self.windows[0]) if self.windows else None
+        started = transport.begin_expand(own, self.windows[0], purpose=self.purpose) if self.windows else None
         for piece in np.array_split(graph.blocks, self.pieces):
             take(*graph.rows_of(piece))
         for q in range(len(self.windows)):
             assert started is not None
             blocks = started.wait().numpy()
             if q < last:
-                started = transport.begin_expand(own, self.windows[q + 1])
+                started = transport.begin_expand(own, self.windows[q + 1], purpose=self.purpose)
             take(*graph.rows_of(blocks))
             del blocks  # or it would live until the next window's have arrived
 
