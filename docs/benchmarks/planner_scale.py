@@ -23,7 +23,6 @@ from marked import write_between
 from dgcl.planner import Plan, PlanOptions, make_plan
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import resolve_topology
-from dgcl.topology.latencies import without_latencies
 
 RANKS = "8,16,32,64,128,256,512,1024"
 HEAD = [
@@ -43,7 +42,7 @@ HEAD += ["limited by"]
 def draw_and_plan(graph: str, node: str, ranks: int, options: PlanOptions) -> tuple[Plan, float]:
     """A graph's relation at this number of ranks on a cluster of such machines: its plan, and the seconds it took."""
     each = resolve_topology(node).num_devices
-    topology = without_latencies(resolve_topology(node if ranks == each else f"{node}x{ranks // each}"))
+    topology = resolve_topology(node if ranks == each else f"{node}x{ranks // each}")
     relation = synthetic_relation(graph, ranks)
     started = time.process_time()
     plan = make_plan(relation, topology, "auto", options)
