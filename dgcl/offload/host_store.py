@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.offload.placing import put_rows
+from dgcl.offload.placing import move_rows, put_rows
 from dgcl.planner.reading.render import size as size_in_words
 from dgcl.ranks.free_memory import available_memory
 
@@ -39,6 +39,7 @@ ROWS_HELD: Final = ("inputs", "results", "aggregates", "gradients")
 
 Rows = slice | Tensor
 _ASKED_AHEAD: Final = 8 << 20  # bytes
+_BRIDGED: Final = 16 << 10  # bytes between stretches that are read, or asked for, together
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
@@ -167,6 +168,30 @@ class HostStore:
         self.bytes_read += found.nbytes
         return found
 
+    def load(self, rows: Tensor, which: Tensor, target: Tensor, places: Tensor) -> None:
+        """``target[places] = rows[which]``, as :meth:`read`."""
+        if self.cached:
+            self.bytes_read += len(which) * _row_bytes(rows)
+            move_rows(target, places, rows.detach(), which)
+        else:
+            put_rows(target, places, self.read(rows, which))
+
+    def unload(self, rows: Tensor, which: Tensor, source: Tensor, places: Tensor) -> None:
+        """``rows[which] = source[places]``, as :meth:`write`."""
+        if self.cached:
+            self.bytes_written += len(which) * _row_bytes(rows)
+            move_rows(rows, which, source, places)
+        else:
+            self.write(rows, which, source.index_select(0, places))
+
+    def will_need(self, rows: Tensor, which: Tensor) -> None:
+        """Let the kernel begin to read some rows of a file, by any thread."""
+        file = self._file_of(rows)
+        if file is not None:
+            at, row_bytes = self._offset(rows), _row_bytes(rows)
+            for first, end in _near(_stretches(which), max(1, _BRIDGED // max(1, row_bytes))):
+                file.will_need(at + first * row_bytes, (end - first) * row_bytes)
+
     def write(self, rows: Tensor, which: Rows, values: Tensor) -> None:
         """Write some rows; arguments as for :meth:`read`, ``values`` in their order."""
         self.bytes_written += values.numel() * rows.element_size()
@@ -187,7 +212,11 @@ class HostStore:
 
     def add(self, rows: Tensor, which: Tensor, values: Tensor) -> None:
         """Add to some rows: they are read, and written again."""
-        if len(which):
+        if self.cached:
+            self.bytes_read += values.nbytes
+            self.bytes_written += values.nbytes
+            rows.index_add_(0, which, values)
+        elif len(which):
             self.write(rows, which, self.read(rows, which).add_(values))
 
     def _read_file(self, rows: Tensor, which: Rows) -> Tensor | None:
@@ -198,15 +227,20 @@ class HostStore:
         found = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
         at, row_bytes = self._offset(rows), rows[:1].nbytes
         data = found.view(-1).view(torch.uint8).numpy()
-        stretches, asked = _stretches(which), 0
-        for first, number, done in stretches:
-            # a disk that knows what comes next reads faster than one that is asked for one stretch after another
-            while asked < len(stretches) and (stretches[asked][2] - done) * row_bytes < _ASKED_AHEAD:
-                begin, many, _ = stretches[asked]
-                file.will_need(at + begin * row_bytes, min(many * row_bytes, _ASKED_AHEAD))
+        stretches = _stretches(which)
+        # what lies between is read, too: a disk reads one long stretch faster than many short ones
+        spans = _near(stretches, max(1, _BRIDGED // max(1, row_bytes)))
+        asked = here = 0
+        for first, end in spans:
+            while asked < len(spans) and (spans[asked][0] - first) * row_bytes < _ASKED_AHEAD:
+                begin, stop = spans[asked]
+                file.will_need(at + begin * row_bytes, min((stop - begin) * row_bytes, _ASKED_AHEAD))
                 asked += 1
-            piece = data[done * row_bytes : (done + number) * row_bytes]
-            _whole(_pread_into, file.descriptor, piece, at + first * row_bytes)
+            while here < len(stretches) and stretches[here][0] < end:
+                begin, number, done = stretches[here]
+                piece = data[done * row_bytes : (done + number) * row_bytes]
+                _whole(_pread_into, file.descriptor, piece, at + begin * row_bytes)
+                here += 1
         file.forget()
         return found
 
@@ -285,6 +319,21 @@ def _allocate(descriptor: int, num_bytes: int, folder: Path) -> None:
             f"store: {size_in_words(num_bytes)} of rows do not fit into {os.fspath(folder)}, where"
             f" {size_in_words(free.f_bavail * free.f_frsize)} are free ({error.strerror}); give another folder",
         ) from None
+
+
+def _near(stretches: list[tuple[int, int, int]], gap: int) -> list[tuple[int, int]]:
+    """(first row, end) of stretches joined where at most ``gap`` rows lie between."""
+    joined: list[tuple[int, int]] = []
+    for first, count, _ in stretches:
+        if joined and first - joined[-1][1] <= gap:
+            joined[-1] = (joined[-1][0], first + count)
+        else:
+            joined.append((first, first + count))
+    return joined
+
+
+def _row_bytes(rows: Tensor) -> int:
+    return rows.shape[1:].numel() * rows.element_size()
 
 
 def _stretches(which: Rows) -> list[tuple[int, int, int]]:

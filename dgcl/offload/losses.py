@@ -66,8 +66,9 @@ class _CrossEntropy(torch.autograd.Function):
         total = torch.zeros(2, dtype=torch.float64)
         for rows in stretches:
             counts = mask[rows]
-            some = store.look_at(logits, rows)[counts].to(wide)
-            total[0] += F.cross_entropy(some, labels[rows][counts], reduction="sum").double()
+            which = slice(None) if counts.all() else counts
+            some = store.look_at(logits, rows)[which].to(wide)
+            total[0] += F.cross_entropy(some, labels[rows][which], reduction="sum").double()
             total[1] += counts.sum()
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
         ctx.save_for_backward(logits, labels, mask)
@@ -83,11 +84,13 @@ class _CrossEntropy(torch.autograd.Function):
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         for rows in ctx.stretches:
             counts = mask[rows]
-            found = torch.zeros(counts.shape[0], logits.shape[1], dtype=wide)
-            which = counts.nonzero().squeeze(1)
+            which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
             some = store.look_at(logits, rows)[which].to(wide).softmax(1)
-            some[torch.arange(len(which)), labels[rows][which]] -= 1
-            found[which] = some * (grad.to(wide) / ctx.count)
+            some[torch.arange(len(some)), labels[rows][which]] -= 1
+            found = some.mul_(grad.to(wide) / ctx.count)
+            if len(some) < len(counts):
+                found = torch.zeros(len(counts), logits.shape[1], dtype=wide)
+                found[which] = some
             store.write(out, rows, found.to(out.dtype))
         return out, None, None, None, None, None
 

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["put_rows", "put_zeros"]
+from dgcl.kernels.row_moves import put_arrivals
+
+__all__ = ["move_rows", "put_rows", "put_zeros"]
 
 
 def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
@@ -22,6 +24,23 @@ def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
         target[places] = rows
     else:
         _as_items(target, row_bytes)[places.numpy()] = _as_items(rows, row_bytes)
+
+
+def move_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor) -> None:
+    """``target[places] = source[rows]``, on the CPU, without a copy between.
+
+    Args:
+        target, source: ``(n, *F)`` and ``(m, *F)``, without a graph.
+        places, rows: ``(k,)`` int64, each in 0..n-1 and in 0..m-1.
+    """
+    row_bytes = target.shape[1:].numel() * target.element_size()
+    fits = target.dtype == source.dtype and target.is_contiguous() and source.is_contiguous()
+    if row_bytes == 0 or not fits or max(len(target), len(source)) >= 2**31:
+        put_rows(target, places, source.index_select(0, rows))
+        return
+    to, of = places.numpy().astype(np.int32), rows.numpy().astype(np.int32)
+    # in any order: what the kernel wants of it is that rows beyond the target come last, and there are none
+    put_arrivals(target.data_ptr(), len(target), to, of, source.data_ptr(), row_bytes)
 
 
 def put_zeros(target: Tensor, places: Tensor) -> None:

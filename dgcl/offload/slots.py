@@ -25,7 +25,8 @@ class Mover:
         store: Host memory.
         transport: Between ranks; None where no rank ever sends a row.
         account: Where moves are counted.
-        prefetch: Whether a thread loads what the next batch wants from host memory while this one is computed.
+        prefetch: Whether a thread loads what the next batch wants from host memory while this one is computed; or, of
+            files that the kernel may cache, has the kernel read it.
     """
 
     def __init__(
@@ -37,8 +38,13 @@ class Mover:
 
     def load_ahead(self, inputs: Sequence[Tensor], load: HostRows) -> None:
         """Begin to load what :meth:`bring` is to bring next; no input may change until then."""
-        if self._helper is not None:
-            which = _index(load.rows)
+        if self._helper is None:
+            return
+        which = _index(load.rows)
+        if self.store.cached:
+            for x in inputs:
+                self._helper.submit(self.store.will_need, x.detach(), which)
+        else:
             self._ahead = load, [self._helper.submit(self.store.fetch, x.detach(), which) for x in inputs]
 
     def close(self) -> None:
@@ -59,8 +65,10 @@ class Mover:
         ahead, self._ahead = self._ahead, None
         loading = ahead[1] if ahead is not None and ahead[0] is load else None
         for number, (x, held) in enumerate(zip(inputs, slots, strict=True)):
-            found = self.store.fetch(x, _index(load.rows)) if loading is None else loading[number].result()
-            put_rows(held, _index(load.slots), self.store.counted(found))
+            if loading is None:
+                self.store.load(x, _index(load.rows), held, _index(load.slots))
+            else:
+                put_rows(held, _index(load.slots), self.store.counted(loading[number].result()))
             self.account.add(f"loaded{suffix}", len(load.rows), _row_bytes(x))
         if swap is None:
             return
@@ -92,7 +100,7 @@ class Mover:
         for grad, held in zip(gradients, slots, strict=True):
             if grad is None or held is None:
                 continue
-            self.store.write(grad, rows[~again], held.index_select(0, places[~again]))
+            self.store.unload(grad, rows[~again], held, places[~again])
             self.store.add(grad, rows[again], held.index_select(0, places[again]))
             self.account.add("gradients_out", len(rows), _row_bytes(held))
 

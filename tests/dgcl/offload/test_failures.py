@@ -62,7 +62,7 @@ def test_a_rank_that_is_interrupted_in_a_write(tmp_path: Path) -> None:
             def interrupted(*arguments: Any) -> None:
                 raise KeyboardInterrupt
 
-            off.store.write = interrupted  # type: ignore[method-assign]
+            off.store.unload = interrupted  # type: ignore[method-assign]
         try:
             loss.backward()
         except (dgcl.CommError, KeyboardInterrupt) as error:
