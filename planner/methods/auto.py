@@ -43,6 +43,10 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
     """Return what `plan` finds, to be improved further."""
+    if relation.world_size > MANY_DEVICES and options.time_limit is not None:
+        from dgcl.planner.methods import hierarchical
+
+        hierarchical.prepare()
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     if relation.world_size > MANY_DEVICES and not found.is_good():
         _plan_by_machines(found)

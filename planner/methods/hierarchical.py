@@ -11,13 +11,15 @@ on connections that take longer are planned anew.
 
 Latency decides how many stages there are, and which of them are *near*: too short for a link between machines, and so
 without its latency. These patterns are tried in the order of their bounds (:mod:`dgcl.planner.bounds.stages`), each as
-long as a pass gains, until none that is left can be faster. Where there is much to plan they are tried on a part of the
-classes, drawn by `seed`; all are planned with the fastest one's times of stages. Time grows with edges, not with
-pairs of ranks and sets of ranks; nothing is assumed of the network between machines.
+long as a pass gains, until the bound of all that are left is above the best plan. Where there is much to plan they are
+tried on a part of the classes, drawn by `seed`, and what the best one would take is an estimate; all are planned with
+its times of stages. Time grows with edges, not with pairs of ranks and sets of ranks; nothing is assumed of the network
+between machines.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -25,15 +27,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.bounds.stages import StageTimes, machines_of
+from dgcl.planner.bounds.stages import StageTimes, machines_of, stage_times
+from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import GIGA
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
+from dgcl.planner.verify.delivery import verify_trees
+from dgcl.topology import Connection, Device, Topology
 
 if TYPE_CHECKING:
     from dgcl.planner.methods.hierarchical_kernel import Machines
-    from dgcl.topology import Topology, TopologyArrays
+    from dgcl.topology import TopologyArrays
 
 PATTERNS = ("ffff", "fff", "ff", "fn", "nfn", "ffn", "ffffff")  # f: a far stage, n: a near one
 MAX_PASSES, SAMPLE_PASSES = 8, 3
@@ -44,8 +49,9 @@ TINY = 1e-9  # share of the time that a stage which is not used is allowed
 WORTH = 0.002  # share of the time that a pass must take off
 FAR = 1.25  # over the best plan after one pass: another pattern is tried instead
 MANY = 2_000_000  # deliveries: beyond, patterns are tried on SAMPLE of them, and at most MOST passes are over all
-SAMPLE, MOST = 200_000, 2
+SAMPLE, MOST = 800_000, 2
 UNEVEN = 0.04  # what a plan of a sample takes longer, relatively: its rows are less even
+TRIED = 0.1  # of the trees of a pass; then it is given up if at this pace it would end too late
 EDGES = 1 << 20  # planned at a time; the time limit is looked at in between
 
 _Edges = tuple[Int64Array, Int32Array, Int32Array, Int32Array]  # ptr, src, dst, stage
@@ -126,8 +132,6 @@ def best_trees(
     if best is None:
         return None
     if share < 1.0:
-        if time.perf_counter() + best.slowest / share > deadline and not needed:
-            return None
         taken = best.length - best.latency
         ratio = taken.sum() / share / work.floor
         room = best.latency + taken / taken.sum() * work.floor * max(1.0 + SLACK, 0.5 + 0.5 * ratio)
@@ -136,6 +140,22 @@ def best_trees(
         if best is None:
             return None
     return Trees(work.order.astype(np.int32), relation.count[work.order], *best.edges)
+
+
+@functools.cache
+def prepare() -> None:
+    """Load or compile what :func:`best_trees` and its bounds call, by a small plan, before a time limit counts."""
+    machine = Topology(
+        "two machines",
+        tuple(Device(f"d{i}", machine=i // 2) for i in range(4)),
+        tuple(Connection(f"{a}{b}", "wire", f"d{a}", f"d{b}", 1.0) for a in range(4) for b in range(a)),
+    )
+    relation = Relation.from_classes(4, [(0, {1, 2, 3}, 1), (2, {0}, 1)])
+    options = PlanOptions()
+    trees = best_trees(relation, machine, options, stage_times(relation, machine, options.row_bytes))
+    assert trees is not None
+    trees_seconds(trees, machine.arrays(), options.row_bytes)
+    verify_trees(relation, trees, machine)
 
 
 def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, beat: float) -> _Found | None:
@@ -215,8 +235,10 @@ def _run_pass(
     size, start, parts = np.zeros(num, np.int64), 0, []
     tree = no_tree(relation.world_size)
     before = (np.zeros(num + 1, np.int64), none, none, none) if before is None else before
+    begun = time.perf_counter()
     while start < num:
-        if time.perf_counter() > deadline:
+        now = time.perf_counter()
+        if max(now, begun + (now - begun) * num / start if start > num * TRIED else now) > deadline:
             return None
         src, dst, stage = np.empty((3, EDGES + 3 * relation.world_size), np.int32)
         end = plan_trees(
