@@ -99,10 +99,7 @@ def _warm_planner() -> None:
 
 
 def _warm_search() -> None:
-    """First what a search needs last, and what takes longest to compile; then all that small plans interpret."""
-    from dgcl.kernels.compiled import nothing_interpreted
+    """What a search needs last, and what takes longest to compile."""
     from dgcl.planner.column_generation.search.compile_ahead import compile_bound_and_exchange
 
     compile_bound_and_exchange()
-    with nothing_interpreted():
-        _warm_planner()
