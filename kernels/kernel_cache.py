@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import functools
 import hashlib
@@ -81,18 +80,11 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def has(self, signature: Any, target_context: Any) -> bool:
         """Tell whether machine code for ``signature`` is on disk, as it seems."""
-        return self._index_key(signature, target_context.codegen()) in self._on_disk()
-
-    def is_empty(self) -> bool:
-        """Tell whether no machine code is on disk, for whatever types."""
-        return not self._on_disk()
-
-    def _on_disk(self) -> set[Any]:
-        keys: set[Any] = set()
-        for file in self._files:
-            with contextlib.suppress(Exception):  # a damaged index, see _read
-                keys.update(file._load_index())
-        return keys
+        key = self._index_key(signature, target_context.codegen())
+        try:
+            return any(key in file._load_index() for file in self._files)
+        except Exception:  # a damaged index, see _read
+            return False
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """Return the machine code for ``signature``, or None: then this process holds the lock, and shall compile."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.ahead import compiling_ahead
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
@@ -96,8 +95,7 @@ def plan(args: argparse.Namespace) -> int:
     copying = check_replication(args)
     check_problem(args)
     _check_files(args)
-    with compiling_ahead() if args.method == "auto" else nullcontext():
-        made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
+    made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
     relation = made.relation
     results: list[tuple[str | None, Callable[[Path], None]]] = [
         (args.out, made.save),

@@ -11,7 +11,6 @@ from typing import Any
 from dgcl.cli.errors import CliError
 
 _PARTS = ("exchange", "planner")
-_SEARCH = "search"  # a part of the planner that `dgcl plan` has compiled beside it
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -23,13 +22,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " the planner, side by side. What is there already is only loaded. Without this the first job on a machine"
         " does it.",
     )
-    parser.add_argument(
-        "part",
-        nargs="?",
-        choices=(*_PARTS, _SEARCH),
-        metavar="{exchange,planner}",
-        help="one of the two, in this process",
-    )
+    parser.add_argument("part", nargs="?", choices=_PARTS, help="one of the two, in this process")
     parser.set_defaults(run=_run, prog=parser.prog)
 
 
@@ -38,11 +31,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.part is not None:
         from dgcl.kernels.compiled import nothing_interpreted
 
-        if args.part == _SEARCH:
-            _warm_search()
-        else:
-            with nothing_interpreted():
-                {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
+        with nothing_interpreted():
+            {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
         print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
         return 0
     # In processes of their own: numba compiles on one core at a time.
@@ -96,10 +86,3 @@ def _warm_planner() -> None:
             simulate(
                 make_plan(relation, resolve_topology(machine, ranks), method, PlanOptions(time_limit=10))
             )
-
-
-def _warm_search() -> None:
-    """What a search needs last, and what takes longest to compile."""
-    from dgcl.planner.column_generation.search.compile_ahead import compile_bound_and_exchange
-
-    compile_bound_and_exchange()
