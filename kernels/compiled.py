@@ -15,7 +15,6 @@ What numba's own cache lacks:
   them. Where none does, the code stays in memory.
 - **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function declared
   with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every process.
-- **Nothing for a moment's work.** A function declared with ``small`` is interpreted while its arrays are small.
 - **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
   anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
 
@@ -27,9 +26,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -39,48 +36,32 @@ from numba.core import sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
-from dgcl.kernels.interpreted import Interpreter
 from dgcl.kernels.kernel_cache import KernelCache, symbol_of
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _Function = Callable[_Arguments, _Result]
 
-_may_interpret = ContextVar("_may_interpret", default=True)
-
 
 @overload
 def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
 @overload
 def compiled(
-    signature: Any = None, /, *, inline: bool = True, small: int = 0, allocates: bool = True
+    signature: Any = None, /, *, inline: bool = True, allocates: bool = True
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
-def compiled(what: Any = None, /, *, inline: bool = True, small: int = 0, allocates: bool = True) -> Any:
+def compiled(what: Any = None, /, *, inline: bool = True, allocates: bool = True) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
     With ``inline=False`` compiled callers jump to it and hold no copy: for all that is more than a few lines long and
     not called in an inner loop.
 
-    With ``small`` Python's calls whose arrays hold at most so many elements in all are interpreted, see
-    :mod:`dgcl.kernels.interpreted`, where no machine code is on disk.
-
     With ``allocates=False`` it may make no arrays, and counts no references to those it gets: numba would do so at each
     use of a field of a named tuple, which takes longer than a short loop does.
     """
     if isinstance(what, FunctionType):
         return _decorated(what, None, True)
-    return functools.partial(_decorated, signature=what, inline=inline, small=small, allocates=allocates)
-
-
-@contextmanager
-def nothing_interpreted() -> Iterator[None]:
-    """Compile in this context whatever is called, however small."""
-    token = _may_interpret.set(False)
-    try:
-        yield
-    finally:
-        _may_interpret.reset(token)
+    return functools.partial(_decorated, signature=what, inline=inline, allocates=allocates)
 
 
 def compile_all(*modules: ModuleType) -> None:
@@ -93,12 +74,10 @@ def compile_all(*modules: ModuleType) -> None:
                     value.compile(signature)
 
 
-def _decorated(
-    function: FunctionType, signature: Any, inline: bool, small: int = 0, allocates: bool = True
-) -> Any:
+def _decorated(function: FunctionType, signature: Any, inline: bool, allocates: bool = True) -> Any:
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
     dispatcher._cache = cache = KernelCache(function)
-    dispatcher.only_signature, dispatcher.small = signature, small
+    dispatcher.only_signature = signature
     compile_one, call_template = dispatcher.compile, dispatcher.get_call_template
 
     def without_literals(arguments: Any, keywords: Any) -> Any:
@@ -135,20 +114,9 @@ def _decorated(
             raise TypeError(f"{function.__name__} takes {declared} (got {given})")
         return entry
 
-    interpret, compile_for_any = Interpreter(function, small), dispatcher._compile_for_args
-
-    def interpret_or_compile(*arguments: Any) -> Any:
-        if _may_interpret.get() and interpret.takes(arguments):
-            kinds = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
-            if not cache.has(kinds, dispatcher.targetctx):
-                return interpret
-        return compile_for_any(*arguments)
-
     dispatcher.compile, dispatcher.get_call_template = compile, without_literals
     if signature is not None:
         dispatcher._compile_for_args = compile_for_arguments
-    elif small:
-        dispatcher._compile_for_args = interpret_or_compile
     return dispatcher
 
 

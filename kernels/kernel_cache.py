@@ -78,14 +78,6 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     def _stamp(self) -> str:
         return sources_digest(self._py_func.__module__, self._source)
 
-    def has(self, signature: Any, target_context: Any) -> bool:
-        """Tell whether machine code for ``signature`` is on disk, as it seems."""
-        key = self._index_key(signature, target_context.codegen())
-        try:
-            return any(key in file._load_index() for file in self._files)
-        except Exception:  # a damaged index, see _read
-            return False
-
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """Return the machine code for ``signature``, or None: then this process holds the lock, and shall compile."""
         target_context.refresh()
@@ -263,7 +255,7 @@ def _tell(text: str) -> None:
 @functools.cache
 def _announce(folder: str) -> None:
     _tell(
-        f"compiling kernels for this machine, once: some 15 s for exchanges, as long for planning (kept in {folder})"
+        f"compiling kernels for this machine, once: 15 s for exchanges, a minute for planning (kept in {folder})"
     )
 
 

@@ -29,10 +29,7 @@ def add_parser(verbs: Any, name: str) -> None:
 def _run(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     if args.part is not None:
-        from dgcl.kernels.compiled import nothing_interpreted
-
-        with nothing_interpreted():
-            {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
+        {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
         print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
         return 0
     # In processes of their own: numba compiles on one core at a time.
@@ -56,7 +53,7 @@ def _warm_exchange() -> None:
     from dgcl.aggregation import extremes
     from dgcl.graph import as_graph
     from dgcl.kernels import edge_sums
-    from dgcl.kernels.compiled import compile_all, nothing_interpreted
+    from dgcl.kernels.compiled import compile_all
     from dgcl.transport import kernels
 
     kernels.prepare()
@@ -64,7 +61,6 @@ def _warm_exchange() -> None:
     extremes.prepare()
     graph = as_graph(np.random.default_rng(0).integers(0, 60, (2, 300)))
 
-    @nothing_interpreted()  # ranks are threads, each with a context of its own
     def exchange() -> None:
         comm = dgcl.build_comm_info(graph, "uniform")
         comm.fold(comm.expand(torch.ones(comm.num_owned, 1)))

@@ -84,7 +84,7 @@ def wanted_by_owner(
     return items, dests, owner_ptr
 
 
-@compiled(small=10_000)
+@compiled
 def number_classes(
     dests: NDArray[np.uint64], owner_ptr: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:

@@ -135,7 +135,7 @@ class _Scratch(NamedTuple):
     trial: Any
 
 
-@compiled(small=5_000)
+@compiled
 def _cover(label: Any, links: _Links, scratch: _Scratch, cover: Any) -> float:
     """Set `cover` (C,) to the narrowest cover found of a cut; return the smallest latency of a crossing link."""
     world = label.shape[0]

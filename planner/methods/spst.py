@@ -68,9 +68,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     found = [grown(arrays.link_latency)]
     if arrays.link_latency.any():
         none = np.zeros_like(arrays.link_latency)
-        none.flags.writeable = (
-            False  # as those of the topology: for other arrays the kernel would be compiled anew
-        )
+        none.flags.writeable = False  # as the topology's: the kernel is compiled for read-only arrays alone
         found.append(grown(none))
     return min(found, key=lambda trees: predicted_seconds(trees, arrays, options.row_bytes))
 

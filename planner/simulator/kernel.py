@@ -70,7 +70,7 @@ def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -
                     break
 
 
-@compiled(small=20_000)
+@compiled
 def run(
     size: Any,
     latency: Any,

@@ -16,7 +16,7 @@ FINE: Final = 0
 NO_SENDER, NO_RECEIVER, NO_LINK, LATE, OWNER, TWICE, UNFED, TOO_SOON, LEFT_OUT = range(1, 10)
 
 
-@compiled(small=200_000)
+@compiled
 def first_fault(
     root: Int32Array,
     dests: MaskArray,

@@ -190,7 +190,7 @@ def _byte_masks(node_of: Int64Array, words: int) -> Int64Array:
     return np.bitwise_or.reduce(np.where(has[None] == 1, bit[:, None, :], 0), axis=2)
 
 
-@compiled(small=20_000)
+@compiled
 def _merge(
     source: Int32Array,
     dests: MaskArray,

@@ -144,7 +144,7 @@ def _carried(
     return np.cumsum(np.concatenate(counts)), np.concatenate(sets)
 
 
-@compiled(small=20_000)
+@compiled
 def _present(group: Int32Array, mask: Int64Array, num_groups: int, num_masks: int) -> BoolArray:
     """Tell which masks occur in each group, (G, masks)."""
     seen = np.zeros((num_groups, num_masks), np.bool_)
@@ -153,7 +153,7 @@ def _present(group: Int32Array, mask: Int64Array, num_groups: int, num_masks: in
     return seen
 
 
-@compiled(inline=False, small=20_000)
+@compiled(inline=False)
 def _divide(
     source: Int32Array, dests: MaskArray, group_of: Int64Array, bit_of: Int64Array, num_groups: int
 ) -> tuple[Int64Array, Int32Array, Int64Array]:
@@ -185,7 +185,7 @@ def _divide(
     return ptr, group, mask
 
 
-@compiled(small=20_000)
+@compiled
 def _count(
     ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, rows: Int64Array
 ) -> None:

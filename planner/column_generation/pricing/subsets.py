@@ -117,7 +117,7 @@ def _closure(size: int, wanted: IntArray) -> tuple[Int64Array, Int32Array]:
     return mask, index
 
 
-@compiled(inline=False, small=20_000)
+@compiled(inline=False)
 def _splits(mask: Int64Array, index: Int32Array) -> tuple[Int64Array, Int32Array, Int32Array]:
     """List for each mask its splits into (part with the lowest bit, rest), the whole set first."""
     num = mask.shape[0]

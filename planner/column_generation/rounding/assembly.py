@@ -64,7 +64,7 @@ def assemble(
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
 
 
-@compiled(small=50_000)
+@compiled
 def _by_class(interval_hops: IntervalHops, num_classes: int) -> tuple[Int64Array, Int32Array, Int32Array]:
     """Sort hops by class, stably (a counting sort); return the pointer to each class, hops and intervals."""
     ptr, at = filled_ints(num_classes + 1, 0), new_ints(num_classes)
@@ -199,7 +199,7 @@ def _expand_all(
     return _ForcedPaths(number, ptr, link, stage)
 
 
-@compiled(small=50_000)
+@compiled
 def _trees(
     family: SubsetFamily,
     moves: Moves,

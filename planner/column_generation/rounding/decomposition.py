@@ -58,7 +58,7 @@ class ForcedStates(NamedTuple):
     move: Int32Array
 
 
-@compiled(inline=False, small=400_000)
+@compiled(inline=False)
 def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) -> ForcedStates:
     """Find the forced states, backwards over stages and upwards over sets."""
     num_stages, world, num_sets = whole.wait.shape
@@ -186,7 +186,7 @@ def _twice(table: Int32Array) -> Int32Array:
     return out
 
 
-@compiled(small=400_000)
+@compiled
 def _decompose(
     family: SubsetFamily,
     moves: Moves,

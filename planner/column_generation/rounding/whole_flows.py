@@ -78,7 +78,7 @@ def _apportion(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: I
         left -= step
 
 
-@compiled(small=300_000)
+@compiled
 def _round(
     family: SubsetFamily,
     moves: Moves,

@@ -30,7 +30,7 @@ def trees_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> float
     return float(sum(link_seconds(rows, arrays, row_bytes).max(axis=1, initial=0.0).tolist()))
 
 
-@compiled(small=50_000)
+@compiled
 def _add_rows(
     count: Int64Array,
     edge_ptr: Int64Array,
