@@ -22,11 +22,13 @@ With ``CI=true`` nothing is skipped for want of a tool: a test that would be is 
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,8 +111,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByGroupOrFile(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            group = super()._split_scope(nodeid)
-            return group if group != nodeid else nodeid.split("::", 1)[0]
+            return _group_of(config.rootpath / nodeid.split("::", 1)[0])
 
     config.option.loadscopereorder = False
     return ByGroupOrFile(config, log)
+
+
+@functools.cache
+def _group_of(path: Path) -> str:
+    """The group that a file of tests names, or the file alone; xdist's own suffix of test ids may be lost."""
+    found = re.search(r"xdist_group\(\"(\w+)\"\)", path.read_text(encoding="utf-8"))
+    return str(path) if found is None else found[1]
