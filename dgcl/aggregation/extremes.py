@@ -21,6 +21,7 @@ from dgcl.grid.grid import Grid
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
+from dgcl.transport.steps import FOR_MAX, FOR_MIN
 
 __all__ = ["prepare", "reduce_extremes"]
 
@@ -76,7 +77,8 @@ class _Extremes(torch.autograd.Function):
         local, (expand, fold, contributions) = comm.local, exchanges
         rows = x.contiguous()
         if expand is not None:
-            rows = comm.transport.expand(rows, expand)
+            halo = comm.transport.begin_expand(rows, expand, wait=True, purpose=_purpose(largest)).wait()
+            rows = torch.cat([rows, halo])
         out = x.new_empty(local.num_heads, x.shape[1])
         winner = torch.empty(out.shape, dtype=torch.int32)
         ids = local.local_ids[:, None]
@@ -104,6 +106,10 @@ class _Extremes(torch.autograd.Function):
         return rows if expand is None else ctx.comm.transport.fold(rows, expand), None, None, None
 
 
+def _purpose(largest: bool) -> int:
+    return FOR_MAX if largest else FOR_MIN
+
+
 def _best(
     found: Tensor, winner: Tensor, comm: _Reducing, contributions: Contributions, largest: bool
 ) -> tuple[Tensor, Tensor]:
@@ -126,7 +132,10 @@ def _best(
     kind = word if comm.num_nodes * comm.grid.slices < 2**31 else torch.int64
     found_ids = ids[winner[sent]].to(kind).view(word)
     items = comm.transport.begin_expand(
-        torch.cat([found[sent].view(word), found_ids], 1), contributions.exchange, wait=True
+        torch.cat([found[sent].view(word), found_ids], 1),
+        contributions.exchange,
+        wait=True,
+        purpose=_purpose(largest),
     ).wait()
     values = torch.cat([found[rows], items[:, :width].contiguous().view(found.dtype)])
     of_ids = torch.cat([ids[winner[rows]], items[:, width:].contiguous().view(kind).long()])

@@ -24,14 +24,15 @@ NUM_BUFFERS: Final = 6
 EXPAND: Final = 0
 FOLD: Final = 1
 
-#: What a call's rows are for; ranks that disagree are named. With WEIGHTED added: edges have weights of the caller.
-FOR_SUM, FOR_MEAN, WEIGHTED = 1, 2, 4
+#: What a call's rows are for, in 3 bits; ranks that disagree are named. Sums and means with WEIGHTED added: edges have
+#: weights of the caller.
+FOR_SUM, FOR_MEAN, FOR_MAX, FOR_MIN, WEIGHTED = 1, 2, 3, 7, 4
+_PURPOSES: Final = {1: "sum", 2: "mean", 3: "max", 5: "weighted sum", 6: "weighted mean", 7: "min"}
 
 
 def purpose_name(purpose: int) -> str:
     """What rows are for, in words; nothing where that is not said."""
-    name = {FOR_SUM: "sum", FOR_MEAN: "mean"}.get(purpose & 3, "")
-    return f"weighted {name}" if name and purpose & WEIGHTED else name
+    return _PURPOSES.get(purpose, "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -400,22 +400,22 @@ def reduce_differently(reductions: list[str], weights: tuple[str, ...] = ("", ""
     return "nothing"
 
 
-def aggregate_differently(edges: str, windows: bool, calls_before: int) -> str:
-    """Rank 1 sums, the others take means: in layers, which connect no ranks, or where one rank takes another object."""
+def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str, others: str) -> str:
+    """Rank 1 does ``one``: in layers, which connect no ranks, or where one rank takes another object."""
     comm = connect(CASE_BY_NAME["hub"], 3, edges, timeout=60.0)
     x = comm.dispatch_features(features(26, 3, dtype=torch.float32))
     ways: dict[str, Any] = {
         name: comm.aggregator(name, windows=3)
         if windows
         else functools.partial(dgcl.nn.SAGEConv(3, 3, name), comm=comm)
-        for name in ("mean", "sum")
+        for name in (one, others)
     }
     for _ in range(calls_before):
         for way in ways.values():
             way(x)
     try:
         for _ in range(3):
-            ways["sum" if comm.rank == 1 else "mean"](x)
+            ways[one if comm.rank == 1 else others](x)
     except CommError as error:
         return str(error)
     return "nothing"
@@ -425,11 +425,13 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int) -> str:
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("edges", ["head", "cover"])
 def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_before) -> None:
-    for said in dgcl.launch(aggregate_differently, 3, edges, windows, calls_before):
-        assert "ranks make different calls" in said
-        assert "for a mean" in said
-        assert "for a sum" in said
-        assert "rank 1 is in" in said
+    pairs = [("sum", "mean")] if windows else [("sum", "mean"), ("max", "min"), ("sum", "max")]
+    for one, others in pairs:
+        for said in dgcl.launch(aggregate_differently, 3, edges, windows, calls_before, one, others):
+            assert "ranks make different calls" in said
+            assert f"for a {one}" in said
+            assert f"for a {others}" in said
+            assert "rank 1 is in" in said
 
 
 def test_ranks_that_ask_for_different_reductions_are_named() -> None:
