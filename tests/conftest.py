@@ -9,10 +9,9 @@ A run of the suite must say the same thing about the same code twice, so hypothe
 No deadlines, and no check of how fast examples are drawn, since the first of a run may compile a kernel. What torch and
 NumPy draw is the same, too, whichever tests a worker has run before.
 
-With several workers (``-n auto``: one more than cores) a worker takes one file after the other. Tests of the group
-``alone`` (stress, faults, deadlines, measured links) all go to one worker, which begins with them and mostly waits: no
-two of them ever run at the same time. The group ``hosts`` shares standing ranks in network namespaces, counts and
-compares, and may run beside it.
+With several workers (``-n 2``) a worker takes one file after the other. Tests of the group ``alone`` (stress, faults,
+deadlines, measured links) all go to one worker, which begins with them: no two of them ever run at the same time. The
+group ``hosts`` shares standing ranks in network namespaces, counts and compares, and may run beside it.
 
 Torch and BLAS run on one thread, here and in all processes that tests start: workers and ranks are already more than
 the cores, and threads that wait for each other take many times longer than the few rows of a test.
@@ -94,12 +93,6 @@ def _with_all_tools(report: Any) -> Any:
                 f"{reason}: nothing may be skipped in CI for want of a tool (.ci/run installs them)"
             )
     return report
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One for each core, and one that waits for deadlines."""
-    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
