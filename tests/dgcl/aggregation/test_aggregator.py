@@ -405,8 +405,8 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str
     comm = connect(CASE_BY_NAME["hub"], 3, edges, timeout=60.0)
     x = comm.dispatch_features(features(26, 3, dtype=torch.float32))
     ways: dict[str, Any] = {
-        name: comm.aggregator(name, windows=3)
-        if windows
+        name: comm.aggregator(name, windows=3 if windows else None)
+        if windows or "min" in (one, others)  # which no layer takes
         else functools.partial(dgcl.nn.SAGEConv(3, 3, name), comm=comm)
         for name in (one, others)
     }
@@ -425,7 +425,7 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("edges", ["head", "cover"])
 def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_before) -> None:
-    pairs = [("sum", "mean")] if windows else [("sum", "mean"), ("max", "min"), ("sum", "max")]
+    pairs = [("sum", "mean")] if windows else [("sum", "mean"), ("max", "min")]
     for one, others in pairs:
         for said in dgcl.launch(aggregate_differently, 3, edges, windows, calls_before, one, others):
             assert "ranks make different calls" in said
