@@ -58,7 +58,7 @@ def start(hosts: Hosts, folder: Path, what: str, timeout: float) -> None:
         hosts.check_running()
         return calls_made(folder) >= 3
 
-    wait_until(under_way, 90, "three times")
+    wait_until(under_way, 240, "three times")
 
 
 def endings(folder: Path, ranks: list[int], timeout: float) -> dict[int, dict[str, Any]]:
