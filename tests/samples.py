@@ -56,14 +56,16 @@ def mark_samples(items: list[pytest.Item]) -> None:
 
 
 #: Slow cases of one test that ``.ci/run`` runs at most; all of them: ``make test-matrix``.
-MOST_SLOW = 25
+MOST_SLOW = 10
 
 
 def thin_matrices(items: list[pytest.Item]) -> None:
     """Mark slow cases beyond :data:`MOST_SLOW` of a test as ``matrix``; their names decide which."""
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("slow") is not None and hasattr(item, "callspec"):
+        if item.get_closest_marker("matrix") is not None:
+            item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("slow") is not None and hasattr(item, "callspec"):
             tests.setdefault(item.nodeid.split("[", 1)[0], []).append(item)
     for cases in tests.values():
         cases.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())

@@ -97,7 +97,7 @@ def test_source_archive_has_every_source_file(sdist: Path) -> None:
     assert not [name for name, member in members.items() if member.issym()]
 
 
-@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+@pytest.mark.parametrize("kind", ["wheel", "sdist", pytest.param("editable", marks=pytest.mark.matrix)])
 def test_installation_runs_from_anywhere(
     kind: str, sdist: Path, wheel: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.dgcl.rank_pool import RankPool
+from tests.dgcl.rank_pool import PRELOAD, RankPool
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +17,11 @@ def rank_pool() -> Iterator[Callable[[int], RankPool]]:
     yield lambda world_size: pools.setdefault(world_size, RankPool(world_size))
     for pool in pools.values():
         pool.close()
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of :func:`dgcl.launch` begin as copies of one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)

@@ -180,8 +180,10 @@ def test_one_rank_prints(rank_pool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks",
-    [[], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]],
-    ids=["alone", "torchrun"],
+    [
+        pytest.param([], id="alone", marks=pytest.mark.matrix),
+        pytest.param(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"], id="torchrun"),
+    ],
 )
 def test_the_program(ranks: list[str]) -> None:
     command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--check", "--epochs", "2"]

@@ -315,7 +315,7 @@ def die_between(folder: str, backward: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_rank_that_is_killed_between_the_exchanges_is_named(tmp_path, backward) -> None:
+def test_a_rank_that_is_killed_between_the_exchanges_is_named(tmp_path, backward, forked_ranks) -> None:
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(die_between, 3, str(tmp_path), backward, ranks="processes")
     for rank in (0, 2):

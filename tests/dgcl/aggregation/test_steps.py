@@ -92,6 +92,7 @@ def both_ways(comm: dgcl.Communicator, options: dict[str, Any], counted: Counted
         assert counted.number == before + 6
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_bits_as_one_by_one(way, edges, monkeypatch) -> None:
@@ -106,7 +107,7 @@ def test_the_same_bits_as_one_by_one(way, edges, monkeypatch) -> None:
     dgcl.launch(on_rank, 4)
 
 
-@pytest.mark.parametrize("trees", ["line", "random-1"])
+@pytest.mark.parametrize("trees", [pytest.param("line", marks=pytest.mark.slow), "random-1"])
 def test_rows_that_are_relayed_and_a_rank_without_rows(trees, monkeypatch) -> None:
     counted = Counted(monkeypatch)
     world = random_world(3, 4, trees, empty=(2,))
@@ -305,7 +306,7 @@ def end_in_a_window(folder: str, how: str, backward: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "backward"), [("killed", False), ("killed", True), ("stopped", False)])
-def test_a_rank_that_ends_in_a_window_is_named(tmp_path, how, backward) -> None:
+def test_a_rank_that_ends_in_a_window_is_named(tmp_path, how, backward, forked_ranks) -> None:
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(end_in_a_window, 3, str(tmp_path), how, backward, ranks="processes")
     for rank in (0, 2):

@@ -338,7 +338,7 @@ def die_in_a_window(folder: str, backward: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_rank_that_is_killed_within_a_window_is_named(tmp_path, backward) -> None:
+def test_a_rank_that_is_killed_within_a_window_is_named(tmp_path, backward, forked_ranks) -> None:
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(die_in_a_window, 3, str(tmp_path), backward, ranks="processes")
     for rank in (0, 2):

@@ -369,7 +369,8 @@ def compiled_for_many_shapes() -> None:
 Pools = Callable[[int], RankPool]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_calls_are_neither_dropped_nor_merged(rank_pool: Pools, backend: str) -> None:
     rank_pool(3).run(compiled, backend)
 

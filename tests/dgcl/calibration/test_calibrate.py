@@ -139,6 +139,6 @@ def _dies_after(seconds: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
-def test_a_rank_that_dies_ends_it(seconds: float) -> None:
+def test_a_rank_that_dies_ends_it(seconds: float, forked_ranks: None) -> None:
     with pytest.raises(dgcl.CommError, match="rank 1 died"):
         dgcl.launch(_dies_after, 3, seconds, ranks="processes")

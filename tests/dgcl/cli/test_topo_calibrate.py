@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,12 @@ import pytest
 import dgcl
 from dgcl.calibration import timing
 from dgcl.calibration.effort import Effort
-from dgcl.cli import topo_calibrate
+from dgcl.cli import main, topo_calibrate
+from dgcl.ranks.context import context
 from dgcl.topology import load_topology
 from dgcl.topology.json_io import load_topology_and_about
 from tests.dgcl.cli.support import Run
+from tests.dgcl.rank_pool import RankPool
 
 COMMAND = "topo calibrate --threads"
 
@@ -102,20 +104,25 @@ def test_the_job_has_its_ranks(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "the job has 4 ranks already" in outcome.err
 
 
+def calibrated_in_a_job(out: str) -> tuple[int, str]:
+    """What a rank of a job ends with and prints."""
+    control = context.require_control()
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setenv("RANK", str(control.rank))
+        patch.setenv("WORLD_SIZE", str(control.world_size))
+        patch.setattr(topo_calibrate, "_effort", lambda args: Effort(0.0, least=1, most=1, rounds=1))
+        patch.setattr(timing, "_FLUSH", 1 << 20)
+        status = main(["topo", "calibrate", "--check", "1", "--out", out])
+    return status, printed.getvalue()
+
+
 @pytest.mark.slow
-def test_in_a_job(tmp_path: Path) -> None:
-    """Two ranks of torchrun; only rank 0 writes."""
+def test_in_a_job(tmp_path: Path, rank_pool: Callable[[int], RankPool]) -> None:
+    """Only rank 0 writes."""
     out = tmp_path / "t.json"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "dgcl", "topo", "calibrate", "--seconds", "0.01", "--check", "1", "--out", str(out)]
-    done = subprocess.run(
-        [*torchrun, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("median error") == 1
+    (status, printed), others = rank_pool(2).run(calibrated_in_a_job, str(out))
+    assert status == 0
+    assert printed.count("median error") == 1
+    assert others == (0, "")
     assert load_topology(out).num_devices == 2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import dgcl
 from tests.dgcl.awkward import CASES, Case
+from tests.dgcl.rank_pool import RankPool
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -27,25 +28,23 @@ def block(page: str, word: str) -> str:
     return found
 
 
+def printed(program: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(program, "train.py", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
 @pytest.mark.slow
-def test_the_program_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(block("quickstart.md", "edge_index = "))
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    printed = [
-        subprocess.run(
-            [sys.executable, *way, str(tmp_path / "train.py")],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout
-        for way in ([], ranks)
-    ]
-    lines = [line.split() for line in printed[0].splitlines()]
+def test_the_program_has_the_same_losses_on_any_number_of_ranks(rank_pool: Callable[[int], RankPool]) -> None:
+    program = block("quickstart.md", "edge_index = ")
+    alone, together = (rank_pool(ranks).run(printed, program) for ranks in (1, 3))
+    lines = [line.split() for line in alone[0].splitlines()]
     assert [line[0] for line in lines] == list("01234")
     assert float(lines[-1][1]) < float(lines[0][1])
-    for line, other in zip(lines, printed[1].splitlines(), strict=True):
+    for line, other in zip(lines, together[0].splitlines(), strict=True):
         assert float(line[1]) == pytest.approx(float(other.split()[1]), abs=2e-4)
+    assert together[1:] == ["", ""]
 
 
 def linear(seed: int, *widths: int) -> nn.Module:

@@ -419,7 +419,7 @@ def of_many_vertices(graph: Graph, part: np.ndarray) -> tuple[dict[int, float], 
     return found[0], found[1], int(comm.local.blocks.max(initial=0))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_more_vertices_than_a_float_can_count() -> None:
     """Edges among neighbouring ids beyond 2**24, which float32 takes for each other; all vertices are numbered."""
     rng = np.random.default_rng(0)

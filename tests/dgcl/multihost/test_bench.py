@@ -59,6 +59,7 @@ def test_what_needs_one_machine_is_refused(
         assert message in said
 
 
+@pytest.mark.matrix
 def test_under_torchrun(tmp_path: Path) -> None:
     why = missing()
     if why is not None:

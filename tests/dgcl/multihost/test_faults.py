@@ -22,11 +22,19 @@ SOON = 12.0  # seconds beyond a deadline, on a busy machine
 STAGES = ("stage ", "over the control group", "cannot connect to each other")
 
 #: What ranks do, and the seconds that one waits for another then; set-up has whole graphs to send.
-during = pytest.mark.parametrize(
-    ("what", "timeout"),
-    [("until_it_fails", 6.0), ("set_up_until_it_fails", 12.0)],
-    ids=["during calls", "during set-up"],
-)
+CALLS, SET_UP = ("until_it_fails", 6.0), ("set_up_until_it_fails", 12.0)
+
+
+def during(*kinds: Any) -> pytest.MarkDecorator:
+    """What the ranks are doing; the other is tried with all matrices."""
+    both = {"during calls": CALLS, "during set-up": SET_UP}
+    return pytest.mark.parametrize(
+        ("what", "timeout"),
+        [
+            pytest.param(*kind, id=name, marks=() if kind in kinds else pytest.mark.matrix)
+            for name, kind in both.items()
+        ],
+    )
 
 
 @pytest.fixture
@@ -80,7 +88,7 @@ def check(ending: dict[str, Any], rank: int, since: float, limit: float) -> None
     assert ending["closing"] < 5, ending
 
 
-@during
+@during(SET_UP)
 def test_a_host_that_is_cut_off(what: str, timeout: float, hosts: Hosts, tmp_path: Path) -> None:
     start(hosts, tmp_path, what, timeout)
     since = time.time()
@@ -89,7 +97,7 @@ def test_a_host_that_is_cut_off(what: str, timeout: float, hosts: Hosts, tmp_pat
         check(ending, rank, since, timeout + SOON)
 
 
-@during
+@during(CALLS)
 def test_a_host_whose_processes_vanish(what: str, timeout: float, hosts: Hosts, tmp_path: Path) -> None:
     start(hosts, tmp_path, what, timeout)
     since = time.time()
@@ -102,7 +110,7 @@ def test_a_host_whose_processes_vanish(what: str, timeout: float, hosts: Hosts, 
             check(ending, rank, since, timeout + SOON)
 
 
-@during
+@during(CALLS)
 def test_what_goes_on_and_a_link_that_almost_stands_still(
     what: str, timeout: float, hosts: Hosts, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ def killed_rank(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed(tmp_path: Path) -> None:
+def test_a_rank_that_is_killed(tmp_path: Path, forked_ranks: None) -> None:
     with pytest.raises(dgcl.CommError, match=r"rank 1"):
         dgcl.launch(killed_rank, 2, os.fspath(tmp_path), ranks="processes")
     assert not list(tmp_path.iterdir())

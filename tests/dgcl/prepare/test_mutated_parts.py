@@ -162,8 +162,9 @@ def test_no_mutation_gets_through(strategy: Any, machine: Any, rank_pool: Any, t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trials", [200, pytest.param(700, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(("strategy", "machine"), KINDS, ids=["head", "relays", "cover"])
 def test_no_mutation_of_many_gets_through(
-    strategy: Any, machine: Any, rank_pool: Any, tmp_path: Path
+    strategy: Any, machine: Any, trials: int, rank_pool: Any, tmp_path: Path
 ) -> None:
-    trial(rank_pool, tmp_path, strategy, machine, 700, seed=2)
+    trial(rank_pool, tmp_path, strategy, machine, trials, seed=2)

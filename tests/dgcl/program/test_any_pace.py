@@ -123,7 +123,7 @@ def test_any_transfer_may_be_as_late_as_it_likes(seed: int, verb: str) -> None:
 
 
 @pytest.mark.slow
-@examples(20, 60)
+@examples(10, 25)
 @given(seed=st.integers(0, 2**20), num_edges=st.integers(10, 60), wander=st.booleans())
 def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool) -> None:
     maker = wandering(seed) if wander else at_random(seed)

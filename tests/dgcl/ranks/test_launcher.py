@@ -193,6 +193,7 @@ def work(given: torch.Tensor, shares: list[Any]) -> tuple[int, float, torch.Tens
     return os.getpid(), float(given[0]), result
 
 
+@pytest.mark.slow
 def test_processes_work_on_copies_and_send_back_copies() -> None:
     given = torch.zeros(1000)
     results = dgcl.launch(work, 2, given, PAIR.shares(), ranks="processes")
@@ -233,7 +234,7 @@ def test_a_process_that_dies_alone() -> None:
         ("exit", SystemExit, "3"),
     ],
 )
-def test_processes_that_fail(how: str, kind: type[BaseException], text: str) -> None:
+def test_processes_that_fail(how: str, kind: type[BaseException], text: str, forked_ranks: None) -> None:
     with pytest.raises(kind, match=text) as raised:
         dgcl.launch(fail_somehow, 2, how, PAIR.shares(), ranks="processes")
     assert "rank 1" in "\n".join([str(raised.value), *raised.value.__notes__])
@@ -285,7 +286,7 @@ LISTING = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_listing_1_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(LISTING))

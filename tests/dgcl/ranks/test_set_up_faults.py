@@ -87,7 +87,10 @@ dgcl.init(timeout=4)
             {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1", id="the rank that keeps the store",
             marks=pytest.mark.slow,
         ),
-        pytest.param({0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect", id="one dies on the way"),
+        pytest.param(
+            {0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect", id="one dies on the way",
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_init_ends_within_its_timeout(programs: dict[int, str], words: str) -> None:

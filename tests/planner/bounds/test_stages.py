@@ -51,7 +51,7 @@ def test_no_plan_of_three_devices_beats_the_bound(case: tuple[Relation, Topology
 
 @pytest.mark.slow
 @given(st.sampled_from([(2, 2), (3, 1), (2, 1, 1)]).flatmap(clusters))
-@examples(5, 30)
+@examples(5, 12)
 def test_no_plan_of_four_devices_beats_the_bound(case: tuple[Relation, Topology]) -> None:
     check(case, milp_optimum(*case, GB) if case[0].num_classes else 0.0)
 

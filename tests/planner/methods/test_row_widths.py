@@ -58,7 +58,8 @@ def test_the_best_plan_of_any_number_of_stages_is_found(
     assert chosen == stages
 
 
-@pytest.mark.parametrize("machine", ["dgx1", pytest.param("pcie8", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["dgx1", "pcie8"])
 def test_no_plan_of_more_stages_where_one_of_fewer_is_faster(machine: str) -> None:
     """With a preset's own latencies: the plans made for other widths are other numbers of stages, priced here."""
     topology = preset(machine)

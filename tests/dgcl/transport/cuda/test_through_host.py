@@ -188,7 +188,7 @@ def test_ranks_that_share_memory_exchange_between_devices(fakes: list[FakeCuda])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nccl", [False, True], ids=["through-hosts", "gloo-as-nccl"])
-def test_communicators_of_devices_work_over_the_network(nccl: bool) -> None:
+def test_communicators_of_devices_work_over_the_network(nccl: bool, forked_ranks: None) -> None:
     generator = np.random.default_rng(1)
     edges, part = generator.integers(0, 30, (2, 120)), generator.integers(0, 2, 30)
     answers = dgcl.launch(exchange_by_network, 2, edges, part, nccl, ranks="processes", timeout=120.0)

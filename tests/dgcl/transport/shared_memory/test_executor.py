@@ -492,7 +492,7 @@ def test_random_calls_on_processes(rank_pool: Callable[[int], RankPool]) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [8, 16, 32])
+@pytest.mark.parametrize("num_ranks", [16, *(pytest.param(n, marks=pytest.mark.matrix) for n in (8, 32))])
 def test_random_calls_of_many_more_ranks_than_cores(num_ranks: int) -> None:
     assert min(dgcl.launch(stress, num_ranks, 60 + num_ranks, 8.0)) >= 10
 
