@@ -378,6 +378,8 @@ class Communicator(GridRows, WholeGraphRows):
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
+        if (lost := self.control.lost()) is not None:
+            self.transport.fail(lost)  # who still waits for rows of this rank hears whose fault it is
         self.transport.close()
 
     def fail(self, reason: str) -> None:

@@ -179,6 +179,10 @@ class Control:
         """Return when every rank has called."""
         self.exchange(None)
 
+    def lost(self) -> CommError | None:
+        """The error for ranks that wait for rows of this one, which has lost another rank; None if it has not."""
+        return None
+
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Take part no more: ranks that wait for this one raise at once. Not collective.
 

@@ -63,6 +63,11 @@ class GroupControl(Control):
         """Whether it can carry nothing any more: a rank has left."""
         return self._messages.is_closed
 
+    def lost(self) -> CommError | None:
+        """As :meth:`Control.lost`."""
+        reason = self._messages.ended_by
+        return None if reason is None else reason.kind(f"rank {self.rank}: {reason.clause}")
+
     def anew(self, timeout: float) -> GroupControl:
         """A fresh one of the same ranks. Collective."""
         return GroupControl(self._group, timeout)

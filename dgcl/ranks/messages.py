@@ -60,6 +60,7 @@ class GroupMessages:
 
     Attributes:
         bytes_received: Of all messages so far.
+        ended_by: Why it was closed, where that was another rank's fault; else None.
     """
 
     def __init__(self, group: ProcessGroup, rank: int, reasons: AbortReasons | None = None) -> None:
@@ -71,6 +72,7 @@ class GroupMessages:
         self._waits: tuple[int, int] | None = None  # (number of the swap, peer) that this rank waits for
         self._published: tuple[int, int] | None = None
         self.bytes_received = 0
+        self.ended_by: AbortReason | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -150,6 +152,7 @@ class GroupMessages:
         """Say why, and close all connections, which every rank that waits for this one notices."""
         if self._group is not None:
             group, self._group, self._why = self._group, None, reason.clause
+            self.ended_by = reason if reason.culprit != self._rank else None
             if self._reasons is not None:
                 self._reasons.post(self._rank, reason)
             del group  # the last reference, and the connections with it

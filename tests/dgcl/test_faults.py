@@ -77,6 +77,32 @@ def test_killing_every_rank_leaves_nothing() -> None:
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def wait_here_and_there(channel: Connection) -> None:
+    """Rank 1 waits for rows of rank 2, which waits in the control plane for rank 0, and then ends."""
+    comm = join(make_world([(1, 2), (2, 1), (0, 2)], [0, 1, 2], 3).shares(), 60.0)
+    channel.send("ready")
+    try:
+        if comm.rank == 1:
+            comm.expand(torch.ones(comm.num_owned, 1))
+        elif comm.rank == 2:
+            comm.control.barrier()
+        else:
+            channel.recv()
+    except CommError as error:
+        comm.close()
+        channel.send(describe(error))
+    channel.recv()
+
+
+def test_who_waits_for_rows_of_a_rank_that_lost_another_elsewhere_hears_of_that_one() -> None:
+    with Ranks(3, wait_here_and_there) as ranks:
+        ranks.told()
+        ranks.signal(0, signal.SIGKILL)
+        kind, text, _ = ranks.told([1])[1]
+        assert kind == "PeerLostError", text
+        assert text.startswith("rank 1 stops because rank 2 reports: rank 2: rank 0 has died"), text
+
+
 def stop_and_go(channel: Connection, shares: list[Any], timeout: float) -> None:
     """Keep some results, fail, be told to look at them again, start afresh."""
     comm = join(shares, timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ def main() -> int:
     parser.add_argument("--loads", type=int, nargs="+", default=[1, 15], help="busy processes beside them")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page of their results")
     args = parser.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job ignores it, and so do its ranks
     if args.moments is not None:
         return play_moments(args.moments, args.loads, args.seed, args.write)
     harness = Harness(args.ranks)

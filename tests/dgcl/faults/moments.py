@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import dgcl
+from dgcl.cli.output import step
 from dgcl.ranks import context as contexts
 from dgcl.ranks.context import context
 from tests.dgcl.support_processes import Ranks
@@ -222,8 +223,12 @@ def loaded(load: int) -> Iterator[None]:
 
 def play_trials(trials: Sequence[Trial], at_once: int) -> list[Outcome]:
     """The trials, several at a time: they wait for deadlines and for processes to start."""
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(play, trials))
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(at_once) as pool, step(f"{len(trials)} faults") as progress:
+        for outcome in pool.map(play, trials):
+            outcomes.append(outcome)
+            progress.done(len(outcomes) / len(trials))
+    return outcomes
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
