@@ -6,6 +6,7 @@ bytes in the archive, and with the dtype and number of dimensions that the forma
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -148,7 +149,17 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any
     Numbers are not compressed. Text is: numpy takes four bytes for a character, and the links of a machine of a
     thousand devices are a hundred million characters that repeat themselves.
     """
-    with zipfile.ZipFile(path, "w") as archive:
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device, in which zipfile cannot seek
+        whole = io.BytesIO()
+        _write(whole, arrays)
+        with open(path, "wb") as file:
+            file.write(whole.getbuffer())
+    else:
+        _write(path, arrays)
+
+
+def _write(to: str | os.PathLike[str] | IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    with zipfile.ZipFile(to, "w") as archive:
         for key, array in arrays.items():
             info = zipfile.ZipInfo(f"{key}.npy")  # with the date of 1980, always
             info.compress_type = zipfile.ZIP_DEFLATED if array.dtype.kind == "U" else zipfile.ZIP_STORED

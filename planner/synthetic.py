@@ -22,6 +22,7 @@ from dgcl.planner.arrays import FloatArray, Int64Array, MaskArray
 from dgcl.planner.relation import Relation, mask_words
 
 _DRAWS = 1 << 22  # readers drawn at a time
+_MOST_VERTICES, _MOST_EDGES = 1 << 29, 1 << 36
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class GraphShape:
     def __post_init__(self) -> None:
         if self.num_vertices < 1 or self.num_edges < 0:
             raise ValueError(f"a graph needs vertices (got {self.num_vertices} and {self.num_edges} edges)")
+        if self.num_vertices > _MOST_VERTICES or self.num_edges > _MOST_EDGES:
+            raise ValueError(
+                f"at most {_MOST_VERTICES} vertices and {_MOST_EDGES} edges can be drawn (got {self.num_vertices:.6g}"
+                f" and {self.num_edges:.6g}; take a smaller scale)"
+            )
         if not 0 <= self.inside <= 1:
             raise ValueError(f"inside must be a share from 0 to 1 (got {self.inside})")
         if self.parts < 2 or self.exponent <= 1 or self.evenness <= 0 or self.spread < 0:
@@ -94,8 +100,8 @@ def synthetic_relation(
         shape = SHAPES[shape]
     if world_size < 1:
         raise ValueError(f"world_size must be >= 1 (got {world_size})")
-    if not scale > 0:
-        raise ValueError(f"scale must be positive (got {scale})")
+    if not 0 < scale <= 1e12:
+        raise ValueError(f"scale must be positive, and at most 1e12 (got {scale})")
     shape = replace(
         shape,
         num_vertices=max(1, round(shape.num_vertices * scale)),

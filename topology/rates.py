@@ -51,11 +51,16 @@ GPU_MODELS: Mapping[str, GpuModel] = MappingProxyType(
     {
         "P100": GpuModel(60, 3),
         "V100": GpuModel(70, 3),
+        "T4": GpuModel(75, 3),
         "A100": GpuModel(80, 4),
+        "A10": GpuModel(86, 4),
         "A40": GpuModel(86, 4),
+        "L4": GpuModel(89, 4),
+        "L40": GpuModel(89, 4),
         "L40S": GpuModel(89, 4),
         "H100": GpuModel(90, 5),
         "H200": GpuModel(90, 5),
+        "GH200": GpuModel(90, 5),
         "B200": GpuModel(100, 5),
         "GB200": GpuModel(100, 5),
     }

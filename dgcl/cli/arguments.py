@@ -54,17 +54,21 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+_MOST = 1e12  # what is larger, for seconds and factors alike, ends in infinities
+
+
 def number(least: float, *, open_end: bool = False) -> Callable[[str], float]:
-    """An option type: a finite number of at least ``least``, or above it where the end is open."""
+    """An option type: a number of at least ``least``, or above it where the end is open, and at most 1e12."""
 
     def finite_number(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or value < least or (open_end and value == least):
+        if not least <= value <= _MOST or (open_end and value == least):
             bound = f"above {least:g}" if open_end else f"of at least {least:g}"
-            raise argparse.ArgumentTypeError(f"must be a number {bound} (got {text!r})")
+            most = f" and at most {_MOST:g}" if value > _MOST else ""
+            raise argparse.ArgumentTypeError(f"must be a number {bound}{most} (got {text!r})")
         return value
 
     return finite_number

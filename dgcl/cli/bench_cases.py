@@ -7,11 +7,10 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.output import step
 from dgcl.cli.partition import load_graph
+from dgcl.cli.problem import read_part
 
 if TYPE_CHECKING:
     from dgcl.bench.problems import Problem
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 DEFAULT_WIDTH = 128
+_MOST_SIZES = 10_000
 LEAST, MOST = 8, 64 << 20  # bytes; a sweep over patterns
 
 
@@ -27,16 +27,14 @@ def read_problem(args: argparse.Namespace, topology: Topology, num_ranks: int) -
     from dgcl.bench.problems import Problem, from_relation
 
     if args.graph is not None:
-        from dgcl.partition import check_part, partition_graph
+        from dgcl.partition import partition_graph
 
         graph = load_graph(args.graph)
         if args.part is None:
             with step(f"partitioning {graph.num_nodes} vertices into {num_ranks} parts"):
                 part = partition_graph(graph, num_ranks, topology=topology, seed=args.seed)
         else:
-            with reading(args.part, "part vector"):
-                part = np.load(args.part, allow_pickle=False)
-                part = check_part(part, graph.num_nodes, num_ranks, allow_empty=True)
+            part = read_part(args.part, graph.num_nodes, num_ranks)
         problem = Problem(Path(args.graph).stem, graph, part, num_ranks)
     elif args.relation is not None:
         from dgcl.planner import Relation
@@ -118,6 +116,12 @@ def sizes(args: argparse.Namespace) -> list[int]:
     least = args.minbytes or min(LEAST, args.maxbytes or LEAST)
     most = args.maxbytes or args.minbytes or MOST
     if args.stepbytes is not None:
+        number = (most - least) // args.stepbytes + 1
+        if number > _MOST_SIZES:
+            raise CliError(
+                f"--stepbytes {args.stepbytes} makes {number} sizes from {least} to {most} bytes, and at most"
+                f" {_MOST_SIZES} are measured"
+            )
         return list(range(least, most + 1, args.stepbytes))
     found = [least]
     while found[-1] * args.stepfactor <= most:

@@ -45,6 +45,8 @@ def compare(args: argparse.Namespace) -> int:
 
     check_problem(args)
     wanted = None if args.methods is None else [name for name in args.methods.split(",") if name]
+    if wanted == []:
+        raise CliError(f"--methods needs at least one method (got {args.methods!r})")
     for method in wanted or ():
         get_planner(method)  # an unknown method is refused before anything long is done
     check_picture(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dgcl.workers.plans import AggregationPlan
 
 #: Options of the plan of one exchange, which say nothing of two.
-_OF_ONE_EXCHANGE = ("compare", "explain", "plot", "relation_out", "place", "hops")
+_OF_ONE_EXCHANGE = ("compare", "explain", "plot", "relation_out", "place", "hops", "memory_limit")
 
 
 def add_edges(parser: Parser) -> None:

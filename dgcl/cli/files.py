@@ -17,11 +17,12 @@ def check_output(option: str, path: str | None, inputs: dict[str, str | None]) -
     if path is None:
         return
     target = Path(os.path.realpath(path))
+    special = _is_special(path)
     if target.is_dir() or path.endswith(os.sep):
         raise CliError(f"{option} {path}: is a folder, name a file")
-    if not target.parent.is_dir():
+    if not special and not target.parent.is_dir():
         raise CliError(f"{option} {path}: there is no folder {target.parent}")
-    if not os.access(target if _is_special(target) else target.parent, os.W_OK):
+    if not os.access(path if special else target.parent, os.W_OK):
         raise CliError(f"{option} {path}: no permission to write there")
     for name, other in inputs.items():
         if other is not None and os.path.realpath(other) == str(target):
@@ -43,10 +44,10 @@ def replacing(path: str) -> Iterator[Path]:
 
     A device or pipe (``/dev/null``, ``/dev/stdout``) is not replaced: it is given itself.
     """
-    target = Path(os.path.realpath(path))  # through a symlink: its target is replaced, not the link
-    if _is_special(target):
-        yield target
+    if _is_special(path):  # by its own name: that of a pipe behind /dev/stdout leads nowhere
+        yield Path(path)
         return
+    target = Path(os.path.realpath(path))  # through a symlink: its target is replaced, not the link
     temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the user's umask decides
@@ -59,9 +60,9 @@ def replacing(path: str) -> Iterator[Path]:
             temporary.unlink()
 
 
-def _is_special(path: Path) -> bool:
+def _is_special(path: str) -> bool:
     try:
-        mode = path.stat().st_mode
+        mode = os.stat(path).st_mode
     except OSError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

@@ -180,6 +180,15 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
     if args.edges is not None:
         raise CliError("--grid goes without --edges: a grid says who sums an edge")
     check_exchanges(args, "--grid")
+    for name in ("windows", "work"):
+        if getattr(args, name) is not None:
+            raise CliError(f"--{name} goes without --grid")
+    if args.by != "mixed":
+        raise CliError("--by goes with --windows, and --windows without --grid")
+    if args.row_bytes % _ITEMSIZE:
+        raise CliError(
+            f"--row-bytes must be a multiple of {_ITEMSIZE} with --grid: slices are of float32 (got {args.row_bytes})"
+        )
     topology = resolve(args.topology, args.parts)
     grid = as_grid(args.grid, topology.num_devices)
     graph, part, _ = graph_in_parts(args, topology)

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import CHUNK_BY, RESIDENCIES, at_least, byte_size, list_of
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
 from dgcl.cli.partition import GRAPH_HELP, load_graph
+from dgcl.cli.problem import read_part
 
 if TYPE_CHECKING:
     from dgcl.offload.offline import Arranged, OfflineRanks
@@ -86,19 +87,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ranks(args: argparse.Namespace) -> OfflineRanks:
-    import numpy as np
-
     from dgcl.offload.offline import OfflineRanks
-    from dgcl.partition import check_part, partition_graph
+    from dgcl.partition import partition_graph
 
     graph = load_graph(args.graph)
+    if args.part is not None:
+        part = read_part(args.part, graph.num_nodes, args.ranks)
     with step("partitioning"):
         if args.part is None:
             part = partition_graph(graph, args.ranks, seed=args.seed)
-        else:
-            with reading(args.part, "part vector"):
-                given = np.load(args.part, allow_pickle=False)
-                part = check_part(given, graph.num_nodes, args.ranks, allow_empty=True)
         return OfflineRanks(
             graph,
             part,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,13 +159,14 @@ def partition(args: argparse.Namespace) -> int:
         report = partition_report(graph, part, args.parts)
         replication = replication_factors(graph, part, args.parts, HOPS)
     choice = ""
-    if to_folder:
-        choice = _write_parts(args, graph, part, topology, grid)
-    else:
-        with replacing(args.out) as temporary, temporary.open("wb") as file:
-            np.save(file, part, allow_pickle=False)
-    if args.plot is not None:
-        _draw(args, graph, part, report)
+    with ExitStack() as outputs:  # all files appear, or none; a folder is written last
+        if args.plot is not None:
+            _draw(args, graph, part, report, outputs.enter_context(replacing(args.plot)))
+        if to_folder:
+            choice = _write_parts(args, graph, part, topology, grid)
+        else:
+            with outputs.enter_context(replacing(args.out)).open("wb") as file:
+                np.save(file, part, allow_pickle=False)
     if args.json:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         more: dict[str, Any] = {} if placement is None else {"placement": placement_facts(placement)}
@@ -194,7 +196,9 @@ def _check_plot(args: argparse.Namespace) -> None:
     check_picture("--plot", args.plot, {"GRAPH": args.graph, "--topology": args.topology, "--out": out})
 
 
-def _draw(args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], report: PartitionReport) -> None:
+def _draw(
+    args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], report: PartitionReport, path: Path
+) -> None:
     from dgcl.relation.classes import halo_classes
     from dgcl.relation.partition_plot import plot_partition
 
@@ -203,7 +207,7 @@ def _draw(args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], repor
         f"{os.path.basename(args.graph)}: {graph.num_nodes:,} vertices and {graph.num_edges:,} edges in {args.parts}"
         f" parts by {args.method}; {report.cut_edges / max(graph.num_edges, 1):.1%} of the edges are cut"
     )
-    with step("drawing the parts"), replacing(args.plot) as path:
+    with step("drawing the parts"):
         plot_partition(report, rows, path, title=title)
 
 

@@ -93,7 +93,7 @@ def graph_in_parts(
     args: argparse.Namespace, topology: Topology
 ) -> tuple[Graph, NDArray[np.int32], ItemClasses]:
     """Read the graph and its parts, or part it; and find out who needs what."""
-    from dgcl.partition import check_part, partition_graph
+    from dgcl.partition import partition_graph
     from dgcl.relation.classes import halo_classes
 
     graph = load_graph(args.graph)
@@ -101,11 +101,18 @@ def graph_in_parts(
         with step(f"partitioning {graph.num_nodes} vertices into {topology.num_devices} parts"):
             part = partition_graph(graph, topology.num_devices, topology=topology, seed=args.seed)
     else:
-        with step(f"reading {args.part}"), reading(args.part, "part vector"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
-            part = np.load(args.part, allow_pickle=False)
-            if not isinstance(part, np.ndarray):
-                raise ValueError("must be one array (got an npz archive)")
-            part = check_part(part, graph.num_nodes, topology.num_devices, allow_empty=True)
+        part = read_part(args.part, graph.num_nodes, topology.num_devices)
     with step("finding out who needs what"):
         return graph, part, halo_classes(graph, part, topology.num_devices)
+
+
+def read_part(path: str, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
+    """Read the owner of each vertex from an npy file, and check it."""
+    from dgcl.partition import check_part
+
+    with step(f"reading {path}"), reading(path, "part vector"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
+        part = np.load(path, allow_pickle=False)
+        if not isinstance(part, np.ndarray):
+            raise ValueError("must be one array (got an npz archive)")
+        return check_part(part, num_nodes, num_parts, allow_empty=True)

@@ -164,7 +164,8 @@ def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> i
     from dgcl.planner.simulator.windows import simulate_windows, sums_by_rows
 
     for name in ("order", "shares", "slices", "sends_at_once", "slow", "late", "what_if", "trace"):
-        if getattr(args, name) not in (None, False, [], "eager", "equal", 1):
+        given = getattr(args, name)
+        if given is True or given not in (None, False, [], "eager", "equal", 1):  # True == 1
             raise CliError(f"--{name.replace('_', '-')} goes without --windows")
     plans = windows_of(args, plan)
     with step(f"simulating {len(plans)} windows of {args.plan} on {plan.topology.name}"):

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from dgcl.cli.errors import CliError
+from dgcl.cli.output import print_json
 
 _PARTS = ("exchange", "planner")
 
@@ -23,17 +24,21 @@ def add_parser(verbs: Any, name: str) -> None:
         " does it.",
     )
     parser.add_argument("part", nargs="?", choices=_PARTS, help="one of the two, in this process")
-    parser.set_defaults(run=_run, prog=parser.prog)
+    parser.runs(_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     if args.part is not None:
         {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
-        print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
-        return 0
+        if not args.json:
+            print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
+        return _told(args, begin)
     # In processes of their own: numba compiles on one core at a time.
-    running = [subprocess.Popen([sys.executable, "-m", "dgcl", "warmup", part]) for part in _PARTS]
+    shown = subprocess.DEVNULL if args.json else None
+    running = [
+        subprocess.Popen([sys.executable, "-m", "dgcl", "warmup", part], stdout=shown) for part in _PARTS
+    ]
     try:
         worst = max(process.wait() for process in running)
     finally:
@@ -41,6 +46,12 @@ def _run(args: argparse.Namespace) -> int:
             process.kill()
     if worst:
         raise CliError("a part could not be compiled, see above", status=1)
+    return _told(args, begin)
+
+
+def _told(args: argparse.Namespace, begin: float) -> int:
+    if args.json:
+        print_json({"seconds": time.perf_counter() - begin})
     return 0
 
 

@@ -28,6 +28,7 @@ BAD = [
     ("-e 1T", "--maxbytes: must be a number of bytes"),
     ("-b 2M -e 1M", "--maxbytes 1048576 is less than --minbytes 2097152"),
     ("-i 0", "--stepbytes: must be a number of bytes"),
+    ("-b 8 -e 64M -i 1", "--stepbytes 1 makes 67108857 sizes"),
     ("-f 4 -i 8", "not allowed with"),
     ("--plot .", "--plot must end in .png"),
     ("--plot x.gif", "--plot must end in .png, .svg, .pdf .got 'x.gif'"),

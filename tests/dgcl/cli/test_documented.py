@@ -1,8 +1,10 @@
-"""Every verb and option of the command stands in its manual."""
+"""Every verb and option of the command stands in its manual, and what pages call is understood."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import pytest
 
 from dgcl.cli import _parser
 
-MANUAL = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
+ROOT = Path(__file__).resolve().parents[3]
+MANUAL = ROOT / "docs" / "cli.md"
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"^(?:\$ )?(?:.*&& )?(?:torchrun .* -m )?dgcl ([^#|>&\n]+)", re.MULTILINE)
 EVERYWHERE = {"-h", "--help", "--json", "--version"}
 
 
@@ -35,3 +40,17 @@ def test_manual_has_it(command: argparse.ArgumentParser) -> None:
     assert len(page) == 1, f"no single heading for {command.prog}"
     options = {name for action in command._actions for name in action.option_strings} - EVERYWHERE
     assert not {name for name in options if name not in page[0]}
+
+
+CALLS = {
+    call.strip(): page.name
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for block in BLOCK.findall(page.read_text())
+    for call in CALL.findall(block)
+}
+
+
+@pytest.mark.parametrize("call", [pytest.param(call, id=f"{page}: {call}") for call, page in CALLS.items()])
+def test_what_pages_call_is_understood(call: str) -> None:
+    args = _parser().parse_args(shlex.split(call))
+    assert callable(args.run)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
+from dgcl.planner.npz import write_npz
 
 
 def write(path: Path, text: str) -> None:
@@ -76,6 +79,18 @@ def test_pipe_is_not_replaced(tmp_path: Path) -> None:
     assert os.read(reader, 10) == b"new"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     os.close(reader)
+
+
+def test_whole_archive_goes_through_a_pipe(tmp_path: Path) -> None:
+    """As with ``--out /dev/stdout | ...``: by its own name, as what the link leads to has none."""
+    reader, writer = os.pipe()
+    name = f"/proc/self/fd/{writer}"
+    check_output("--out", name, {})
+    with replacing(name) as path:
+        write_npz(path, {"a": np.arange(3)})
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file, np.load(io.BytesIO(file.read())) as archive:
+        assert archive["a"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
