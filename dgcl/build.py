@@ -111,7 +111,7 @@ def build_comm_info(
         This rank's communicator, which is from now on the current one of this thread.
 
     Raises:
-        ValueError, TypeError: Bad arguments on rank 0; raised on every rank.
+        ValueError, TypeError: Bad arguments on rank 0, or bad options on any; raised on every rank.
         MemoryError: Replicas that were asked for do not fit; raised on every rank.
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
@@ -131,8 +131,7 @@ def build_comm_info(
     def shares() -> list[Share]:
         if graph is None:
             raise ValueError("graph must be given on rank 0 (got None)")
-        if isinstance(settings, Exception):
-            raise settings
+        assert isinstance(settings, Settings)
         return prepare(
             graph,
             control.world_size,
@@ -157,7 +156,7 @@ def _check_timeout(timeout: Any) -> None:
 
 
 def _settled(world_size: int, *given: Any) -> Settings | Exception:
-    """All options together, or what is wrong with them: rank 0's count, and every rank hears of it."""
+    """All options together, or what is wrong with them, of which every rank is to hear."""
     try:
         settings = settle(*given)
         if settings.grid is not None and not is_auto(settings.grid.sizes):
@@ -175,16 +174,21 @@ def _strategy(
     method: str,
     places: Sequence[RankPlace],
     device: Device | None,
-) -> Strategy | None:
-    """How to lay out the exchange, as rank 0 asks for it; with what each rank can give. Collective."""
+) -> Strategy:
+    """How to lay out the exchange, as rank 0 asks for it; with what each rank can give. Collective.
+
+    Raises:
+        ValueError, TypeError: What is wrong with a rank's settings; or ranks ask for different ones; on every rank.
+    """
     from dgcl.frameworks.layer_work import measure_together
 
-    asked = None if isinstance(settings, Exception) else (settings.edges, settings.grid)
+    asked = settings if isinstance(settings, Exception) else (settings.edges, settings.grid)
     told = control.exchange((_free_memory(places, control.rank, device), asked))
     _agree_on_edges([theirs for _, theirs in told])
+    assert isinstance(settings, Settings)
     weighing = control.rank == 0 and method == "auto" and spans_machines(topology, control.world_size)
     row_bytes = slice_bytes = None  # nothing needs to be measured
-    if control.rank == 0 and isinstance(settings, Settings):
+    if control.rank == 0:
         choosing_grid = settings.grid is not None and is_auto(settings.grid.sizes)
         chosen = "auto" in (settings.edges.placement, settings.partition.method)
         if (weighing and settings.replicas.hops is not None) or chosen:
@@ -195,8 +199,6 @@ def _strategy(
     where = "cpu" if device is None else device.tensors.device
     work = measure_together(control, row_bytes, where)
     narrow = measure_together(control, slice_bytes, where)
-    if isinstance(settings, Exception):
-        return None
     placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
     whole = EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
     if settings.grid is not None and is_auto(settings.grid.sizes):
@@ -216,19 +218,22 @@ def _strategy(
     return Replication(settings.replicas.hops, cast("int | None", settings.replicas.memory_limit), free, work)
 
 
-def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | None]) -> None:
-    """Raise, on every rank, where ranks ask for different placements of edges; those with bad options are left out.
+def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | Exception]) -> None:
+    """Raise, on every rank, where ranks ask for different placements of edges, or one of them for what cannot be.
 
     Raises:
-        ValueError: Naming two ranks.
+        ValueError, TypeError: Naming two ranks; or what is wrong with a rank's options, the first one's that has such.
     """
-    given = [(rank, options) for rank, options in enumerate(wanted) if options is not None]
-    for rank, options in given[1:]:
-        first, its = given[0]
-        for name, ours, theirs in zip(("edges", "grid"), its, options, strict=True):
+    given: list[tuple[EdgeOptions, GridOptions | None]] = []
+    for options in wanted:
+        if isinstance(options, Exception):
+            raise type(options)(*options.args)  # ranks that are threads must not share one, and its traceback
+        given.append(options)
+    for rank, options in enumerate(given):
+        for name, ours, theirs in zip(("edges", "grid"), given[0], options, strict=True):
             if ours != theirs:
                 raise ValueError(
-                    f"{name} must be the same on every rank: rank {first} asks for {ours}, rank {rank} for {theirs}"
+                    f"{name} must be the same on every rank: rank 0 asks for {ours}, rank {rank} for {theirs}"
                 )
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dgcl.grid.grid import Grid
+from dgcl.grid.strategy import GridPlacement
 from dgcl.planner import PlanOptions
 from dgcl.prepare.sizes import as_bytes
 from dgcl.topology.checks import nearest
+from dgcl.workers.strategy import EdgePlacement
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,17 @@ class EdgeOptions:
             ``"head"``; None: no bound.
         per_machine: For ``"cover"``: between machines instead of ranks; within a machine edges are summed at their
             heads.
+
+    Raises:
+        ValueError: One of them cannot be.
     """
 
     placement: str = "head"
     imbalance: float | None = None
     per_machine: bool = False
+
+    def __post_init__(self) -> None:
+        EdgePlacement(self.placement, self.imbalance, self.per_machine).check()
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,9 @@ class GridOptions:
         adjacency: ``"held"``, each rank has all edges that it sums, as do the others of its slice group; or
             ``"streamed"``, it keeps one in ``slices`` of them, and the group sends them round in every aggregation
             (:mod:`dgcl.grid.streamed`). What needs edges besides, such as weights of edges, is refused then.
+
+    Raises:
+        ValueError: One of them cannot be, for any number of ranks.
     """
 
     sizes: str | tuple[int, int, int] | Grid = "auto"
@@ -77,6 +88,7 @@ class GridOptions:
 
     def __post_init__(self) -> None:
         _set_bytes(self)
+        GridPlacement(Grid(1), self.needs, self.adjacency).check()
 
 
 @dataclass(frozen=True)

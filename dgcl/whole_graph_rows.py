@@ -58,7 +58,7 @@ class WholeGraphRows(Handle):
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
-        if halo and self.edges in ("grid", "streamed"):
+        if halo and self.edges != "head":
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")

@@ -367,9 +367,12 @@ class _Aggregate(torch.autograd.Function):
     """Linear in x; its backward is the same for the adjoint. Keeps nothing."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, operation: AnyOperation, comm: Aggregating) -> Tensor:
-        ctx.operation, ctx.comm = operation, comm
+    def forward(x: Tensor, operation: AnyOperation, comm: Aggregating) -> Tensor:
         return operation.run(x, comm.transport)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, AnyOperation, Aggregating], output: Tensor) -> None:
+        _, ctx.operation, ctx.comm = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -37,6 +38,9 @@ class Exchanging(Protocol):
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
 
+
+Verb = Callable[..., Tensor]
+""":func:`expand` or :func:`fold`."""
 
 #: Communicators by number; a graph of operators can hold a number, but no communicator.
 _communicators: weakref.WeakValueDictionary[int, Exchanging] = weakref.WeakValueDictionary()
@@ -138,6 +142,23 @@ class _Fold(torch.autograd.Function):
         return expand(grad, ctx.comm, ctx.number, ctx.exchange), None, None, None
 
 
+class _Transformed(torch.autograd.Function):
+    """One of the verbs under ``torch.func.grad``, which wants contexts that are set up apart from the forward."""
+
+    @staticmethod
+    def forward(rows: Tensor, verb: Verb, comm: Exchanging, number: int, exchange: int) -> Tensor:
+        return verb(rows, comm, number, exchange)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Verb, Exchanging, int, int], output: Tensor) -> None:
+        ctx.given = inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        verb, *given = ctx.given
+        return (fold if verb is expand else expand)(grad, *given), None, None, None, None
+
+
 # What Function.apply does besides is for functorch, of which nothing is active where these are called.
 _apply_expand = super(torch.autograd.Function, _Expand).apply
 _apply_fold = super(torch.autograd.Function, _Fold).apply
@@ -148,8 +169,7 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
 
     ``number`` is what :func:`register_communicator` returned for ``comm``."""
     if not _unwatched(rows):
-        _refuse_tangents(rows)
-        return expand_operator(rows, number, exchange)
+        return _watched(expand, expand_operator, rows, comm, number, exchange)
     # In forward mode autograd reports that this is not supported.
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
         return _apply_expand(rows, comm, number, exchange)
@@ -159,8 +179,7 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
 def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
-        _refuse_tangents(rows)
-        return fold_operator(rows, number, exchange)
+        return _watched(fold, fold_operator, rows, comm, number, exchange)
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
         return _apply_fold(rows, comm, number, exchange)
     return fold_now(comm, rows, exchange)
@@ -176,6 +195,17 @@ def _unwatched(rows: Tensor) -> bool:
         and torch._C._len_torch_function_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
     )
+
+
+def _watched(
+    verb: Verb, operator: Callable[..., Tensor], rows: Tensor, comm: Exchanging, number: int, exchange: int
+) -> Tensor:
+    """The call of a verb that something besides autograd needs to see."""
+    _refuse_tangents(rows)
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        out: Tensor = _Transformed.apply(rows, verb, comm, number, exchange)
+        return out
+    return operator(rows, number, exchange)
 
 
 def _refuse_tangents(rows: Tensor) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["require_floats", "require_module", "require_tensors"]
+__all__ = ["require_floats", "require_integers", "require_module", "require_tensors", "require_widths"]
 
 
 def require_tensors(**given: Any) -> None:
@@ -33,11 +34,33 @@ def require_floats(x: Tensor) -> None:
         raise TypeError(f"x must be floating point (got {x.dtype}); convert it first")
 
 
-def require_module(model: Any) -> None:
-    """Refuse a model that is no module.
+def require_module(module: Any, name: str = "model") -> None:
+    """Refuse what is no module; the argument is called ``name``.
 
     Raises:
         TypeError: Naming what came.
     """
-    if not isinstance(model, Module):
-        raise TypeError(f"model must be a torch.nn.Module (got {type(model).__name__})")
+    if not isinstance(module, Module):
+        raise TypeError(f"{name} must be a torch.nn.Module (got {type(module).__name__})")
+
+
+def require_integers(**given: Any) -> None:
+    """Refuse what is no integer.
+
+    Raises:
+        TypeError: Naming the first of them.
+    """
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"{name} must be an integer (got {value!r})")
+
+
+def require_widths(**given: Any) -> None:
+    """Refuse numbers of columns that are none.
+
+    Raises:
+        ValueError: Naming the first of them.
+    """
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            raise ValueError(f"{name} must be a number of columns, 0 or more (got {value!r})")

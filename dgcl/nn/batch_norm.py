@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.nn.arguments import require_floats
+from dgcl.nn.arguments import require_floats, require_widths
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -50,6 +50,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         *,
         comm: Communicator | None = None,
     ) -> None:
+        require_widths(num_features=num_features)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
 

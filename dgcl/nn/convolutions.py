@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from dgcl.aggregation.aggregator import Aggregator, Constant
 from dgcl.aggregation.streamed import StreamedOperation
 from dgcl.aggregation.windows import HaloWindows
 from dgcl.grid.streamed import StreamedGraph
+from dgcl.nn.arguments import require_module, require_widths
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 
@@ -112,7 +114,7 @@ class SAGEConv(Module):
                 "order must be 'auto' or 'aggregate' with aggr='max', which no product may precede"
             )
         self.aggr: Literal["mean", "sum", "max"] = aggr
-        self.multiply_first = aggr != "max" and _multiply_first(order, in_channels, out_channels)
+        self.multiply_first = _multiply_first(order, in_channels, out_channels) and aggr != "max"
         self.lin_l = Linear(in_channels, out_channels, bias=bias)
         self.lin_r = Linear(in_channels, out_channels, bias=False) if root_weight else None
 
@@ -143,6 +145,9 @@ class GINConv(Module):
 
     def __init__(self, nn: Module, eps: float = 0.0, train_eps: bool = False) -> None:
         super().__init__()
+        require_module(nn, "nn")
+        if not isinstance(eps, Real):
+            raise TypeError(f"eps must be a number (got {eps!r})")
         self.nn = nn
         value = torch.full((1,), float(eps))
         if train_eps:
@@ -166,6 +171,10 @@ def current(comm: Communicator | None) -> Communicator:
     if isinstance(comm, Tensor):
         raise TypeError(
             "comm must be a dgcl.Communicator, which has the edges (got a tensor); leave edge_index out"
+        )
+    if not isinstance(comm, dgcl.Communicator):
+        raise TypeError(
+            f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"
         )
     return comm
 
@@ -221,7 +230,18 @@ def _normalise(
     """The weighted operation, and what rows themselves count, ``(num_owned, 1)``. Collective.
 
     A vertex with k self loops has one instead of them: its own row counts 1 - k times more.
+
+    Raises:
+        ValueError: Only some of the ranks add self loops; on every rank.
     """
+    with comm.control.collective("gcn_norm"):
+        asked = comm.control.exchange(add_self_loops)
+    other = next((rank for rank, theirs in enumerate(asked) if theirs != asked[0]), 0)
+    if other:
+        raise ValueError(
+            f"add_self_loops must be the same on every rank (got {asked[0]} on rank 0 and {asked[other]} on rank"
+            f" {other})"
+        )
     local, n, slices = comm.local, comm.num_owned, comm.grid.slices
     num_items, streamed = n * slices, None
     if isinstance(local, StreamedGraph):
@@ -260,6 +280,7 @@ def _normalise(
 
 
 def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
+    require_widths(in_channels=in_channels, out_channels=out_channels)
     if order not in ("auto", "aggregate", "multiply"):
         raise ValueError(f"order must be 'auto', 'aggregate' or 'multiply' (got {order!r})")
     return order == "multiply" or (order == "auto" and out_channels < in_channels)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 import dgcl
-from dgcl.nn.arguments import require_floats
+from dgcl.nn.arguments import require_floats, require_widths
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -34,6 +34,7 @@ class GraphNorm(Module):
 
     def __init__(self, in_channels: int, eps: float = 1e-5, *, comm: Communicator | None = None) -> None:
         super().__init__()
+        require_widths(in_channels=in_channels)
         self.in_channels, self.eps, self._comm = in_channels, eps, comm
         self.weight = Parameter(torch.ones(in_channels))
         self.bias = Parameter(torch.zeros(in_channels))

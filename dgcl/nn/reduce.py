@@ -43,10 +43,13 @@ def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
 
 class _GlobalSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: Communicator, name: str) -> Tensor:
-        ctx.comm, ctx.name = comm, name
+    def forward(x: Tensor, comm: Communicator, name: str) -> Tensor:
         wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
         return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Communicator, str], output: Tensor) -> None:
+        _, ctx.comm, ctx.name = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]

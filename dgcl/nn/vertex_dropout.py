@@ -14,12 +14,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.nn.arguments import require_integers, require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -104,6 +106,7 @@ class Dropout(torch.nn.Module):
         super().__init__()
         self.edges = edges
         self.p = check_probability(p)
+        require_integers(seed=seed)
         self.seed = seed
         self._comm = comm
 
@@ -148,8 +151,10 @@ def dropout(
         RuntimeError: a forward that is recomputed inside a backward has no ``call``.
     """
     check_probability(p)
+    require_tensors(x=x)
     if not training or p == 0.0:
         return x
+    require_integers(seed=seed)
     scope = None if torch.compiler.is_compiling() else _scope.rows
     rows: RowsOfCall = scope or (comm if comm is not None else dgcl.current_communicator())
     ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
@@ -225,8 +230,8 @@ def _signed(value: int) -> int:
 
 
 def check_probability(p: float) -> float:
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p must be a probability in [0, 1] (got {p})")
+    if not isinstance(p, Real) or not 0.0 <= p <= 1.0:
+        raise ValueError(f"p must be a probability in [0, 1] (got {p!r})")
     return p
 
 

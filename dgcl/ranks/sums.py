@@ -35,8 +35,15 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
         A new tensor on the same device; each element is ``((t0 + t1) + t2) + ...`` over ranks, in the tensor's dtype.
 
     Raises:
+        TypeError, ValueError: It is no tensor, or a sparse one.
         DisagreementError: Ranks have tensors of different shapes or dtypes; on every rank.
     """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"tensor must be a torch tensor (got {type(tensor).__name__}); torch.as_tensor makes one"
+        )
+    if tensor.layout != torch.strided:
+        raise ValueError(f"tensor must be dense (got {tensor.layout}); call .to_dense()")
     with control.collective(name):
         direct = tensor.nbytes <= DIRECT_BYTES
         array = _to_array(_on_host(tensor)) if direct else None

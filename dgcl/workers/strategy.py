@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,16 @@ class EdgePlacement:
         Raises:
             ValueError: Naming the setting.
         """
-        if self.edges not in ("auto", *EDGES):
-            known = ("auto", *EDGES)
+        known = ("auto", *EDGES)
+        if self.edges not in known:
             raise ValueError(
                 f"edges must be one of {', '.join(known)} (got {self.edges!r}){nearest(self.edges, known)}"
             )
-        if self.imbalance is not None and not self.imbalance >= 1:
-            raise ValueError(f"imbalance must be at least 1, the mean (got {self.imbalance!r})")
+        bound = self.imbalance
+        if bound is not None and not (isinstance(bound, Real) and bound >= 1):
+            raise ValueError(f"imbalance must be at least 1, the mean, or None (got {bound!r})")
+        if not isinstance(self.per_machine, bool):
+            raise ValueError(f"per_machine must be True or False (got {self.per_machine!r})")
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan of rows depends on: the placement, but for "head", whose plan is the ordinary one."""

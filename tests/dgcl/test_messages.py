@@ -392,6 +392,26 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"state must be what comm.state_dict\(\) gave \(got \{'weight': 1\}\)",
         ValueError,
     ),
+    "a sum over ranks of numpy": (
+        lambda: build().all_reduce_sum(np.zeros(3)),  # type: ignore[arg-type]
+        r"tensor must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        TypeError,
+    ),
+    "dropout as text": (
+        lambda: dgcl.nn.Dropout("x"),  # type: ignore[arg-type]
+        r"p must be a probability in \[0, 1\] \(got 'x'\)",
+        ValueError,
+    ),
+    "columns as text": (
+        lambda: dgcl.nn.GCNConv("4", 3),  # type: ignore[arg-type]
+        r"in_channels must be a number of columns, 0 or more \(got '4'\)",
+        ValueError,
+    ),
+    "columns of both ends": (
+        lambda: dgcl.nn.SAGEConv(4, (3, 3), "max"),  # type: ignore[arg-type]
+        r"out_channels must be a number of columns, 0 or more \(got \(3, 3\)\)",
+        ValueError,
+    ),
     "a derivative in forward mode": (
         lambda: (build(), torch.func.jvp(dgcl.graph_allgather, (X[:10],), (X[:10],))),
         r"no derivative in forward mode \(torch.func.jvp\); differentiate backwards",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,35 @@ def test_limits_of_memory_are_numbers_or_written_out(kind: Any) -> None:
             ValueError, match=r"memory_limit must be a positive number of bytes, or like '8GB'"
         ):
             kind(memory_limit=wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dgcl.EdgeOptions("covers"), r"edges must be one of auto, .*got 'covers'\); .* 'cover'"),
+        (lambda: dgcl.EdgeOptions("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
+        (lambda: dgcl.EdgeOptions("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
+        (lambda: dgcl.EdgeOptions("cover", per_machine="no"), "per_machine must be True or False"),  # type: ignore[arg-type]
+        (lambda: dgcl.GridOptions((1, 1, 2), "some"), "grid: needs must be one of sparse, all"),
+        (lambda: dgcl.GridOptions((1, 1, 2), adjacency="stream"), "adjacency must be one of held, streamed"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_where_they_are_made(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_bad_options_of_any_rank_are_raised_on_all() -> None:
+    def run() -> None:
+        from dgcl.ranks.context import context
+
+        edges = "covers" if context.require_control().rank == 1 else "cover"
+        with pytest.raises(ValueError, match="edges must be one of auto"):
+            dgcl.build_comm_info(EDGES, "uniform", edges=edges)
+
+    dgcl.launch(run, 3)
 
 
 def test_a_grid_takes_integers_of_any_kind() -> None:

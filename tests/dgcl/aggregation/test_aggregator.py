@@ -474,7 +474,6 @@ def test_constant_rows_that_change_are_noticed(change) -> None:
     [
         ({"edges": "sideways"}, "edges must be one of auto, head, tail, cover"),
         ({"edges": 3}, "edges must be a placement's name or a dgcl.EdgeOptions"),
-        ({"edges": dgcl.EdgeOptions("cover", imbalance=0.5)}, "imbalance must be at least 1"),
         ({"edges": "tail", "replicas": dgcl.ReplicaOptions(hops=2)}, "edges must be 'head' with replicas"),
     ],
 )

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import dgcl
+import dgcl.nn
 from dgcl.autograd import operators as ops
 from dgcl.communicator import Communicator
 from tests.dgcl.rank_pool import RankPool
@@ -245,6 +246,28 @@ def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, 
         assert other[1].equal(rows * rows.sum())  # rows without a tangent may be exchanged on the way
 
     on_threads(random_world(22, 1, "direct", num_nodes=5), run)
+
+
+def test_functional_gradients_are_those_of_autograd() -> None:
+    """First and second ones, through an exchange, an aggregation and a sum over ranks."""
+
+    def run(comm: Communicator) -> None:
+        x = torch.randn(comm.num_owned, 3, dtype=torch.float64)
+
+        def loss(x: Tensor) -> Tensor:
+            rows = comm.fold(dgcl.graph_allgather(x).sin())
+            return dgcl.nn.global_sum((comm.aggregator("mean")(rows) ** 3).sum()) * 0.1 + rows.cos().sum()
+
+        def slope(x: Tensor) -> Tensor:
+            return (torch.func.grad(loss)(x) ** 2).sum()
+
+        y = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(loss(y), y, create_graph=True)
+        (second,) = torch.autograd.grad((first**2).sum(), y)
+        torch.testing.assert_close(torch.func.grad(loss)(x), first.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(torch.func.grad(slope)(x), second, rtol=1e-12, atol=1e-12)
+
+    on_threads(RANDOM, run)
 
 
 def test_a_number_of_no_communicator_is_an_error() -> None:

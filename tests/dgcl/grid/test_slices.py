@@ -268,7 +268,6 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
         ({"grid": (1, 1, 2), "edges": "auto"}, "edges='auto' goes without a grid"),
         ({"grid": (1, 1, 2), "replicas": dgcl.ReplicaOptions(hops=1)}, "grid goes without replicas"),
         ({"grid": (1, 1, 2), "partition": dgcl.PartitionOptions(place=True)}, "grid goes without place=True"),
-        ({"grid": dgcl.GridOptions((1, 1, 2), "some")}, "grid: needs must be one of sparse, all"),
         (
             {"grid": dgcl.GridOptions((1, 1, 2), memory_limit=9)},
             "grid: memory_limit bounds what 'auto' chooses",

@@ -77,6 +77,8 @@ def test_what_is_refused() -> None:
         for call, words in (
             (lambda: dgcl.nn.APPNP(-1, 0.1), "K must be at least 0"),
             (lambda: dgcl.nn.APPNP(1, 0.1, 0.5), "dropout must be 0"),
+            (lambda: dgcl.nn.GraphNorm("3"), r"in_channels must be a number of columns, 0 or more .got '3'"),
+            (lambda: dgcl.nn.BatchNorm("3"), r"num_features must be a number of columns, 0 or more .got '3'"),
             (lambda: dgcl.nn.GraphNorm(3)(torch.ones(26, 2)), r"\(26, 3\) \(got \(26, 2\)\)"),
             (
                 lambda: dgcl.nn.dropout(torch.ones(7, 2), edges=True),
@@ -84,6 +86,16 @@ def test_what_is_refused() -> None:
             ),
         ):
             with pytest.raises(ValueError, match=words):
+                call()
+        for call, words in (
+            (lambda: dgcl.nn.APPNP("2", 0.1), r"K must be an integer .got '2'"),
+            (lambda: dgcl.nn.APPNP(2, "0.1"), r"alpha must be a number .got '0.1'"),
+            (lambda: dgcl.nn.GINConv(None), r"nn must be a torch.nn.Module .got NoneType"),
+            (lambda: dgcl.nn.GCNConv(3, 3)(torch.ones(26, 3), 3), "comm must be a dgcl.Communicator, or None"),
+            (lambda: dgcl.nn.dropout([1.0]), r"x must be a torch tensor .got list"),
+            (lambda: dgcl.nn.Dropout(seed=1.5), r"seed must be an integer .got 1.5"),
+        ):
+            with pytest.raises(TypeError, match=words):
                 call()
 
     dgcl.launch(rank, 1)
