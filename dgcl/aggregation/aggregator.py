@@ -35,9 +35,7 @@ from dgcl.transport.steps import FOR_MEAN
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
 
 Reduce = Literal["sum", "mean", "max", "min"]
-
 AnyOperation = Operation | WindowedOperation | StreamedOperation
-
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)
 

@@ -123,6 +123,12 @@ class GridRows(Handle):
         items = self.fold(held, places.fold)
         return items.reshape(self.layout.num_owned, self.grid.slices * h.shape[1], *h.shape[2:])
 
+    def are_slices(self, num_rows: int) -> bool:
+        """Whether so many rows are this rank's :meth:`slices`, and not whole rows of its vertices."""
+        if self._places is None or self.grid.slices == 1 or num_rows == self.layout.num_owned:
+            return False
+        return num_rows in (len(self._places.put), len(self._places.taken))
+
     def slice_neighbourhoods(self) -> LocalGraph:
         """The edges of this rank between rows of :meth:`slices`, made anew in each call. Collective.
 

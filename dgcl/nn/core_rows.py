@@ -24,8 +24,13 @@ def num_counted(comm: Communicator, outputs: Tensor) -> int:
 
     Raises:
         ValueError: With replicas, rows that are neither all owned rows nor the core rows alone: which of them
-            count cannot be known.
+            count cannot be known. On a grid, slices of rows.
     """
+    if comm.are_slices(len(outputs)):
+        raise ValueError(
+            f"outputs must be whole rows of the {comm.num_owned} vertices of rank {comm.rank}, and {len(outputs)} are"
+            " those of its slices: bring them back with comm.rows first"
+        )
     if not comm.layout.is_replicated:
         return len(outputs)
     if len(outputs) not in (comm.num_owned, comm.num_core):

@@ -340,6 +340,7 @@ def refusals(edges: str) -> list[str]:
         lambda: comm.aggregator(edge_weight=[1.0]),  # type: ignore[arg-type]
         lambda: comm.aggregator()(x.to(torch.float8_e5m2)),
         lambda: dgcl.nn.GCNConv(2, 2)(x, torch.zeros(2, 3, dtype=torch.int64)),  # type: ignore[arg-type]
+        lambda: comm.dispatch_features(features(case.num_nodes, 2), halo=True),
     ):
         try:
             call()
@@ -369,6 +370,7 @@ def test_what_cannot_be_is_refused() -> None:
         assert said[12].startswith("edge_weight must be a torch tensor")
         assert said[13].startswith("x must be floating point of 16, 32 or 64 bits")
         assert said[14].startswith("comm must be a dgcl.Communicator")
+        assert said[15].startswith("dispatch_features(halo=True) needs all in-edges")
 
 
 def ask_differently() -> str:

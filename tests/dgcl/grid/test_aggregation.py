@@ -63,8 +63,9 @@ def size_of(grid: str) -> int:
     return int(np.prod([int(number) for number in grid.split(",")]))
 
 
-def connect(case: Case, grid: str, **options: Any) -> dgcl.Communicator:
-    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(size_of(grid)), grid=grid, **options)
+def connect(case: Case, grid: str, needs: str = "sparse", **options: Any) -> dgcl.Communicator:
+    asked = dgcl.GridOptions(grid, needs)
+    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(size_of(grid)), grid=asked, **options)
 
 
 def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
@@ -229,6 +230,18 @@ def extremes_on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize(("grid", "name"), some(GRIDS, 5, CASE_BY_NAME))
 def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> None:
     assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
+
+
+def extremes_of_all_rows(name: str) -> list[dict[str, Tensor]]:
+    case = CASE_BY_NAME[name]
+    comm = connect(case, "1,2,2", needs="all")
+    return [reduced(comm, case, reduce) for reduce in ("max", "min")]
+
+
+@pytest.mark.parametrize("name", ["directed", "isolated-vertices"])
+def test_a_rank_without_edges_of_a_row_has_no_extreme_of_it(name: str) -> None:
+    """Where everything travels, so do results of no edge; they are not zeros that others are held against."""
+    assert_expected(dgcl.launch(extremes_of_all_rows, 4, name), name)
 
 
 STEPS, DROPPED = 3, 0.4

@@ -187,7 +187,9 @@ def test_other_loops_on_one_rank_are_named() -> None:
     def on_rank() -> None:
         comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(3))
         conv = dgcl.nn.GCNConv(2, 2, add_self_loops=comm.rank != 2)
-        with pytest.raises(ValueError, match=r"add_self_loops must be .*got True on rank 0 and False on rank 2"):
+        with pytest.raises(
+            ValueError, match=r"add_self_loops must be .*got True on rank 0 and False on rank 2"
+        ):
             conv(torch.ones(comm.num_owned, 2))
 
     dgcl.launch(on_rank, 3)

@@ -91,7 +91,10 @@ def test_what_is_refused() -> None:
             (lambda: dgcl.nn.APPNP("2", 0.1), r"K must be an integer .got '2'"),
             (lambda: dgcl.nn.APPNP(2, "0.1"), r"alpha must be a number .got '0.1'"),
             (lambda: dgcl.nn.GINConv(None), r"nn must be a torch.nn.Module .got NoneType"),
-            (lambda: dgcl.nn.GCNConv(3, 3)(torch.ones(26, 3), 3), "comm must be a dgcl.Communicator, or None"),
+            (
+                lambda: dgcl.nn.GCNConv(3, 3)(torch.ones(26, 3), 3),
+                "comm must be a dgcl.Communicator, or None",
+            ),
             (lambda: dgcl.nn.dropout([1.0]), r"x must be a torch tensor .got list"),
             (lambda: dgcl.nn.Dropout(seed=1.5), r"seed must be an integer .got 1.5"),
         ):
