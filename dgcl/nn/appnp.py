@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.nn import Module
 
 from dgcl.aggregation.aggregator import Aggregator
-from dgcl.nn.arguments import require_integers
+from dgcl.nn.arguments import require_integers, require_numbers
 from dgcl.nn.convolutions import Normalised, Plain, current
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ class APPNP(Module):
     ) -> None:
         super().__init__()
         require_integers(K=K)
-        if not isinstance(alpha, Real):
-            raise TypeError(f"alpha must be a number (got {alpha!r})")
+        require_numbers(alpha=alpha)
         if K < 0:
             raise ValueError(f"K must be at least 0 hops (got {K})")
         if dropout != 0:

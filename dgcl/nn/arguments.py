@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["require_floats", "require_integers", "require_module", "require_tensors", "require_widths"]
+__all__ = [
+    "require_floats",
+    "require_integers",
+    "require_module",
+    "require_numbers",
+    "require_tensors",
+    "require_widths",
+]
 
 
 def require_tensors(**given: Any) -> None:
@@ -53,6 +60,17 @@ def require_integers(**given: Any) -> None:
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"{name} must be an integer (got {value!r})")
+
+
+def require_numbers(**given: Any) -> None:
+    """Refuse what is no real number.
+
+    Raises:
+        TypeError: Naming the first of them.
+    """
+    for name, value in given.items():
+        if not isinstance(value, Real):
+            raise TypeError(f"{name} must be a number (got {value!r})")
 
 
 def require_widths(**given: Any) -> None:

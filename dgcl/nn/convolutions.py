@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -27,7 +26,7 @@ from dgcl.aggregation.aggregator import Aggregator, Constant
 from dgcl.aggregation.streamed import StreamedOperation
 from dgcl.aggregation.windows import HaloWindows
 from dgcl.grid.streamed import StreamedGraph
-from dgcl.nn.arguments import require_module, require_widths
+from dgcl.nn.arguments import require_module, require_numbers, require_widths
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 
@@ -146,8 +145,7 @@ class GINConv(Module):
     def __init__(self, nn: Module, eps: float = 0.0, train_eps: bool = False) -> None:
         super().__init__()
         require_module(nn, "nn")
-        if not isinstance(eps, Real):
-            raise TypeError(f"eps must be a number (got {eps!r})")
+        require_numbers(eps=eps)
         self.nn = nn
         value = torch.full((1,), float(eps))
         if train_eps:
