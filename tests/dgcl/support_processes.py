@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 from tests.dgcl.rank_pool import PRELOAD
 
 DEADLINE = 60.0
+_PR_SET_PDEATHSIG = 1
 
 
 class Ranks:
@@ -92,6 +94,7 @@ def _main(
     import dgcl
     from dgcl.ranks.launcher import _run_rank
 
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the server's end is that of the tests
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
     dgcl.init(timeout=DEADLINE)
