@@ -31,9 +31,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is packaged, symlinks kept, so that building leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("tree") / "dgcl"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"):
         shutil.copy2(ROOT / name, copy)
-    for name in ("dgcl", *PARTS):
+    for name in ("dgcl", "docs", "examples", "tests", *PARTS):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
@@ -95,6 +95,9 @@ def test_source_archive_has_every_source_file(sdist: Path) -> None:
         }
     assert wanted_files() <= set(members)
     assert not [name for name, member in members.items() if member.issym()]
+    links = re.findall(r"\]\(((?:docs|examples)/[^)#]+|[A-Z]+(?:\.md)?)\)", (ROOT / "README.md").read_text())
+    assert {"docs/cli.md", "examples/train.py", "LICENSE", "CHANGELOG.md"} <= set(links) <= set(members)
+    assert not [name for name in members if name.startswith("tests/")]  # they need the checkout
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist", pytest.param("editable", marks=pytest.mark.matrix)])
