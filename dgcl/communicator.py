@@ -26,7 +26,7 @@ from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.memory import MemoryReport
-from dgcl.transport.row_checks import check_rows, check_summable
+from dgcl.transport.row_checks import as_memory, check_rows, check_summable
 from dgcl.whole_graph_rows import WholeGraphRows
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Communicator(GridRows, WholeGraphRows):
         """Start to exchange halo rows; what :func:`dgcl.graph_allgather_async` does."""
         number = self.number_of(exchange)
         self._check(rows, self._programs[number].num_owned, "num_owned")
-        return PendingRows(self, rows, number)
+        return PendingRows(self, as_memory(rows), number)
 
     def fold_halo(self, halo_rows: Tensor, into: Tensor, exchange: str = HALO) -> Tensor:
         """Add rows of other ranks' vertices to those vertices' rows, in place.

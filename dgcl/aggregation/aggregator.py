@@ -29,7 +29,7 @@ from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
-from dgcl.transport.row_checks import check_rows
+from dgcl.transport.row_checks import as_memory, check_rows
 from dgcl.transport.steps import FOR_MEAN
 
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
@@ -139,7 +139,7 @@ class Aggregator:
                 "x must be floating point of 16, 32 or 64 bits, or complex for sums and means"
                 f" (got {x.dtype} and reduce={self.reduce!r})"
             )
-        return self._apply(x)
+        return self._apply(as_memory(x))
 
     @torch.compiler.disable
     def _apply(self, x: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class Constant:
         if reduce not in made:
             # After a first use in inference mode too it may be saved for a backward.
             with torch.inference_mode(False), torch.no_grad():
-                made[reduce] = aggregate(self.rows)
+                made[reduce] = aggregate(as_memory(self.rows))
         return made[reduce]
 
 

@@ -35,7 +35,7 @@ from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
 from dgcl.nn.vertex_dropout import check_probability, next_call
 from dgcl.planner.windows import By
 from dgcl.program.exchange import HALO
-from dgcl.transport.row_checks import check_rows
+from dgcl.transport.row_checks import as_memory, check_rows
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -122,6 +122,7 @@ class InPlaceGCN(Module):
         if isinstance(x, Constant):
             aggregate = kept.aggregation(self.options, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
+        x = as_memory(x)
         calls: list[int] = []
         if self.training and self.options.p > 0:
             calls = [next_call(comm) for _ in self.convs[1:]]

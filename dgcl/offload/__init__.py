@@ -27,8 +27,9 @@ Files in the order of the data's way; those that plan are numpy alone::
     arranging.py    ranks do all this together
     placing.py      rows put into places of a tensor
     host_store.py   tensors of rows in memory or in files
+    chunked_rows.py   rows stored chunk by chunk that are in the usual order to all others
     slots.py        moves rows between host memory, slots and ranks, as the tables say
-    layer.py        a layer as one function of autograd
+    layer.py, layer_function.py   a layer, and it as one function of autograd
     losses.py, norms.py   over all rows, a chunk of them at a time
     description.py  what was predicted and counted, in words
     offload.py      what the user holds

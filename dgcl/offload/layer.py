@@ -1,8 +1,7 @@
-"""A layer chunk by chunk, as one function of autograd over rows in host memory.
+"""A layer chunk by chunk, over rows in host memory.
 
 The forward computes every chunk without a graph. The backward takes the batches in descending order, computes each
-chunk again with gradients, or from its kept aggregate, and returns the gradients of the parameters like those of any
-function, so that hooks, ``torch.autograd.grad`` and accumulation work as ever.
+chunk again with gradients, or from its kept aggregate.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from torch import Tensor
 from dgcl.nn.vertex_dropout import rows_of_call
 from dgcl.offload.account import Account
 from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
+from dgcl.offload.chunked_rows import RowOrder
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.placing import put_zeros
 from dgcl.offload.recompute import RandomNumbers, in_place_of
 from dgcl.offload.slots import Mover
 from dgcl.offload.tables import Batch, RankTables
 
-__all__ = ["LayerCall", "Machinery", "run_layer"]
+__all__ = ["LayerCall", "Machinery"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class Machinery:
     Attributes:
         rank: This rank.
         tables: What it does in each batch.
+        order: In which host memory has its rows.
         graphs: Its chunks.
         store, mover, account: Host memory; what moves rows; what counts them.
         ranks_are_threads: Of one process, whose generator they share.
@@ -43,6 +44,7 @@ class Machinery:
 
     rank: int
     tables: RankTables
+    order: RowOrder
     graphs: ChunkGraphs
     store: HostStore
     mover: Mover
@@ -98,6 +100,8 @@ class LayerCall:
 
     def forward(self, inputs: Sequence[Tensor], keep: bool) -> list[Tensor]:
         """Compute all chunks; the results' rows. Collective.
+
+        Here and in :meth:`backward` rows are memory, in the order of chunks.
 
         Args:
             inputs: ``(num_owned, *F)`` each.
@@ -325,59 +329,6 @@ class LayerCall:
 
     def __str__(self) -> str:
         return f"layer {self.number} ({type(self.module).__name__})"
-
-
-class _Layer(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, call: LayerCall, num_inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.call, ctx.num_inputs = call, num_inputs
-        ctx.set_materialize_grads(False)
-        rows = tensors[:num_inputs]
-        with _telling(call):
-            outs = call.forward(rows, keep=call.keeps or (call.keep and any(ctx.needs_input_grad)))
-        kept = [] if call.aggregate is None else [call.aggregate]
-        if kept and not call.own_rows:  # the backward reads no row: let them go
-            rows = tuple(x.new_empty(1).expand(x.shape) for x in rows)
-        ctx.save_for_backward(*rows, *tensors[num_inputs:], *kept)
-        if not call.keeps:
-            call.aggregate = None  # what is saved goes after the backward, what the call has with the graph
-        return tuple(outs)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        call, n = ctx.call, ctx.num_inputs
-        with _telling(call):
-            try:
-                tensors = ctx.saved_tensors
-            except RuntimeError as error:
-                raise RuntimeError(
-                    f"{call}: its rows, or its parameters, were changed in place between forward and backward, which"
-                    f" computes the layer again from them; write h = h + 1 instead of h += 1 ({error})"
-                ) from None
-            needed = ctx.needs_input_grad[2 : 2 + n]
-            end = len(ctx.needs_input_grad) - 2
-            kept = tensors[end] if len(tensors) > end else None
-            of_inputs, of_parameters = call.backward(tensors[:n], tensors[n:end], grads, needed, kept)
-        return None, None, *of_inputs, *of_parameters
-
-
-@contextmanager
-def _telling(call: LayerCall) -> Iterator[None]:
-    """Tell the other ranks at once where this one fails."""
-    try:
-        yield
-    except BaseException as error:
-        call.machinery.fail(f"{call} failed with {type(error).__name__}: {error}")
-        raise
-
-
-def run_layer(
-    call: LayerCall, inputs: Sequence[Tensor], parameters: Sequence[Tensor]
-) -> Tensor | tuple[Tensor, ...]:
-    """Apply a layer. Collective."""
-    outs: tuple[Tensor, ...] = _Layer.apply(call, len(inputs), *inputs, *parameters)
-    return outs if call.gives_tuple else outs[0]
 
 
 def _ids(batch: Batch) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.offload.host_store import HostStore
 
 __all__ = ["chunked_accuracy", "chunked_cross_entropy"]
@@ -26,7 +27,7 @@ class Summing(Protocol):
 
 
 def chunked_cross_entropy(
-    logits: Tensor,
+    logits: ChunkedRows,
     labels: Tensor,
     mask: Tensor | None,
     stretches: Sequence[slice],
@@ -39,14 +40,14 @@ def chunked_cross_entropy(
         logits: ``(num_owned, num_classes)`` in host memory.
         labels: ``(num_owned,)`` int64.
         mask: ``(num_owned,)`` bool; None: all rows count.
-        stretches: Rows that are in memory at a time.
+        stretches: Of host memory, that are in memory at a time.
         store: Where they are.
         comm: The communicator.
 
     Raises:
         ValueError: Shapes or types do not fit.
     """
-    mask = _checked(logits, labels, mask)
+    labels, mask = _checked(logits, labels, mask)
     out: Tensor = _CrossEntropy.apply(logits, labels, mask, stretches, store, comm)
     return out
 
@@ -55,7 +56,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        logits: Tensor,
+        logits: ChunkedRows,
         labels: Tensor,
         mask: Tensor,
         stretches: Sequence[slice],
@@ -67,7 +68,7 @@ class _CrossEntropy(torch.autograd.Function):
         for rows in stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts
-            some = store.look_at(logits, rows)[which].to(wide)
+            some = store.look_at(logits.checked(), rows)[which].to(wide)
             total[0] += F.cross_entropy(some, labels[rows][which], reduction="sum").double()
             total[1] += counts.sum()
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
@@ -80,23 +81,24 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         logits, labels, mask = ctx.saved_tensors
         store: HostStore = ctx.store
+        memory = logits.checked()
         out = store.empty(tuple(logits.shape), logits.dtype, "gradients")
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         for rows in ctx.stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
-            some = store.look_at(logits, rows)[which].to(wide).softmax(1)
+            some = store.look_at(memory, rows)[which].to(wide).softmax(1)
             some[torch.arange(len(some)), labels[rows][which]] -= 1
             found = some.mul_(grad.to(wide) / ctx.count)
             if len(some) < len(counts):
                 found = torch.zeros(len(counts), logits.shape[1], dtype=wide)
                 found[which] = some
             store.write(out, rows, found.to(out.dtype))
-        return out, None, None, None, None, None
+        return ChunkedRows(out, logits.order), None, None, None, None, None
 
 
 def chunked_accuracy(
-    logits: Tensor,
+    logits: ChunkedRows,
     labels: Tensor,
     mask: Tensor | None,
     stretches: Sequence[slice],
@@ -104,16 +106,18 @@ def chunked_accuracy(
     comm: Summing,
 ) -> Tensor:
     """The fraction of vertices whose largest logit is that of their label; NaN if none counts. Collective."""
-    mask = _checked(logits, labels, mask)
+    labels, mask = _checked(logits, labels, mask)
+    memory = logits.checked()
     total = torch.zeros(2, dtype=torch.int64)
     for rows in stretches:
-        right = store.look_at(logits.detach(), rows).argmax(1) == labels[rows]
+        right = store.look_at(memory, rows).argmax(1) == labels[rows]
         total += torch.stack([(right & mask[rows]).sum(), mask[rows].sum()])
     right, count = comm.all_reduce_sum(total, "accuracy").unbind()
     return right.double() / count.double()
 
 
-def _checked(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+def _checked(logits: ChunkedRows, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Labels, and which rows count, in the order of host memory."""
     if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,) int64, as off.dispatch_features gives them"
@@ -124,4 +128,5 @@ def _checked(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
         raise ValueError(
             f"mask must be bool with shape {tuple(labels.shape)} (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
-    return mask & (labels != IGNORED)
+    order = logits.order
+    return order.stored(labels), order.stored(mask & (labels != IGNORED))

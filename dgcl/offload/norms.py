@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.host_store import HostStore
 
 __all__ = ["chunked_batch_norm"]
@@ -27,14 +28,14 @@ class Summing(Protocol):
 
 
 def chunked_batch_norm(
-    norm: torch.nn.BatchNorm1d, x: Tensor, stretches: Sequence[slice], store: HostStore, comm: Summing
+    norm: torch.nn.BatchNorm1d, x: ChunkedRows, stretches: Sequence[slice], store: HostStore, comm: Summing
 ) -> Tensor:
     """Normalise rows as ``norm`` would those of the whole graph at once. Collective.
 
     Args:
         norm: ``torch.nn.BatchNorm1d`` or :class:`dgcl.nn.BatchNorm`; its running statistics are updated in training.
         x: ``(num_owned, C)`` in host memory.
-        stretches: Rows that are in memory at a time.
+        stretches: Of host memory, that are in memory at a time.
         store: Where they are.
         comm: The communicator.
 
@@ -55,7 +56,7 @@ def chunked_batch_norm(
     elif comm.num_nodes == 1:
         raise ValueError("x must have more than one row over all ranks (got 1)")
     else:
-        mean, variance = _statistics(x.detach(), stretches, store, comm)
+        mean, variance = _statistics(x.checked(), stretches, store, comm)
         if norm.training and norm.track_running_stats:
             _remember(norm, mean, variance * (comm.num_nodes / (comm.num_nodes - 1)))
     inverse = torch.rsqrt(variance + norm.eps)
@@ -97,7 +98,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,
+        x: ChunkedRows,
         weight: Tensor | None,
         bias: Tensor | None,
         mean: Tensor,
@@ -110,15 +111,17 @@ class _Normalise(torch.autograd.Function):
         ctx.learns, ctx.where = learns, where
         out = store.empty(tuple(x.shape), x.dtype)
         for rows in stretches:
-            some = (store.look_at(x, rows).to(_wide(x)) - mean) * inverse
+            some = (store.look_at(x.checked(), rows).to(_wide(x)) - mean) * inverse
             some = some if weight is None or bias is None else some * weight + bias
             store.write(out, rows, some.to(x.dtype))
-        return out
+        return ChunkedRows(out, x.order)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, weight, mean, inverse = ctx.saved_tensors
+        rows_of_x, weight, mean, inverse = ctx.saved_tensors
+        order: RowOrder = rows_of_x.order
+        x, grad = rows_of_x.checked(), order.stored(grad)
         stretches, store, comm = ctx.where
         sums = torch.zeros(
             2, x.shape[1], dtype=_wide(x)
@@ -139,7 +142,7 @@ class _Normalise(torch.autograd.Function):
         for rows in stretches:
             some, normal = _pair(store, x, grad, rows, mean, inverse)
             store.write(out, rows, ((some - means[0] - normal * means[1]) * scale).to(x.dtype))
-        return out, of_weight, of_bias, None, None, None, None
+        return ChunkedRows(out, order), of_weight, of_bias, None, None, None, None
 
 
 def _pair(

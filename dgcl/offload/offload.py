@@ -16,10 +16,12 @@ from dgcl.errors import CommError
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Wanted, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
+from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
 from dgcl.offload.host_store import HostStore, return_freed_memory
 from dgcl.offload.keeping import ConstantAggregates, Keeping
-from dgcl.offload.layer import LayerCall, Machinery, run_layer
+from dgcl.offload.layer import LayerCall, Machinery
+from dgcl.offload.layer_function import run_layer
 from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.norms import chunked_batch_norm
 from dgcl.offload.refusals import (
@@ -57,8 +59,9 @@ class Offload(Handle):
         >>> h = off.layer(second, h, aggregate="mean")       # second(aggregate) -> rows; no neighbour is loaded again
         >>> loss = off.cross_entropy(h, labels, mask); loss.backward()
 
-    Rows are ordinary CPU tensors ``(num_owned, *F)`` in the order of :attr:`owned_ids`, which is chunk by chunk;
-    :meth:`dispatch_features` and :meth:`collect` know it. All methods but the attributes are collective.
+    Rows are CPU tensors ``(num_owned, *F)`` in the order of ``comm.owned_ids``. Those that this object gives are stored
+    chunk by chunk (:mod:`dgcl.offload.chunked_rows`), which no operation of torch or of this library sees; any others
+    are as good, and are copied when they come in. All methods but the attributes are collective.
 
     Over time: a layer's forward loads each row once for all chunks of a batch that read it, and computes each chunk
     without a graph. Its backward computes the chunks again, in descending order.
@@ -141,14 +144,14 @@ class Offload(Handle):
         self.num_chunks = len(made.rows)
         self.account = Account()
         self._stretches = [batch.rows for batch in made.tables.batches]
-        self._order = torch.from_numpy(np.concatenate(made.rows))  # of host rows, those of the communicator
-        self._owned = torch.from_numpy(comm.local.owned_ids)[self._order]
+        self._order = RowOrder.of(torch.from_numpy(np.concatenate(made.rows)))
         self._transport = None
         if made.tables.programs:
             self._transport = connect_transport(made.tables.programs, comm.control, comm.timeout)
         self._machinery = Machinery(
             comm.rank,
             made.tables,
+            self._order,
             ChunkGraphs(
                 comm.local, made.rows, kind, memory_limit is None if keep_graphs is None else keep_graphs
             ),
@@ -181,42 +184,40 @@ class Offload(Handle):
 
     @property
     def owned_ids(self) -> Tensor:
-        """``(num_owned,)`` int64 global ids of this rank's rows, chunk by chunk; a copy."""
-        return self._owned.clone()
+        """``(num_owned,)`` int64 global ids of this rank's rows, those of ``comm.owned_ids``; a copy."""
+        return self.comm.owned_ids
 
     @property
     def num_owned(self) -> int:
         """Rows of this rank."""
-        return len(self._order)
+        return len(self._order.rows)
 
     def dispatch_features(self, features: Tensor | ArrayLike | None) -> Tensor:
         """This rank's rows of a matrix of the whole graph, in host memory; a chunk's rows are in memory at a time.
 
         Args:
             features: ``(num_nodes, *F)``, torch, numpy or a mapped file, on rank 0 alone (others pass None) or on every
-                rank. Vectors, as labels and masks are, stay in the process's memory.
+                rank. Vectors, as labels and masks are, are ordinary tensors in the process's memory.
 
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
             OSError: The store has no room.
         """
         out: Tensor | None = None
-        for rows in self._stretches:
-            ids = self._owned[rows].numpy()
+        for stretch in self._stretches:
+            ids = self.comm.local.owned_ids[self._order.rows[stretch].numpy()]
             piece = dispatch_rows(
                 self.comm.control, features, self.comm.num_nodes, ids, "features", "vertices"
             )
             if out is None:
                 out = self._room(piece)
-            self.store.write(out, rows, piece)
+            self.store.write(out, stretch, piece)
         assert out is not None
-        return out
+        return ChunkedRows(out, self._order) if out.dim() > 1 else out[self._order.places]
 
     def collect(self, rows: Tensor, dst: int | None = 0, **options: Any) -> Tensor | None:
-        """Rows of all ranks back in global order; as :meth:`dgcl.Communicator.collect`."""
-        restored = torch.empty_like(rows.detach())
-        restored[self._order] = rows.detach()
-        return self.comm.collect(restored, dst, **options)
+        """Rows of all ranks in global order: :meth:`dgcl.Communicator.collect`."""
+        return self.comm.collect(rows, dst, **options)
 
     # Layers
 
@@ -292,7 +293,7 @@ class Offload(Handle):
             bool(keep),
             keeps=constant,
         )
-        out = run_layer(call, inputs, given)
+        out = run_layer(call, [self._stored(rows) for rows in inputs], given)
         if constant and kept is None:
             self._constants.put(inputs[0], aggregate, edge_weight, call.aggregate)
         return out
@@ -317,7 +318,7 @@ class Offload(Handle):
             norm: ``torch.nn.BatchNorm1d`` or :class:`dgcl.nn.BatchNorm`.
             x: ``(num_owned, C)``.
         """
-        return chunked_batch_norm(norm, x, self._stretches, self.store, self.comm)
+        return chunked_batch_norm(norm, self._stored(x), self._stretches, self.store, self.comm)
 
     # Losses and metrics
 
@@ -329,11 +330,13 @@ class Offload(Handle):
             labels: ``(num_owned,)`` int64.
             mask: ``(num_owned,)`` bool, the rows that count; default all.
         """
-        return chunked_cross_entropy(logits, labels, mask, self._stretches, self.store, self.comm)
+        return chunked_cross_entropy(
+            self._stored(logits), labels, mask, self._stretches, self.store, self.comm
+        )
 
     def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """The fraction of vertices whose largest logit is that of their label; arguments as :meth:`cross_entropy`'s."""
-        return chunked_accuracy(logits, labels, mask, self._stretches, self.store, self.comm)
+        return chunked_accuracy(self._stored(logits), labels, mask, self._stretches, self.store, self.comm)
 
     # Looking after it
 
@@ -377,6 +380,9 @@ class Offload(Handle):
     def _fail(self, reason: str) -> None:
         if self._transport is not None:
             self._transport.fail(CommError(f"rank {self.comm.rank}: {reason}"))
+
+    def _stored(self, rows: Tensor) -> ChunkedRows:
+        return self._order.store(rows, self._stretches, self.store)
 
     def _room(self, piece: Tensor) -> Tensor:
         """Host memory for all rows of the kind of these; every rank hears where there is none. Collective."""

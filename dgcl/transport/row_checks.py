@@ -48,6 +48,12 @@ def check_rows(
         )
 
 
+def as_memory(rows: Tensor) -> Tensor:
+    """The rows themselves; or a copy of those of a :class:`dgcl.Offload`, whose memory is in another order."""
+    convert = None if type(rows) is Tensor else getattr(rows, "in_owned_order", None)
+    return rows if convert is None else convert()
+
+
 def check_summable(rows: Tensor) -> None:
     """Raise unless rows of this type can be summed.
 
