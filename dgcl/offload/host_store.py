@@ -18,6 +18,7 @@ import os
 import stat
 import tempfile
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -184,13 +185,16 @@ class HostStore:
         else:
             self.write(rows, which, source.index_select(0, places))
 
-    def will_need(self, rows: Tensor, which: Tensor) -> None:
-        """Let the kernel begin to read some rows of a file, by any thread."""
-        file = self._file_of(rows)
-        if file is not None:
-            at, row_bytes = self._offset(rows), _row_bytes(rows)
-            for first, end in _near(_stretches(which), max(1, _BRIDGED // max(1, row_bytes))):
-                file.will_need(at + first * row_bytes, (end - first) * row_bytes)
+    def asking_for(self, rows: Tensor, which: Tensor) -> Callable[[], None]:
+        """What lets the kernel begin to read some rows of a file, for any thread; it does not keep the rows alive."""
+        file, at, row_bytes = self._file_of(rows), self._offset(rows), _row_bytes(rows)
+
+        def ask() -> None:
+            if file is not None:
+                for first, end in _near(_stretches(which), max(1, _BRIDGED // max(1, row_bytes))):
+                    file.will_need(at + first * row_bytes, (end - first) * row_bytes)
+
+        return ask
 
     def write(self, rows: Tensor, which: Rows, values: Tensor) -> None:
         """Write some rows; arguments as for :meth:`read`, ``values`` in their order."""

@@ -43,7 +43,7 @@ class Mover:
         which = _index(load.rows)
         if self.store.cached:
             for x in inputs:
-                self._helper.submit(self.store.will_need, x.detach(), which)
+                self._helper.submit(self.store.asking_for(x, which))
         else:
             self._ahead = load, [self._helper.submit(self.store.fetch, x.detach(), which) for x in inputs]
 
