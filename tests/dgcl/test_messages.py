@@ -392,6 +392,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"state must be what comm.state_dict\(\) gave \(got \{'weight': 1\}\)",
         ValueError,
     ),
+    "slices of numpy": (
+        lambda: build(part=None, grid=(1, 1, 2)).slices(np.zeros((10, 2))),  # type: ignore[arg-type]
+        r"x must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        TypeError,
+    ),
     "a sum over ranks of numpy": (
         lambda: build().all_reduce_sum(np.zeros(3)),  # type: ignore[arg-type]
         r"tensor must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
