@@ -105,10 +105,13 @@ def _connect(comm: _Contributing) -> Contributions:
         agree(control, problem)
         named = {f"{PARTIAL}, of each contributor": program}
         exchange = comm.transport.add_exchanges(named, comm.number_of(PARTIAL))
-    # A rank whose rows all travel (a grid that needs "all") sends some for which it has no edge, and says so, once.
-    degrees = np.diff(comm.local.indptr)
-    counts = torch.from_numpy(degrees[sent + comm.local.num_owned])[:, None]
-    of_items = comm.transport.begin_expand(counts, exchange, wait=True).wait()[:, 0].numpy()
+        # A rank whose rows all travel (a grid that needs "all") sends some for which it has no edge, and says so, once.
+        degrees = np.diff(comm.local.indptr)
+        counts, of_items = degrees[sent + comm.local.num_owned], np.ones(len(rows), np.int64)
+        some_are_of_none = any(control.exchange(bool((counts == 0).any())))
+    if some_are_of_none:
+        given = torch.from_numpy(counts)[:, None]
+        of_items = comm.transport.begin_expand(given, exchange, wait=True).wait()[:, 0].numpy()
     return Contributions(exchange, torch.from_numpy(sent), *_candidates(degrees, rows, of_items), len(rows))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,7 +127,8 @@ def _best(
         ``(num_owned, F)`` results; ``(M, F)`` int32 the candidates that they are of.
     """
     num_owned, width, rows = comm.local.num_owned, found.shape[1], contributions.rows
-    sent, ids = contributions.sent + num_owned, torch.from_numpy(comm.local.local_ids)
+    sent = contributions.sent + num_owned
+    ids = torch.from_numpy(np.append(comm.local.local_ids, -1))  # what is of no edge, -1, is of no id
     # What is found travels together with the ids that it is of, which as integers arrive bit by bit.
     word = torch.int32 if found.element_size() == 4 else torch.int64
     kind = word if comm.num_nodes * comm.grid.slices < 2**31 else torch.int64

@@ -232,16 +232,16 @@ def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> No
     assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
 
 
-def extremes_of_all_rows(name: str) -> list[dict[str, Tensor]]:
+def extremes_of_all_rows(name: str, grid: str) -> list[dict[str, Tensor]]:
     case = CASE_BY_NAME[name]
-    comm = connect(case, "1,2,2", needs="all")
+    comm = connect(case, grid, needs="all")
     return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
-@pytest.mark.parametrize("name", ["directed", "isolated-vertices"])
-def test_a_rank_without_edges_of_a_row_has_no_extreme_of_it(name: str) -> None:
+@pytest.mark.parametrize(("name", "grid"), [("directed", "1,2,2"), ("fewer-vertices-than-ranks", "1,4,1")])
+def test_a_rank_without_edges_of_a_row_has_no_extreme_of_it(name: str, grid: str) -> None:
     """Where everything travels, so do results of no edge; they are not zeros that others are held against."""
-    assert_expected(dgcl.launch(extremes_of_all_rows, 4, name), name)
+    assert_expected(dgcl.launch(extremes_of_all_rows, 4, name, grid), name)
 
 
 STEPS, DROPPED = 3, 0.4
