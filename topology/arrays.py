@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
 
 _Array = TypeVar("_Array", bound=NDArray[np.generic])
@@ -49,6 +50,7 @@ class TopologyArrays:
         return self.direction_names[direction]
 
 
+@no_garbage_search()
 def topology_arrays(
     devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
 ) -> TopologyArrays:

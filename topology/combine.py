@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
+from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
 
@@ -42,6 +43,7 @@ class Nic:
             check_number(self.host_bandwidth, "host_bandwidth", positive=True)
 
 
+@no_garbage_search()
 def cluster(
     node: Topology,
     num_machines: int,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from dgcl.topology.checks import check_num_devices, nearest, shown
+from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
 
 SCHEMA = "dgcl-topology/1"
@@ -35,6 +36,7 @@ class Description(NamedTuple):
     links: tuple[Link, ...] | None
 
 
+@no_garbage_search()
 def description_from_json(obj: dict[str, Any]) -> Description:
     """Return what a parsed JSON object describes; names and links are not yet checked against each other.
 
@@ -52,6 +54,7 @@ def description_from_json(obj: dict[str, Any]) -> Description:
     return Description(obj["name"], devices, connections, links)
 
 
+@no_garbage_search()
 def description_to_json(
     name: str, devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
 ) -> dict[str, Any]:

@@ -30,11 +30,14 @@ class CutTimes:
         latency: (N,) seconds, the smallest of a link that crosses.
         seconds: (N,) of the bytes that must cross, without latency.
         bound: the longest of them, with its latency.
+        cuts, capacity: the cuts, and (N,) GB/s of the connections that cover each.
     """
 
     latency: FloatArray
     seconds: FloatArray
     bound: Bound
+    cuts: list[Cut]
+    capacity: FloatArray
 
 
 NOTHING_TO_SEND = Bound(0.0, "nothing: no row is sent")
@@ -97,7 +100,6 @@ def cut_times(relation: Relation, topology: Topology, row_bytes: int) -> CutTime
     from dgcl.planner.bounds.cut_kernels import covers
 
     cuts = candidate_cuts(topology)
-    bytes_in = _entering_rows(relation, cuts) * float(row_bytes)
     arrays = topology.arrays()
     cover, latency = covers(
         labels(cuts, relation.world_size),
@@ -107,32 +109,43 @@ def cut_times(relation: Relation, topology: Topology, row_bytes: int) -> CutTime
         arrays.link_latency,
         arrays.bandwidth,
     )
-    capacity = cover @ arrays.bandwidth * GIGA
-    crossed = bytes_in > 0
-    if (capacity[crossed] <= 0).any():
+    capacity = cover @ arrays.bandwidth
+    seconds = bytes_seconds(relation, row_bytes, cuts, capacity)
+    if np.isinf(seconds).any():
         require_routes(relation.pair_rows(), topology)
-    seconds = np.zeros(len(cuts))
-    seconds[crossed] = bytes_in[crossed] / capacity[crossed]
-    whole = np.where(crossed, latency + seconds, 0.0)
+    whole = np.where(seconds > 0, latency + seconds, 0.0)
     best = int(np.argmax(whole))
     where = _describe(cuts[best], np.flatnonzero(cover[best]).tolist(), topology)
-    return CutTimes(latency, seconds, Bound(float(whole[best]), where))
+    return CutTimes(latency, seconds, Bound(float(whole[best]), where), cuts, capacity)
+
+
+def bytes_seconds(relation: Relation, row_bytes: int, cuts: list[Cut], capacity: FloatArray) -> FloatArray:
+    """Return the seconds of the bytes that must cross each cut, (num_cuts,), without latency; inf where none can."""
+    rows = _entering_rows(relation, cuts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(rows > 0, rows * float(row_bytes) / (capacity * GIGA), 0.0)
 
 
 def _entering_rows(relation: Relation, cuts: list[Cut]) -> FloatArray:
-    """Return the rows that must enter the groups of each cut, (num_cuts,) float64."""
-    from dgcl.planner.bounds.cut_kernels import entering_rows
+    """Return the rows that must enter the groups of each cut, (num_cuts,) float64.
 
-    groups = list(dict.fromkeys(group for cut in cuts for group in cut.groups))
-    member = np.zeros((len(groups), relation.world_size), np.bool_)
-    masks = np.zeros((len(groups), mask_words(relation.world_size)), np.uint64)
-    for g, group in enumerate(groups):
-        for rank in group:
-            member[g, rank] = True
-            masks[g, rank >> 6] |= np.uint64(1 << (rank & 63))
-    rows = entering_rows(relation.source, relation.dests, relation.count, member, masks)
-    index = {group: g for g, group in enumerate(groups)}
-    return np.array([sum(rows[index[group]] for group in cut.groups) for cut in cuts])
+    What enters all ranks but some is what leaves those: of a set and its complement the smaller is looked at.
+    """
+    from dgcl.planner.bounds.cut_kernels import crossing_rows
+
+    world = relation.world_size
+    everyone = frozenset(range(world))
+    smaller = {
+        group: group if 2 * len(group) <= world else everyone - group for cut in cuts for group in cut.groups
+    }
+    index = {group: s for s, group in enumerate(dict.fromkeys(smaller.values()))}
+    member = np.zeros((len(index), 64 * mask_words(world)), np.bool_)
+    for group, s in index.items():
+        member[s, list(group)] = True
+    masks = np.packbits(member, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+    rows = crossing_rows(relation.source, relation.dests, relation.count, member[:, :world], masks)
+    entering = {group: rows[group != small][index[small]] for group, small in smaller.items()}
+    return np.array([sum(entering[group] for group in cut.groups) for cut in cuts])
 
 
 def distance_bound(relation: Relation, topology: Topology, row_bytes: int) -> Bound:

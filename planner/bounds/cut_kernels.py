@@ -1,4 +1,4 @@
-"""Compiled loops for cuts: the rows that must enter sets of ranks, and the connections that cover cuts.
+"""Compiled loops for cuts: the rows that must enter and leave sets of ranks, and the connections that cover cuts.
 
 Imported on first use, because importing numba takes longer than making a small plan.
 """
@@ -13,35 +13,51 @@ from dgcl.planner.bits import lowest_bit
 from dgcl.planner.compiled import compiled
 
 
-def entering_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) -> Any:
-    """Return, for each set of ranks, the rows that must enter it at least once, (S,) float64.
+def crossing_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) -> tuple[Any, Any]:
+    """Return, for each set of ranks, the rows that must enter it and that must leave it, each (S,) float64.
 
     Args:
         source, dests, count: the arrays of a relation.
         member: (S, P) bool, the sets.
         masks: (S, W) uint64, the same sets as bit masks.
     """
-    num_sets, world = member.shape
-    rows, into = (
-        np.zeros(num_sets),
-        np.zeros(world),
-    )  # `into`: rows that enter each rank, for sets of one rank
     alone = member.sum(axis=1) == 1
     larger = np.flatnonzero(~alone)
-    # (W, L) and (P, L), so that the loops over sets are vectorised
-    words, inside = masks[larger].T.copy(), member[larger].T.copy()
-    entered, met = np.zeros(larger.shape[0]), np.empty(larger.shape[0], np.uint64)
-    _add_entering(source, dests, count, words, inside, into, entered, met)
-    rows[larger] = entered
-    rows[alone] = into[member[alone].argmax(axis=1)]
-    return rows
+    # (W, L) so that the loop over sets is vectorised; by rank the sets that hold it
+    rank, held = np.nonzero(member[larger].T)
+    ptr = np.searchsorted(rank, np.arange(member.shape[1] + 1))
+    entered, left, met = (
+        np.zeros(larger.shape[0]),
+        np.zeros(larger.shape[0]),
+        np.empty(larger.shape[0], np.uint64),
+    )
+    into = np.zeros(member.shape[1])  # for sets of one rank
+    _add_crossing(source, dests, count, masks[larger].T.copy(), ptr, held, into, entered, left, met)
+    out = np.bincount(source, weights=count, minlength=member.shape[1])
+    only = member[alone].argmax(axis=1)
+    entering, leaving = np.empty(member.shape[0]), np.empty(member.shape[0])
+    entering[larger], entering[alone] = entered, into[only]
+    leaving[larger], leaving[alone] = left, out[only]
+    return entering, leaving
 
 
 @compiled
-def _add_entering(
-    source: Any, dests: Any, count: Any, words: Any, inside: Any, into: Any, entered: Any, met: Any
+def _add_crossing(
+    source: Any,
+    dests: Any,
+    count: Any,
+    words: Any,
+    ptr: Any,
+    held: Any,
+    into: Any,
+    entered: Any,
+    left: Any,
+    met: Any,
 ) -> None:
-    """Add the rows that enter each rank to `into`, and those that enter each set to `entered`; `met` is scratch."""
+    """Add the rows that enter each rank to `into`, those that enter and leave each set to `entered` and `left`.
+
+    `words` (W, L) are the sets, ``held[ptr[r]:ptr[r + 1]]`` those that hold rank r; `met` (L,) is scratch.
+    """
     for c in range(source.shape[0]):
         for i in range(met.shape[0]):
             met[i] = 0
@@ -54,9 +70,16 @@ def _add_entering(
             while bits:
                 into[64 * w + lowest_bit(bits)] += count[c]
                 bits &= bits - np.uint64(1)
-        home, leaving = source[c], float(count[c])
+        rows = float(count[c])
+        for n in range(ptr[source[c]], ptr[source[c] + 1]):
+            i = held[n]
+            met[i] = 0
+            for w in range(words.shape[0]):
+                if dests[c, w] & ~words[w, i]:
+                    left[i] += rows
+                    break
         for i in range(met.shape[0]):
-            entered[i] += 0.0 if inside[home, i] or met[i] == np.uint64(0) else leaving
+            entered[i] += 0.0 if met[i] == np.uint64(0) else rows
 
 
 def covers(
@@ -83,6 +106,7 @@ def covers(
     latency = np.full(num_cuts, np.inf)
     level = np.unique(-bandwidth, return_inverse=True)[1].reshape(-1)
     scratch = _Scratch(
+        np.empty(label.shape[1], np.int64),
         np.empty(num_links, np.int64),
         np.empty(num_links, np.int64),
         np.empty(num_directions + 1, np.int64),
@@ -115,6 +139,7 @@ class _Scratch(NamedTuple):
     """Of one cut.
 
     Attributes:
+        sender: (P,) int64, ranks that links from cross.
         link, hits: (L,) int64, the crossing links, and how many directions of the cover each uses.
         user_ptr, user: (C+1,) and int64, by direction the positions in `link` of those that use it.
         order, by_width: (C,) int64, the directions in the order in which they join the cover, and widest first.
@@ -123,6 +148,7 @@ class _Scratch(NamedTuple):
         trial: (C,) bool, the cover.
     """
 
+    sender: Any
     link: Any
     hits: Any
     user_ptr: Any
@@ -140,12 +166,20 @@ def _cover(label: Any, links: _Links, scratch: _Scratch, cover: Any) -> float:
     """Set `cover` (C,) to the narrowest cover found of a cut; return the smallest latency of a crossing link."""
     world = label.shape[0]
     latency = np.inf
-    num = 0
+    num, num_senders = 0, 0
+    alone = True  # only one group, which others alone send to
+    for u in range(world):
+        alone = alone and label[u] <= 0
+    for u in range(world):
+        if not alone or label[u] < 0:
+            scratch.sender[num_senders] = u
+            num_senders += 1
     for v in range(world):
         if label[v] < 0:
             continue
-        for u in range(world):
-            if label[u] == label[v]:  # most pairs are on one side
+        for n in range(num_senders):
+            u = scratch.sender[n]
+            if label[u] == label[v]:
                 continue
             link = links.link_of[u, v]
             if link >= 0:

@@ -12,9 +12,9 @@ on connections that take longer are planned anew.
 Latency decides how many stages there are, and which of them are *near*: too short for a link between machines, and so
 without its latency. These patterns are tried in the order of their bounds (:mod:`dgcl.planner.bounds.stages`), each as
 long as a pass gains, until the bound of all that are left is above the best plan. Where there is much to plan they are
-tried on a part of the classes, drawn by `seed`, and what the best one would take is an estimate; all are planned with
-its times of stages. Time grows with edges, not with pairs of ranks and sets of ranks; nothing is assumed of the network
-between machines.
+tried on a part of every owner's classes, drawn by `seed`. How far a plan of these is above their own bound tells what
+one of all classes would take; all are planned with the best one's times of stages, nearer to the bound. Time grows with
+edges, not with pairs of ranks and sets of ranks; nothing is assumed of the network between machines.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.bounds.best import bytes_seconds
 from dgcl.planner.bounds.stages import StageTimes, machines_of, stage_times
 from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import GIGA
@@ -37,20 +38,21 @@ from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Connection, Device, Topology
 
 if TYPE_CHECKING:
-    from dgcl.planner.methods.hierarchical_kernel import Machines
+    from dgcl.planner.methods.hierarchical_kernel import Loads, Machines
     from dgcl.topology import TopologyArrays
 
 PATTERNS = ("ffff", "fff", "ff", "fn", "nfn", "ffn", "ffffff")  # f: a far stage, n: a near one
 MAX_PASSES, SAMPLE_PASSES = 8, 3
 SLACK = 0.03  # of stages, above the bound, in the first pass
+TIGHT = 0.01  # the same where a sample has told how long each stage should be
 NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
 FAIR = 0.005  # above the bound, relatively; below, no further pattern is tried
 TINY = 1e-9  # share of the time that a stage which is not used is allowed
 WORTH = 0.002  # share of the time that a pass must take off
 FAR = 1.25  # over the best plan after one pass: another pattern is tried instead
 MANY = 2_000_000  # deliveries: beyond, patterns are tried on SAMPLE of them, and at most MOST passes are over all
-SAMPLE, MOST = 800_000, 2
-UNEVEN = 0.04  # what a plan of a sample takes longer, relatively: its rows are less even
+SAMPLE, MOST = 500_000, 2
+UNEVEN = 0.02  # what a plan of a sample takes longer, relatively: its rows are less even
 TRIED = 0.1  # of the trees of a pass; then it is given up if at this pace it would end too late
 EDGES = 1 << 20  # planned at a time; the time limit is looked at in between
 
@@ -63,10 +65,11 @@ class _Work:
 
     Attributes:
         relation, machines: what must be delivered, and by which links.
-        order: the classes to plan.
+        order: the classes, in the order in which they are planned.
         far, near: smallest latency of a link between machines, and inside one.
-        floor: time of the bytes of all classes, at least.
-        share: of the classes that `order` has.
+        floor: time of the bytes, at least.
+        scale: how many times longer that is for all classes, where these are a sample.
+        share: of the deliveries that these are.
         needed: whether a plan is needed even if the deadline is over.
     """
 
@@ -76,8 +79,14 @@ class _Work:
     far: float
     near: float
     floor: float
+    scale: float
     share: float
     needed: bool
+
+    @functools.cached_property
+    def deliveries(self) -> int:
+        """Edges of trees that enter nothing but destinations."""
+        return int(self.relation.num_dests().sum())
 
 
 @dataclass(frozen=True)
@@ -95,10 +104,10 @@ class _Found:
     edges: _Edges
     slowest: float
 
-    def whole(self, share: float) -> float:
-        """The time that a plan of all classes would take, if this is one of a share of them."""
+    def whole(self, scale: float) -> float:
+        """The time of a plan of so many times the bytes."""
         latency = float(self.latency.sum())
-        return latency + (float(self.length.sum()) - latency) / share
+        return latency + (float(self.length.sum()) - latency) * scale
 
 
 def best_trees(
@@ -120,26 +129,52 @@ def best_trees(
         beat: seconds of another plan; patterns that cannot be faster are not tried.
     """
     unit = options.row_bytes / GIGA
-    order = np.random.default_rng(options.seed).permutation(relation.num_classes)
-    deliveries = int(relation.num_dests().sum())
-    share = SAMPLE / deliveries if deliveries > MANY else 1.0
+    draw = np.random.default_rng(options.seed)
     far = times.far if times.crossing else min(times.far, times.near)
-    work = _Work(
-        relation, _machines(topology, unit), order[: max(1, round(share * order.shape[0]))], far / unit,
-        times.near / unit, times.bytes_alone / unit, share, needed,
+    everything = _Work(
+        relation, _machines(topology, unit), draw.permutation(relation.num_classes), far / unit, times.near / unit,
+        times.bytes_alone / unit, 1.0, 1.0, needed,
     )  # fmt: skip
+    work = everything
+    if work.deliveries > MANY:
+        work = _sample(everything, times, options.row_bytes, draw)
     best = _best_pattern(work, times, unit, deadline, beat / unit)
     if best is None:
         return None
-    if share < 1.0:
+    if work is not everything:
         taken = best.length - best.latency
-        ratio = taken.sum() / share / work.floor
-        room = best.latency + taken / taken.sum() * work.floor * max(1.0 + SLACK, 0.5 + 0.5 * ratio)
-        work = replace(work, order=order, share=1.0)
-        best = _passes(work, best.latency, room, MOST, np.inf, deadline)
+        slack = max(1.0 + TIGHT, 0.5 + 0.5 * taken.sum() / work.floor)
+        room = best.latency + taken / taken.sum() * everything.floor * slack
+        best = _passes(everything, best.latency, room, MOST, np.inf, deadline)
         if best is None:
             return None
-    return Trees(work.order.astype(np.int32), relation.count[work.order], *best.edges)
+    return _by_class(relation, everything.order, best.edges)
+
+
+def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Generator) -> _Work:
+    """Return a part of the classes, every so many of each owner's; judged by the bound of what they send."""
+    relation, share = work.relation, SAMPLE / work.deliveries
+    size = max(1, round(share * relation.num_classes))
+    some = ((np.arange(size) + draw.random()) / size * relation.num_classes).astype(np.int64)
+    part = Relation(relation.world_size, relation.source[some], relation.dests[some], relation.count[some])
+    floor = (
+        float(bytes_seconds(part, row_bytes, times.cuts.cuts, times.cuts.capacity).max()) * GIGA / row_bytes
+    )
+    return replace(
+        work, relation=part, order=draw.permutation(size), floor=floor, scale=work.floor / floor, share=share
+    )
+
+
+def _by_class(relation: Relation, order: Int64Array, edges: _Edges) -> Trees:
+    """Return one tree for each class, in the order of the classes."""
+    from dgcl.planner.tree_kernels import reorder
+
+    old_ptr, position = edges[0], np.argsort(order)
+    ptr = np.concatenate([[0], np.cumsum(np.diff(old_ptr)[position])])
+    src, dst, stage = (np.empty_like(values) for values in edges[1:])
+    for old, new in zip(edges[1:], (src, dst, stage), strict=True):
+        reorder(position, old_ptr, old, ptr, new)
+    return Trees(np.arange(relation.num_classes, dtype=np.int32), relation.count, ptr, src, dst, stage)
 
 
 @functools.cache
@@ -172,15 +207,15 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
         bytes_alone = np.array(
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
         )
-        room = latency + bytes_alone * work.floor * work.share
+        room = latency + bytes_alone * work.floor
         found = _passes(
             work, latency, room, MAX_PASSES if work.share == 1.0 else SAMPLE_PASSES, beat, deadline
         )
         if found is None:
             continue
-        if best is None or found.whole(work.share) < best.whole(work.share):
+        if best is None or found.whole(work.scale) < best.whole(work.scale):
             best = found
-            beat = min(beat, best.whole(work.share) / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
+            beat = min(beat, best.whole(work.scale) / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
     return best
@@ -198,60 +233,56 @@ def _passes(
         beat: the time of another plan, of all classes.
         deadline: no further pass begins if it would end later, with a whole plan where this is a sample.
     """
-    from dgcl.planner.methods.hierarchical_kernel import Loads, stage_lengths
+    from dgcl.planner.methods.hierarchical_kernel import Loads
 
     best, edges, slowest = None, None, 0.0
-    busy = np.zeros((work.machines.inverse.shape[0], room.shape[0]))
-    floor = work.floor * work.share
+    size = (work.machines.inverse.shape[0], room.shape[0])
+    loads = Loads(np.zeros(size), np.zeros(size), room)
     for _ in range(most):
         started = time.perf_counter()
-        found = _run_pass(work, busy, room, edges, np.inf if best is None and work.needed else deadline)
+        found = _run_pass(work, loads, edges, np.inf if best is None and work.needed else deadline)
         if found is None:
             break
         edges = found
         now = time.perf_counter()
         slowest = max(slowest, now - started)
-        length = np.maximum(stage_lengths(work.machines, Loads(busy, room), *edges[1:]), latency)
+        used = np.where(loads.busy > TINY * loads.room, loads.wait + loads.busy, 0.0)
+        length = np.maximum(used.max(axis=0), latency)
         before = np.inf if best is None else float(best.length.sum())
         if best is None or length.sum() < before:
             best = _Found(length, latency, edges, slowest)
         ahead = slowest / work.share if work.share < 1.0 else 0.0
         if now + slowest + ahead > deadline or length.sum() > (1.0 - WORTH) * before:
             break
-        if best.whole(work.share) > FAR * beat:
+        if best.whole(work.scale) > FAR * beat:
             break
         taken = np.maximum(length - latency, TINY * length.sum())
-        room = latency + taken * min(1.0, 0.5 + 0.5 * floor / taken.sum())
+        loads = loads._replace(room=latency + taken * min(1.0, 0.5 + 0.5 * work.floor / taken.sum()))
     return best
 
 
-def _run_pass(
-    work: _Work, busy: FloatArray, room: FloatArray, before: _Edges | None, deadline: float
-) -> _Edges | None:
+def _run_pass(work: _Work, loads: Loads, before: _Edges | None, deadline: float) -> _Edges | None:
     """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over."""
-    from dgcl.planner.methods.hierarchical_kernel import Loads, no_tree, plan_trees
+    from dgcl.planner.methods.hierarchical_kernel import no_tree, plan_trees
 
     relation, num, none = work.relation, work.order.shape[0], np.zeros(0, np.int32)
-    size, start, parts = np.zeros(num, np.int64), 0, []
     tree = no_tree(relation.world_size)
     before = (np.zeros(num + 1, np.int64), none, none, none) if before is None else before
-    begun = time.perf_counter()
+    ptr = np.zeros(num + 1, np.int64)
+    src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
+    start, begun = 0, time.perf_counter()
     while start < num:
         now = time.perf_counter()
         if max(now, begun + (now - begun) * num / start if start > num * TRIED else now) > deadline:
             return None
-        src, dst, stage = np.empty((3, EDGES + 3 * relation.world_size), np.int32)
-        end = plan_trees(
-            work.machines, Loads(busy, room), tree, work.order, relation.source, relation.dests, relation.count, before,
-            start, size, src, dst, stage,
+        start = plan_trees(
+            work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
+            start, ptr, src, dst, stage, EDGES,
         )  # fmt: skip
-        if end < 0:
+        if start < 0:
             return None
-        used = int(size[start:end].sum())
-        parts.append([array[:used].copy() for array in (src, dst, stage)])
-        start = end
-    src, dst, stage = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return np.concatenate([[0], np.cumsum(size)]), src, dst, stage
+    used = int(ptr[-1])
+    return ptr, src[:used], dst[:used], stage[:used]
 
 
 def _machines(topology: Topology, unit: float) -> Machines:
@@ -261,17 +292,22 @@ def _machines(topology: Topology, unit: float) -> Machines:
     arrays, machine = topology.arrays(), machines_of(topology)
     member = np.argsort(machine, kind="stable")
     first = np.searchsorted(machine[member], np.arange(int(machine.max()) + 2))
-    ptr, directions = _without_dominated(arrays)
-    return Machines(
-        arrays.link_of, ptr, directions, arrays.link_latency / unit, 1.0 / arrays.bandwidth,
-        machine, first.astype(np.int64), member.astype(np.int64),
-    )  # fmt: skip
+    world = arrays.num_devices
+    link, place, direction = _hops_that_count(arrays)
+    kept, number = np.unique(direction, return_inverse=True)
+    hop = np.full((world, world, int(place.max(initial=0)) + 1), kept.shape[0], np.int32)
+    hop[arrays.link_src[link], arrays.link_dst[link], place] = number
+    hop[arrays.link_of < 0] = -1
+    latency = np.zeros((world, world))
+    latency[arrays.link_src, arrays.link_dst] = arrays.link_latency / unit
+    inverse = np.append(1.0 / arrays.bandwidth[kept], 0.0)
+    return Machines(hop, latency, inverse, machine, first.astype(np.int64), member.astype(np.int64))
 
 
-def _without_dominated(arrays: TopologyArrays) -> tuple[Int64Array, Int32Array]:
-    """Return `link_ptr` and `link_directions` with one direction, the narrowest, of those that the same links use.
+def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int64Array, Int32Array]:
+    """Return link, place in its route and direction of each hop, with one direction of those that the same links use.
 
-    The others are never busier. Sums of numbers drawn for the links tell which links use a direction.
+    It is the narrowest; the others are never busier. Sums of numbers drawn for the links tell which links use one.
     """
     link_of_hop = np.repeat(np.arange(arrays.num_links), np.diff(arrays.link_ptr))
     drawn = np.random.default_rng(0).random(arrays.num_links)
@@ -279,6 +315,7 @@ def _without_dominated(arrays: TopologyArrays) -> tuple[Int64Array, Int32Array]:
     order = np.lexsort((arrays.bandwidth, users))
     kept = np.zeros(arrays.num_directions, np.bool_)
     kept[order[np.flatnonzero(np.diff(users[order], prepend=-1.0))]] = True
-    hops = kept[arrays.link_directions]
-    sizes = np.bincount(link_of_hop[hops], minlength=arrays.num_links)
-    return np.concatenate([[0], np.cumsum(sizes)]), arrays.link_directions[hops]
+    hops = np.flatnonzero(kept[arrays.link_directions])
+    link = link_of_hop[hops]
+    place = np.arange(link.shape[0]) - np.searchsorted(link, link)
+    return link, place, arrays.link_directions[hops]

@@ -19,16 +19,15 @@ class Machines(NamedTuple):
     """The links of a topology, and its devices by machine.
 
     Attributes:
-        link_of, ptr, directions: link_of, link_ptr and link_directions of TopologyArrays.
-        latency: (L,) float64, of each link, in rows per GB/s.
+        hop: (P, P, H) int32, the directions that the link from row to column uses, as many as count; filled up with one
+            that is never busy. -1 where there is no link. By pairs, since the links to one machine then lie together.
+        latency: (P, P) float64, of each link, in rows per GB/s.
         inverse: (num_directions,) float64, 1 over the bandwidth.
         machine_of: (P,) int64.
         first, member: (M+1,) and (P,) int64, machine m has the devices ``member[first[m]:first[m + 1]]``.
     """
 
-    link_of: Any
-    ptr: Any
-    directions: Any
+    hop: Any
     latency: Any
     inverse: Any
     machine_of: Any
@@ -41,10 +40,12 @@ class Loads(NamedTuple):
 
     Attributes:
         busy: (num_directions, K) float64, time of each direction in each stage, rows per GB/s.
+        wait: (num_directions, K) float64, the largest latency of links that used it, also of those that do no more.
         room: (K,) float64, time that each stage should take at most.
     """
 
     busy: Any
+    wait: Any
     room: Any
 
 
@@ -83,10 +84,11 @@ def no_tree(world: int) -> Tree:
 @compiled(allocates=False)
 def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) -> None:
     """Put rows on the link from u to v in stage k."""
-    link = machines.link_of[u, v]
-    for h in range(machines.ptr[link], machines.ptr[link + 1]):
-        c = machines.directions[h]
+    latency = machines.latency[u, v]
+    for h in range(machines.hop.shape[2]):
+        c = machines.hop[u, v, h]
         loads.busy[c, k] += rows * machines.inverse[c]
+        loads.wait[c, k] = max(loads.wait[c, k], latency)
 
 
 @compiled(allocates=False)
@@ -109,15 +111,15 @@ def _best_stage(
     (-1, inf) where there is no link, or no stage that is longer than its latency.
     """
     best, least = -1, np.inf
-    link = machines.link_of[u, v]
-    if link < 0:
+    if machines.hop[u, v, 0] < 0:
         return best, least
+    latency = machines.latency[u, v]
     for k in range(begin, end):
         slowest = 0.0
-        for h in range(machines.ptr[link], machines.ptr[link + 1]):
-            c = machines.directions[h]
+        for h in range(machines.hop.shape[2]):
+            c = machines.hop[u, v, h]
             slowest = max(slowest, loads.busy[c, k] + rows * machines.inverse[c])
-        room = loads.room[k] - machines.latency[link]
+        room = loads.room[k] - latency
         if room > 0.0 and slowest < least * room:
             full = slowest / room
             best, least = k, full
@@ -235,17 +237,16 @@ def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, ro
 @compiled(allocates=False)
 def _is_late(machines: Machines, loads: Loads, u: int, v: int, k: int) -> bool:
     """Tell whether the link from u to v takes longer than stage k should."""
-    link = machines.link_of[u, v]
     slowest = 0.0
-    for h in range(machines.ptr[link], machines.ptr[link + 1]):
-        slowest = max(slowest, loads.busy[machines.directions[h], k])
-    return machines.latency[link] + slowest > loads.room[k]
+    for h in range(machines.hop.shape[2]):
+        slowest = max(slowest, loads.busy[machines.hop[u, v, h], k])
+    return machines.latency[u, v] + slowest > loads.room[k]
 
 
 @compiled(allocates=False)
 def plan_trees(
     machines: Machines, loads: Loads, tree: Tree, order: Any, source: Any, dests: Any, count: Any,
-    before: Any, start: int, size: Any, src: Any, dst: Any, stage: Any,
+    before: Any, start: int, ptr: Any, src: Any, dst: Any, stage: Any, most: int,
 ) -> int:  # fmt: skip
     """Plan one tree after the other at the loads that all others make; return the position of the first not planned.
 
@@ -257,15 +258,18 @@ def plan_trees(
         source, dests, count: of the classes; dests with the machine of a device in ascending order.
         before: ptr (N+1,), src, dst, stage: trees so far, without edges where there are none yet.
         start: the first tree to plan.
-        size: (N,) int64, becomes the number of edges of each tree.
-        src, dst, stage: become the edges of the trees from `start` on, as many as there is room for.
+        ptr: (N+1,) int64, ``ptr[start]`` is where its edges begin; the next ones are set.
+        src, dst, stage: become the edges, with room for three times as many as there are deliveries.
+        most: edges after which it returns.
 
     Returns:
         The position, N after the last; -1 if no links allow some tree.
     """
-    ptr, old_src, old_dst, old_stage = before
-    at = 0
+    old_ptr, old_src, old_dst, old_stage = before
     for n in range(start, order.shape[0]):
+        at = ptr[n]
+        if at - ptr[start] >= most:
+            return n
         c = order[n]
         rows = float(count[c])
         num = 0
@@ -275,41 +279,21 @@ def plan_trees(
                 tree.dest[num] = 64 * w + lowest_bit(bits)
                 num += 1
                 bits &= bits - np.uint64(1)
-        if at + 3 * num > src.shape[0]:
-            return n
-        late = ptr[n] == ptr[n + 1]
-        for e in range(ptr[n], ptr[n + 1]):
+        begin, end = old_ptr[n], old_ptr[n + 1]
+        late = begin == end
+        for e in range(begin, end):
             late = late or _is_late(machines, loads, old_src[e], old_dst[e], old_stage[e])
         if late:
-            for e in range(ptr[n], ptr[n + 1]):
+            for e in range(begin, end):
                 _add(machines, loads, old_src[e], old_dst[e], old_stage[e], -rows)
             if not _grow(machines, loads, tree, source[c], num, rows):
                 return -1
-            size[n] = tree.size[0]
-            for e in range(size[n]):
+            for e in range(tree.size[0]):
                 src[at + e], dst[at + e], stage[at + e] = tree.src[e], tree.dst[e], tree.stage[e]
+            ptr[n + 1] = at + tree.size[0]
         else:
-            size[n] = ptr[n + 1] - ptr[n]
-            for e in range(size[n]):
-                o = ptr[n] + e
-                src[at + e], dst[at + e], stage[at + e] = old_src[o], old_dst[o], old_stage[o]
-        at += size[n]
+            for e in range(begin, end):
+                o = at + e - begin
+                src[o], dst[o], stage[o] = old_src[e], old_dst[e], old_stage[e]
+            ptr[n + 1] = at + end - begin
     return order.shape[0]
-
-
-def stage_lengths(machines: Machines, loads: Loads, src: Any, dst: Any, stage: Any) -> Any:
-    """Return the time that each stage takes with these edges, (K,) float64, in rows per GB/s."""
-    length = np.zeros(loads.room.shape[0])
-    _raise_lengths(machines, loads, src, dst, stage, length)
-    return length
-
-
-@compiled(allocates=False)
-def _raise_lengths(machines: Machines, loads: Loads, src: Any, dst: Any, stage: Any, length: Any) -> None:
-    """Set `length` (K,) to the time that each stage takes with these edges, at least what it was."""
-    for e in range(src.shape[0]):
-        link, k = machines.link_of[src[e], dst[e]], stage[e]
-        slowest = 0.0
-        for h in range(machines.ptr[link], machines.ptr[link + 1]):
-            slowest = max(slowest, loads.busy[machines.directions[h], k])
-        length[k] = max(length[k], machines.latency[link] + slowest)

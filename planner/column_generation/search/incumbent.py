@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which
 # matter on more than MANY_DEVICES.
-MANY_DEVICES, AFTER_LINK, AFTER_DELIVERY = 64, 5e-6, 1.5e-7
+MANY_DEVICES, AFTER_LINK, AFTER_DELIVERY = 64, 4e-6, 1e-7
 MIN_GAIN = 2e-4  # relative; a plan with more stages must be faster by this much
 
 

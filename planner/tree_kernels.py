@@ -1,0 +1,36 @@
+"""Compiled loops over the edges of trees: rows over each link, trees in another order. Imported on first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dgcl.planner.compiled import compiled
+
+
+@compiled
+def add_link_rows(count: Any, edge_ptr: Any, src: Any, dst: Any, stage: Any, link_of: Any, rows: Any) -> int:
+    """Add what each tree's edges carry to `rows` (K, L), exactly below 2**53; return the first edge without a link.
+
+    Args:
+        count, edge_ptr, src, dst, stage: of the trees; ranks and stages are in range.
+        link_of: (P, P), negative where there is no link.
+
+    Returns:
+        The edge, at which it stops; -1 if all have links.
+    """
+    for t in range(count.shape[0]):
+        for e in range(edge_ptr[t], edge_ptr[t + 1]):
+            link = link_of[src[e], dst[e]]
+            if link < 0:
+                return e
+            rows[stage[e], link] += count[t]
+    return -1
+
+
+@compiled
+def reorder(order: Any, old_ptr: Any, old: Any, new_ptr: Any, new: Any) -> None:
+    """Copy the values of trees: those of tree ``order[t]`` become those of tree t, at ``new[new_ptr[t]:]``."""
+    for t in range(order.shape[0]):
+        shift = old_ptr[order[t]] - new_ptr[t]
+        for e in range(new_ptr[t], new_ptr[t + 1]):
+            new[e] = old[e + shift]
