@@ -351,7 +351,13 @@ def expected() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("world_size", "empty", "chunk_by"),
-    [(1, False, "metis"), (2, False, "rcm"), (3, True, "range"), (4, False, "metis"), (4, True, "random")],
+    [
+        (3, True, "metis"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((1, False, "metis"), (2, False, "rcm"), (3, True, "range"), (4, True, "random"))
+        ),
+    ],
 )
 def test_every_way_that_takes_rows(tmp_path: Path, world_size: int, empty: bool, chunk_by: str) -> None:
     def run() -> dict[str, Any]:
