@@ -132,12 +132,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "kind", "text"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_on_rank_0_are_heard_on_all(options: Any, kind: type[Exception], text: str) -> None:
+#: Options of a plan, which every rank looks at itself.
+SEEN_BY_ALL = {"no bytes per row", "seed of the wrong type", "no time"}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_on_rank_0_are_heard_on_all(mistake: str) -> None:
+    options, kind, text = MISTAKES[mistake]
+
     def run() -> None:
         with pytest.raises(kind, match=text) as raised:
             build(**options)
-        assert str(raised.value).endswith("(on rank 0)") == (context.require_control().rank > 0)
+        heard = mistake not in SEEN_BY_ALL and context.require_control().rank > 0
+        assert str(raised.value).endswith("(on rank 0)") == heard
         check_exchange(build())  # and the ranks can go on
 
     dgcl.launch(run, 3)
