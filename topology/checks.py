@@ -80,5 +80,6 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """The end of an error message: the known word that is close to ``word``, if there is one."""
     from difflib import get_close_matches
 
-    close = get_close_matches(str(word), list(known), n=1)
-    return f"; did you mean {shown(close[0])}?" if close else ""
+    spelt = {each.casefold(): each for each in known}
+    close = get_close_matches(str(word).casefold(), spelt, n=1)
+    return f"; did you mean {shown(spelt[close[0]])}?" if close else ""

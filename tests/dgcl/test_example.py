@@ -212,7 +212,7 @@ def train_on_file(name: str, num_ranks: int, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_cora_is_learnt_as_everyone_learns_it() -> None:
     """The usual two-layer GCN reaches some 0.81 on Cora's test vertices (Kipf and Welling report 0.815)."""
     table = train_on_file("cora", 4, "--epochs", "200", "--every", "200")

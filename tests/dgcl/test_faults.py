@@ -245,7 +245,7 @@ def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.matrix) for seed in (1, 2, 3))])
 def test_ranks_killed_at_any_moment(seed: int) -> None:
     """A rank dies at a random moment of training, five times over."""
     generator = np.random.default_rng(seed)

@@ -393,7 +393,7 @@ Pools = Callable[[int], RankPool]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.matrix)])
 def test_compiled_calls_are_neither_dropped_nor_merged(rank_pool: Pools, backend: str) -> None:
     rank_pool(3).run(compiled, backend)
 

@@ -38,7 +38,7 @@ def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int)
     [
         pytest.param("dgx1", "web-google", 0.002, marks=pytest.mark.slow),
         ("pcie8", "reddit", 0.0005),
-        pytest.param("dgx1x2", "wiki-talk", 0.001, marks=pytest.mark.slow),
+        pytest.param("dgx1x2", "wiki-talk", 0.001, marks=pytest.mark.matrix),
     ],
 )
 def test_on_machines_of_the_table(machine: str, shape: str, scale: float, gap: float) -> None:

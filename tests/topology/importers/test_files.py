@@ -71,8 +71,11 @@ def test_errors_of_the_tables_name_their_file(tmp_path: Path) -> None:
 
 
 def test_unknown_models_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"gpu must be one of .*A100.*got 'A1O0'.*did you mean 'A100'"):
-        import_topology(write(tmp_path, "m", MATRIX), gpu="A1O0")
+    for given, meant in (("H1O0", "H100"), ("a100", "A100")):
+        with pytest.raises(
+            ValueError, match=rf"gpu must be one of .*A100.*got '{given}'.*did you mean '{meant}'"
+        ):
+            import_topology(write(tmp_path, "m", MATRIX), gpu=given)
     with pytest.raises(FileNotFoundError, match=r"cannot read .*nowhere"):
         import_topology(tmp_path / "nowhere")
     with pytest.raises(IsADirectoryError, match="cannot read"):
