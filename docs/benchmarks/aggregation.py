@@ -75,7 +75,7 @@ def exchanges(path: str, ranks: int, rounds: int) -> list[dict[str, Any]]:
     graph, part = graph_on_first_rank(path, ranks)
     found, steps, comms = [], {}, []
     for edges in EDGES:
-        comm = dgcl.build_comm_info(graph, "uniform", part=part, edges=edges)
+        comm = dgcl.build_comm_info(graph, part=part, edges=edges)
         comms.append(comm)
         x, out = (torch.rand(comm.num_owned, WIDTH) for _ in range(2))
         operation = comm.aggregator().operation
@@ -164,7 +164,7 @@ def epochs(path: str, ranks: int, rounds: int, model: str) -> list[dict[str, Any
     graph, part = graph_on_first_rank(path, ranks)
     found, steps, comms = [], {}, []
     for way in WAYS:
-        comm = dgcl.build_comm_info(graph, "uniform", part=part, edges="head" if way == WAYS[0] else way)
+        comm = dgcl.build_comm_info(graph, part=part, edges="head" if way == WAYS[0] else way)
         comms.append(comm)
         torch.manual_seed(0)
         net: nn.Module = Ours(model)
