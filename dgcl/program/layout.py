@@ -61,10 +61,6 @@ class Layout:
                 return np.concatenate([self.owned_ids, self.halo_ids])
         raise ValueError(f"rows must be 'core', 'owned', 'halo' or 'local' (got {rows!r})")
 
-    def columns(self, width: int) -> slice:
-        """The columns of a ``width`` wide matrix of the whole graph that this rank's rows hold: all of them."""
-        return slice(0, width)
-
 
 def layout_of(exchange: Exchange, num_replicas: int = 0) -> Layout:
     """The layout of an exchange; ``num_replicas`` are the last owned rows, which other machines' ranks own too."""
