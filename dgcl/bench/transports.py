@@ -78,6 +78,11 @@ class Baseline(WholeCalls):
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Nothing: there are no streams."""
 
+    @property
+    def failure(self) -> CommError | None:
+        """Why the communicator's own transport is unusable."""
+        return self.planned.failure
+
     def fail(self, error: CommError) -> None:
         """Tell the peers that this rank has stopped."""
         self.planned.fail(error)

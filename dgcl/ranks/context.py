@@ -13,6 +13,7 @@ import threading
 import weakref
 from typing import Any, Protocol
 
+from dgcl.errors import CommError
 from dgcl.ranks.control import Control
 
 
@@ -97,10 +98,16 @@ os.register_at_fork(after_in_child=_keep_groups)
 def _tell_peers() -> None:
     """Close what this process leaves open: peers that wait for it hear of it now, not when its connections break.
 
-    Not in its forks, whose end is not the rank's.
+    A communicator that has failed is why the process ends; what is closed already has been recovered from. Not in its
+    forks, whose end is not the rank's.
     """
+    failures: dict[Control, CommError] = {}
     for comm in list(_communicators):
+        if (failure := comm.transport.failure) is not None:
+            failures[comm.control] = failure
         comm.close()
     for control, process in list(_controls.items()):
-        if process == os.getpid():
+        if process == os.getpid() and control in failures:
+            control.leave(f"has ended: {failures[control]}", type(failures[control]))
+        elif process == os.getpid():
             control.leave("has ended")

@@ -134,6 +134,10 @@ class Transport(Protocol):
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Declare that a result is read, and may die, on another stream of the device than that of the calls."""
 
+    @property
+    def failure(self) -> CommError | None:
+        """Why it is unusable; None if it is not, or was closed."""
+
     def fail(self, error: CommError) -> None:
         """Make the transport unusable and tell the peers why."""
 

@@ -16,6 +16,7 @@ import torch
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.ranks import context as contexts
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
@@ -101,6 +102,32 @@ def test_who_waits_for_rows_of_a_rank_that_lost_another_elsewhere_hears_of_that_
         kind, text, _ = ranks.told([1])[1]
         assert kind == "PeerLostError", text
         assert text.startswith("rank 1 stops because rank 2 reports: rank 2: rank 0 has died"), text
+
+
+def end_because_of_another(channel: Connection) -> None:
+    """Rank 0 waits for rows of rank 2, and its program ends; rank 1 waits in the control plane for rank 0."""
+    comm = join(make_world([(2, 0), (0, 1)], [0, 1, 2], 3).shares(), 60.0)
+    channel.send("ready")
+    if comm.rank == 2:
+        channel.recv()
+    try:
+        if comm.rank == 0:
+            comm.expand(torch.ones(comm.num_owned, 1))
+        comm.control.broadcast(None, src=0)
+    except CommError as error:
+        channel.send(describe(error))
+    contexts._tell_peers()
+    channel.recv()
+
+
+def test_who_waits_elsewhere_for_a_rank_that_ended_because_of_another_hears_of_that_one() -> None:
+    with Ranks(3, end_because_of_another) as ranks:
+        ranks.told()
+        ranks.signal(2, signal.SIGKILL)
+        kind, text, _ = ranks.told([1])[1]
+        assert kind == "PeerLostError", text
+        expected = "broadcast over the control group failed: rank 0 has ended: rank 0, expand (call 1): rank 2 has died"
+        assert expected in text
 
 
 def stop_and_go(channel: Connection, shares: list[Any], timeout: float) -> None:

@@ -246,6 +246,11 @@ class DeviceExchange(WholeCalls):
             self._watchdog.name_fault()
         self.check_usable()
 
+    @property
+    def failure(self) -> CommError | None:
+        """Why it is unusable; None if it is not, or was closed."""
+        return None if self._closed else self._watchdog.failure
+
     def fail(self, error: CommError) -> None:
         """Poison the communicator, tell the peers why, and let the device stop."""
         if not self._closed and os.getpid() == self._process:

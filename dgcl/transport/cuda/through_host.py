@@ -131,6 +131,11 @@ class HostExchange(WholeCalls):
             self.device.driver.synchronize_stream(self.device.tensors.current_stream())
         self.check_usable()
 
+    @property
+    def failure(self) -> CommError | None:
+        """Why it is unusable; None if it is not, or was closed."""
+        return self._runtime.failure
+
     def fail(self, error: CommError) -> None:
         """Tell the peers why this rank has stopped."""
         self._runtime.fail(error)

@@ -131,6 +131,11 @@ class SharedMemoryTransport:
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Do nothing: the CPU has no streams."""
 
+    @property
+    def failure(self) -> CommError | None:
+        """Why it is unusable; None if it is not, or was closed."""
+        return self.runtime.failure
+
     def fail(self, error: CommError) -> None:
         """Make the transport unusable and tell the peers why."""
         self.runtime.fail(error)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,6 +121,7 @@ def serve(channel: Connection, deadline: float, has_child: bool) -> None:
         raise ZeroDivisionError("in the user's program")
 
     signal.signal(signal.SIGUSR1, raise_error)
+    _raise_again()
     child = os.fork() if has_child else None
     if child == 0:
         time.sleep(2 * _HANG)
@@ -131,6 +133,20 @@ def serve(channel: Connection, deadline: float, has_child: bool) -> None:
         channel.send(("ended", f"{type(error).__name__}: {error}", time.monotonic()))
     contexts._tell_peers()
     channel.recv()
+
+
+def _raise_again() -> None:
+    """Let no fault pass without effect: Python ignores what is raised inside a destructor or another callback."""
+
+    def again(ignored: Any) -> None:
+        def raise_it(number: int, frame: FrameType | None) -> None:
+            raise ignored.exc_value
+
+        if isinstance(ignored.exc_value, (ZeroDivisionError, KeyboardInterrupt)):
+            signal.signal(signal.SIGALRM, raise_it)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    sys.unraisablehook = again
 
 
 _SIGNALS = {"stop": signal.SIGSTOP, "interrupt": signal.SIGINT, "exception": signal.SIGUSR1}
@@ -160,16 +176,26 @@ def _play(trial: Trial) -> Outcome | None:
             for child in children:
                 os.kill(child, signal.SIGKILL)
         trained = _has_trained(ranks, trial.victim)
-    if any(when < struck for _, when in ends.values()):
+    texts = {rank: text for rank, (text, _) in ends.items()}
+    if any(when < struck for _, when in ends.values()) or _was_slow(texts):
         return None
     wrong, unnamed = [], []
-    for rank, (text, _) in ends.items():
+    for rank, text in texts.items():
         blamed = culprit(text)
         if "Error: " not in text or (blamed is not None and blamed != trial.victim):
             wrong.append(f"rank {rank}: {text}")
         elif blamed is None:
             unnamed.append(f"rank {rank}: {text}")
     return Outcome(trial, max(when for _, when in ends.values()) - struck, wrong, unnamed, not trained)
+
+
+def _was_slow(texts: dict[int, str]) -> bool:
+    """Whether a survivor was still computing when another had waited for it all the time."""
+    late = {culprit(text) for text in texts.values() if text.startswith("CommTimeoutError: ")}
+    return any(
+        rank in late and (culprit(text) == rank or f": rank {rank} stops its part of the set-up: " in text)
+        for rank, text in texts.items()
+    )
 
 
 def _end(ranks: Ranks, rank: int, limit: float) -> tuple[str, float]:
@@ -189,6 +215,7 @@ def _has_trained(ranks: Ranks, victim: int) -> bool:
 _BESIDES = (
     r"rank \d+ stops because rank \d+ reports: ",
     r", says rank \d+",
+    r"rank \d+ has (ended|left): ",
     r"; rank \d+ waits for it",
     r"rank \d+, [^:]*\(call \d+\): ",
     r" \(rank \d+, .* was at [^)]*\)",

@@ -97,6 +97,9 @@ def test_thirty_faults_at_random_moments() -> None:
         ("CommTimeoutError: rank 0: exchange over the control group failed: rank 2 has not come (timed out; rank 1"
          " waits for it)", 2),
         ("PeerLostError: rank 0 stops its part of the set-up: rank 1 has died or left (its connection is closed)", 1),
+        ("PeerLostError: rank 1: all_reduce_sum over the control group failed: rank 0 has ended: rank 0, fold (call 4):"
+         " rank 2 has died, and stage 0: rank 2 is not ready", 2),
+        ("PeerLostError: rank 1: all_reduce_sum over the control group failed: rank 0 has ended", 0),
         ("RuntimeError: in the user's program (on rank 0)", 0),
         ("CommError: rank 0: the 3 ranks cannot connect to each other: one has died", None),
     ],
