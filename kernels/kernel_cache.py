@@ -9,6 +9,7 @@ import importlib
 import inspect
 import logging
 import os
+import pickle
 import stat
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
+from numba.core.serialize import dumps
 
 _log = logging.getLogger("dgcl")
 
@@ -95,7 +97,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return
         key = self._index_key(signature, result.codegen)
         # With a stamp of its own: another process may put the code of older sources in its place.
-        data = self._stamp, _needs(result.library), self._impl.reduce(result)
+        code = dumps((_needs(result.library), self._impl.reduce(result)))
+        data = self._stamp, hashlib.sha256(code).digest(), code
         problem: OSError | None = None
         for file in self._files:
             try:
@@ -119,13 +122,16 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         key = self._index_key(signature, target_context.codegen())
         for file in self._files:
             try:
-                data = file.load(key)
-                if data is not None and data[0] == self._stamp:
-                    for module, name, types in data[1]:
-                        getattr(importlib.import_module(module), name).compile(types)
-                    return self._impl.rebuild(target_context, data[2])
+                stamp, digest, code = file.load(key) or ("", b"", b"")
+                good = stamp == self._stamp and hashlib.sha256(code).digest() == digest
             except Exception as error:  # a damaged entry: whatever unpickling it raises, it is made anew
                 _log.debug("%s: %r", file._index_path, error)
+                continue
+            if good:  # what is raised from here on is not the entry's: a signal handler's of the user's, for instance
+                needs, reduced = pickle.loads(code)
+                for module, name, types in needs:
+                    getattr(importlib.import_module(module), name).compile(types)
+                return self._impl.rebuild(target_context, reduced)
         return None
 
     def _wait_for_lock(self) -> None:

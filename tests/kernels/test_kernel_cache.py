@@ -35,6 +35,20 @@ from callee import part
 part(3)
 """
 
+STOPPED = """
+import signal
+from dgcl.kernels.kernel_cache import _Implementation
+def stop(*_):
+    raise TimeoutError("the user's")
+signal.signal(signal.SIGALRM, stop)
+_Implementation.rebuild = lambda *_: signal.raise_signal(signal.SIGALRM)
+from callee import part
+try:
+    part(3)
+except TimeoutError as error:
+    print(error)
+"""
+
 EDITED = "from dgcl.kernels.compiled import compiled\n\n\n@compiled\ndef f(x):\n    return x + {}\n"
 OLD = """
 import pathlib, time
@@ -113,6 +127,11 @@ def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | N
     assert {path: len(data) > 100 for path, data in entries(probe / "cache", whose).items()} == dict.fromkeys(
         whole, True
     )
+
+
+def test_what_a_signal_handler_raises_while_code_is_loaded_is_no_damaged_entry(probe: Path) -> None:
+    """The program would go on without it."""
+    assert run(STOPPED, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "the user's"
 
 
 def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
