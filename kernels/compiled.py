@@ -74,6 +74,11 @@ def compile_all(*modules: ModuleType) -> None:
                     value.compile(signature)
 
 
+def is_on_disk(function: Any) -> bool:
+    """Tell whether there is machine code of a compiled function, for whatever types."""
+    return bool(function._cache.is_filled())
+
+
 def _decorated(function: FunctionType, signature: Any, inline: bool, allocates: bool = True) -> Any:
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
     dispatcher._cache = cache = KernelCache(function)

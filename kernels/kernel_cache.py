@@ -112,6 +112,14 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return
         _warn_of_no_place(str(problem))
 
+    def is_filled(self) -> bool:
+        """Tell whether any machine code of the present sources is on disk."""
+        try:
+            return any(file._load_index() for file in self._files)
+        except Exception as error:  # a damaged index, as below
+            _log.debug("%s: %r", self._source, error)
+            return False
+
     def unlock(self) -> None:
         """Let others compile this function, if this process holds its lock."""
         if self._lock is not None:

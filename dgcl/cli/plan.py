@@ -20,6 +20,7 @@ from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, name_of_problem, problem
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
 from dgcl.cli.topologies import resolve
+from dgcl.cli.warmup import compile_beside
 from dgcl.cli.windows import add_windows, print_windows, window_facts, windows_of
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def plan(args: argparse.Namespace) -> int:
     copying = check_replication(args)
     check_problem(args)
     _check_files(args)
+    if args.method == "auto":
+        compile_beside()
     made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
     relation = made.relation
     results: list[tuple[str | None, Callable[[Path], None]]] = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_json
 
 _PARTS = ("exchange", "planner")
+_LATE_PART = "planner-end"  # of the planner: what a plan needs last
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -23,14 +26,14 @@ def add_parser(verbs: Any, name: str) -> None:
         " the planner, side by side. What is there already is only loaded. Without this the first job on a machine"
         " does it.",
     )
-    parser.add_argument("part", nargs="?", choices=_PARTS, help="one of the two, in this process")
+    parser.add_argument("part", nargs="?", choices=(*_PARTS, _LATE_PART), help="one of them, in this process")
     parser.runs(_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     if args.part is not None:
-        {"exchange": _warm_exchange, "planner": _warm_planner}[args.part]()
+        {"exchange": _warm_exchange, "planner": _warm_planner, _LATE_PART: _warm_planner_end}[args.part]()
         if not args.json:
             print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
         return _told(args, begin)
@@ -47,6 +50,26 @@ def _run(args: argparse.Namespace) -> int:
     if worst:
         raise CliError("a part could not be compiled, see above", status=1)
     return _told(args, begin)
+
+
+def compile_beside() -> None:
+    """Where planning would have to compile, let another process begin with what it needs last."""
+    from dgcl.kernels.compiled import is_on_disk
+    from dgcl.planner.column_generation.improvement.exchange import exchange
+
+    if is_on_disk(exchange) or len(os.sched_getaffinity(0)) == 1:
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dgcl", "warmup", _LATE_PART],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    @atexit.register
+    def end() -> None:
+        process.kill()
+        process.wait()
 
 
 def _told(args: argparse.Namespace, begin: float) -> int:
@@ -93,3 +116,29 @@ def _warm_planner() -> None:
             simulate(
                 make_plan(relation, resolve_topology(machine, ranks), method, PlanOptions(time_limit=10))
             )
+
+
+def _warm_planner_end() -> None:
+    """The exchange of trees, the greedy, the proof of a plan and its simulation."""
+    import numpy as np
+
+    from dgcl.planner import PlanOptions
+    from dgcl.planner.column_generation.improvement.improve import improve
+    from dgcl.planner.column_generation.master.fractional import make_problem
+    from dgcl.planner.column_generation.pricing.groups import plan_states
+    from dgcl.planner.column_generation.pricing.routes import Routes
+    from dgcl.planner.methods import direct, make_plan
+    from dgcl.planner.simulator.simulate import simulate
+    from dgcl.planner.synthetic import synthetic_relation
+    from dgcl.topology import resolve_topology
+
+    relation, topology = synthetic_relation("web-google", 8, scale=0.002), resolve_topology("dgx1", 8)
+    arrays, options = topology.arrays(), PlanOptions()
+    links = arrays.link_src.shape[0]
+    routes = Routes(
+        arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, np.ones(links), np.zeros(links)
+    )
+    problem = make_problem(plan_states(relation, topology), routes)
+    trees = direct.plan(relation, topology, options)
+    improve(trees, problem, relation, arrays, 2, enough=0.0, latency_unit=1e6)
+    simulate(make_plan(relation, topology, "spst", options))

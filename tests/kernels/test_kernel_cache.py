@@ -142,6 +142,12 @@ def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
     assert entries(probe / "cache") == before
 
 
+def test_whether_code_is_on_disk(probe: Path, tmp_path: Path) -> None:
+    code = "from dgcl.kernels.compiled import is_on_disk\nfrom caller import total\nprint(is_on_disk(total))"
+    assert run(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "True"
+    assert run(code, probe, NUMBA_CACHE_DIR=str(tmp_path))[0] == "False"
+
+
 def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) -> None:
     probe = shutil.copytree(probe, tmp_path / "probe", ignore=shutil.ignore_patterns("cache", "__pycache__"))
     (probe / "__pycache__").touch()  # no folder, not even for root
