@@ -225,6 +225,7 @@ _BESIDES = (
 
 def culprit(text: str) -> int | None:
     """The rank that an error blames; None if it blames nobody."""
+    reported = re.search(r" reports: rank (\d+): ", text)  # who speaks of itself, unless it names another
     for pattern in _BESIDES:
         text = re.sub(pattern, "", text)
     if "in vain: " in text:
@@ -232,7 +233,7 @@ def culprit(text: str) -> int | None:
         waits = re.search(r"waits for rank (\d+)\)", text)
         if waits:
             return int(waits[1])
-    found = re.search(r"rank (\d+)", text)
+    found = re.search(r"rank (\d+)", text) or reported
     return int(found[1]) if found else None
 
 
