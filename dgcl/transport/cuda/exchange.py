@@ -105,8 +105,7 @@ class DeviceExchange(WholeCalls):
         peers = peers_of(control, self._file, control_page, network)
         with device.current():
             self._connections = connect(device, control, network)
-        self.pool = DevicePool(device, self._connections.directory.add)
-        with device.current():
+            self.pool = DevicePool(device, self._connections.directory.add)
             self._reserve(control)
         self._watchdog = Watchdog(
             self._connections, self.pool, programs, control_page, peers, timeout, network
@@ -121,8 +120,7 @@ class DeviceExchange(WholeCalls):
         self.staged_rows = staged_row_counts(self._programs, addresses.staged | addresses.partners)
         self._kinds: dict[tuple[int, int, int, str, int], Operations] = {}
         with device.current():
-            self._switched = device.driver.create_event()
-            self._ended = device.driver.create_event()
+            self._switched, self._ended = device.driver.create_event(), device.driver.create_event()
         self._call = 0
         self._run_ahead = RunAhead(self._connections.page.finished, self.check_usable)
         self._closed = False
@@ -141,8 +139,7 @@ class DeviceExchange(WholeCalls):
         self._rows_to = rows_to_peers(self._programs)
 
     def _reserve(self, control: Control) -> None:
-        """Allocate what first calls are likely to need; peers open it now, while no kernel runs that could delay
-        them."""
+        """Allocate what first calls are likely to need; peers open it now, while no kernel could delay them."""
         rows = max(each.num_local + each.num_relay + each.num_arrivals for each in self._programs)
         try:
             block = self.pool.allocate(min(2 * rows * _LIKELY_ROW_BYTES, _MOST_RESERVED), 0)
@@ -260,21 +257,19 @@ class DeviceExchange(WholeCalls):
 
     def check_usable(self) -> None:
         """Raise unless a call can be made now."""
-        rank = self._rank
         if os.getpid() != self._process:
             raise ValueError(
-                f"rank {rank}: this process is a fork of the rank's process {self._process}, which alone may use "
-                "the communicator"
+                f"rank {self._rank}: this process is a fork of the rank's process {self._process}, which alone may"
+                " use the communicator"
             )
         if self._closed:
             raise ValueError(
-                f"rank {rank}: this communicator is closed; build a new one with build_comm_info"
+                f"rank {self._rank}: this communicator is closed; build a new one with build_comm_info"
             )
-        failure = self._watchdog.failure
-        if failure is not None:
+        if (failure := self._watchdog.failure) is not None:
             raise type(failure)(
-                f"rank {rank}: this communicator is unusable since an earlier call failed ({failure}); close it "
-                "and build a new one"
+                f"rank {self._rank}: this communicator is unusable since an earlier call failed ({failure}); close"
+                " it and build a new one"
             )
 
     def close(self) -> None:

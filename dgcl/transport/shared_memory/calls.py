@@ -183,11 +183,6 @@ class CallRunner:
         return self._closed
 
     @property
-    def failure(self) -> CommError | None:
-        """Why the communicator is unusable; None if it is not, or is closed."""
-        return None if self._closed else self._failure
-
-    @property
     def peers(self) -> Peers:
         """The connections to the other ranks."""
         return self._peers

@@ -38,6 +38,11 @@ class Runtime(CallRunner):
             and self._network is None
         )
 
+    @property
+    def failure(self) -> CommError | None:
+        """Why the communicator is unusable; None if it is not, or is closed."""
+        return None if self._closed else self._failure
+
     def stop(self, error: BaseException, number: int) -> None:
         """Tell the peers that a call in one step, or one of several, has failed, whose number may not be noted."""
         self.call_number = int(read_word(self._control_page.call_address))

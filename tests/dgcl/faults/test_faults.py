@@ -100,7 +100,7 @@ def test_thirty_faults_at_random_moments() -> None:
         ("PeerLostError: rank 1: all_reduce_sum over the control group failed: rank 0 has ended: rank 0, fold (call 4):"
          " rank 2 has died, and stage 0: rank 2 is not ready", 2),
         ("PeerLostError: rank 1: all_reduce_sum over the control group failed: rank 0 has ended", 0),
-        ("CommError: rank 1 stops because rank 0 reports: rank 2: rows of a started exchange were dropped (rank 1, expand"
+        ("CommError: rank 1 stops because rank 0 reports: rank 2: rows of a started exchange were dropped (rank 1, fold"
          " (call 9) was at stage 0)", 2),
         ("PeerLostError: rank 1 stops because rank 2 reports: rank 2: rank 0 has died", 0),
         ("RuntimeError: in the user's program (on rank 0)", 0),
