@@ -107,7 +107,7 @@ class CallRunner:
         self.tasks: tuple[Task, ...] = tuple(
             self._task(exchange, verb) for exchange in range(len(programs)) for verb in (EXPAND, FOLD)
         )
-        self.wait_policy = choose_policy(self._peers)
+        self.wait_policy = choose_policy(self._peers.any_remote)
         self.call_number = 0
         self._failure: CommError | None = None
         self._closed = False

@@ -18,7 +18,6 @@ import numpy as np
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control
-from dgcl.ranks.threads import allowed_cores
 from dgcl.transport.shared_memory.control_page import (
     CLOSED,
     FAILED,
@@ -46,7 +45,6 @@ class Peers:
         remote: The peers that are reached through the network.
         any_remote: Whether any two ranks of the job use the network.
         reasons: Why each peer is reached the way it is.
-        cores: The cores that each rank may run on, as numbered by its host.
 
     Raises:
         CommError: Two ranks share no memory and have no network channel; on every rank.
@@ -74,8 +72,8 @@ class Peers:
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
         self._segments: list[list[Segment]] = [[] for _ in handles]
         trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]
-        told = control.exchange((channel, trouble, control.has_group, allowed_cores()))
-        words, texts, networks, self.cores = ([*column] for column in zip(*told, strict=True))
+        told = control.exchange((channel, trouble, control.has_group))
+        words, texts, networks = ([*column] for column in zip(*told, strict=True))
         try:
             self._choose(words, texts, networks[self.rank])
         except (CommError, ValueError):

@@ -1,8 +1,7 @@
-"""Whether every rank can have a core for itself, against trying all ways to give them one; when a wait yields."""
+"""When a wait yields, and how long it sleeps."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,40 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
 from dgcl.transport.shared_memory.engine import EXPAND, WAITING
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE, WaitPolicy, among_others, fit_on_cores
+from dgcl.transport.shared_memory.wait_policy import AT_ONCE, WaitPolicy, among_others
 
 pytestmark = pytest.mark.xdist_group("alone")
-
-
-@pytest.mark.parametrize(
-    ("allowed", "fit"),
-    [
-        ([(0, 1)], True),
-        ([(0, 1), (0, 1)], True),
-        ([(0, 1)] * 3, False),
-        ([(0,), (1,), (2,), (3,)], True),
-        ([(0,), (0,)], False),
-        ([(0,), (0,), (0, 1, 2)], False),
-        ([(0, 1), (0,), (1, 2)], True),
-    ],
-    ids=["alone", "two", "more than cores", "bound", "bound to one", "two on one of three", "must give way"],
-)
-def test_cores(allowed: list[tuple[int, ...]], fit: bool) -> None:
-    assert fit_on_cores(allowed) == fit
-
-
-@given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=5))
-def test_against_all_ways(allowed: list[set[int]]) -> None:
-    ways = itertools.permutations(range(5), len(allowed))
-    possible = any(all(core in each for core, each in zip(way, allowed, strict=True)) for way in ways)
-    assert fit_on_cores(allowed) == possible
 
 
 @pytest.mark.parametrize(
@@ -112,7 +85,7 @@ def test_cheap_yields_that_were_of_no_use_change_nothing() -> None:
     assert on_two_ranks(lambda comm: waits_in_vain(comm, NO_YIELD_IS_EXPENSIVE, 3))[0] == [[0, 0]] * 3
 
 
-def test_who_has_a_core_for_itself_does_not_yield() -> None:
+def test_a_policy_without_yields_does_not_yield() -> None:
     assert on_two_ranks(lambda comm: waits_in_vain(comm, (1_000, 0, -1, 1, 1), 3))[0] == [[0, 0]] * 3
 
 
