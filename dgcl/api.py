@@ -81,7 +81,7 @@ def current_communicator() -> Communicator:
 def _communicator(comm: Communicator | None) -> Communicator:
     """The communicator of a call: the one that was given, or the current one."""
     if comm is None:
-        return current_communicator()
+        return context.communicator or current_communicator()
     if not isinstance(comm, Communicator):
         raise TypeError(
             f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"

@@ -79,6 +79,15 @@ def is_on_disk(function: Any) -> bool:
     return bool(function._cache.is_filled())
 
 
+def entry_point(function: _Function[_Arguments, _Result]) -> _Function[_Arguments, _Result]:
+    """The machine code of a function that says its signature, for calls without numba's look at the arguments' types.
+
+    That look takes longer than a short function does. The code takes for granted that arguments are of the types.
+    """
+    entry: _Function[_Arguments, _Result] = function.compile(function.only_signature)  # type: ignore[attr-defined]
+    return entry
+
+
 def _decorated(function: FunctionType, signature: Any, inline: bool, allocates: bool = True) -> Any:
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
     dispatcher._cache = cache = KernelCache(function)

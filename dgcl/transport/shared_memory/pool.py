@@ -13,7 +13,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,18 +24,27 @@ _ALIGNMENT = 256
 _SMALLEST_SEGMENT = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Block:
-    """A piece of a segment: ``size`` bytes at ``offset`` (both multiples of the alignment)."""
+    """A piece of a segment: ``size`` bytes at ``offset`` (both multiples of the alignment).
+
+    ``prepared`` is for who uses blocks again and again (:mod:`dgcl.transport.shared_memory.repeated`).
+    """
 
     segment: Segment
     offset: int
     size: int
+    prepared: tuple[object, np.ndarray, int, np.ndarray] | None = field(default=None, init=False)
 
     @property
     def address(self) -> int:
         """Address of the block in this process."""
         return self.segment.address + self.offset
+
+
+def size_of_block(num_bytes: int) -> int:
+    """Bytes of a block that has room for so many; at least one alignment unit."""
+    return max(-(-num_bytes // _ALIGNMENT), 1) * _ALIGNMENT
 
 
 class _ArrayReference(weakref.ref[np.ndarray]):
@@ -61,7 +70,7 @@ class BufferPool:
         # (absolute offset in the file, size), sorted; neighbours within a segment are merged
         self._free: list[tuple[int, int]] = []
         self._returned: deque[Block | _ArrayReference] = deque()  # appended to by finalisers, in any thread
-        self.release: Callable[[Block], None] = self._returned.append
+        self.release: Callable[[Block | _ArrayReference], None] = self._returned.append
         self._waiting: dict[int, list[Block]] = {}  # returned blocks by size, not merged yet
         self._arrays: dict[int, _ArrayReference] = {}
         self.bytes_in_use = 0
@@ -77,7 +86,10 @@ class BufferPool:
         Raises:
             MemoryError: No free block fits, and no more memory is available.
         """
-        size = max(-(-num_bytes // _ALIGNMENT), 1) * _ALIGNMENT
+        return self.take(size_of_block(num_bytes))
+
+    def take(self, size: int) -> Block:
+        """As :meth:`allocate`, a block of a :func:`size_of_block`."""
         if self._returned:
             self._collect()
         same = self._waiting.get(size)
@@ -107,11 +119,14 @@ class BufferPool:
         element = np.dtype(dtype)
         # From a buffer, not a slice: views of a slice would refer to the segment's whole array, not to this one.
         array = np.frombuffer(block.segment.memory.data, element, num_bytes // element.itemsize, block.offset)
-        key = block.segment.base + block.offset
-
-        self._arrays[key] = reference = _ArrayReference(array, self._returned.append)
-        reference.block = block
+        self.release_with(array, block)
         return array
+
+    def release_with(self, array: np.ndarray, block: Block) -> None:
+        """Release a block when an array dies."""
+        reference = _ArrayReference(array, self.release)
+        reference.block = block
+        self._arrays[block.segment.base + block.offset] = reference
 
     def fill_free(self, byte: int) -> None:
         """Set every free byte, so that a benchmark or test notices a read of memory that was never written."""

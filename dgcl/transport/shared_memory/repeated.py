@@ -8,6 +8,7 @@ early, from there on: a network channel, a profiler, a recorder, a call under wa
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -15,12 +16,15 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
+from dgcl.kernels.compiled import entry_point
 from dgcl.kernels.rows import STREAMED, sum_rows
 from dgcl.transport.shared_memory.dtypes import numpy_dtype, row_type
 from dgcl.transport.shared_memory.engine import DONE, EXPAND
 from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.pool import Block, size_of_block
 from dgcl.transport.shared_memory.tasks import Call
 from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.shared_memory.whole_call import (
@@ -32,6 +36,12 @@ from dgcl.transport.shared_memory.whole_call import (
 
 #: Kinds of calls that a communicator remembers; who makes more begins anew.
 _MOST_KINDS: Final = 256
+
+
+@functools.lru_cache(_MOST_KINDS)
+def _array_like(shape: tuple[int, ...], element: DTypeLike) -> tuple[tuple[int, ...], DTypeLike]:
+    """Shape and type of arrays, one object for equal ones."""
+    return shape, element
 
 
 class RepeatedCall:
@@ -49,15 +59,19 @@ class RepeatedCall:
         self._kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
         row_bytes = self._kind.row_bytes
         num_rows = program.num_local if verb == EXPAND else program.num_owned
-        self._shape = (num_rows, *rows.shape[1:])
         self._bytes = num_rows * row_bytes
         self._besides = (program.num_relay if verb == EXPAND else program.num_arrivals) * row_bytes
+        self._sizes = size_of_block(self._bytes), size_of_block(self._besides)
         twin = numpy_dtype(rows.dtype)
         self._element = np.dtype(f"u{rows.dtype.itemsize}") if twin is None else twin
+        self._like = _array_like((num_rows, *rows.shape[1:]), self._element)
         self._view = rows.dtype if twin is None else None
         self._tag = pack_tag(verb, self._kind, exchange)
+        self._carry_out = entry_point(expand_in_one_step if verb == EXPAND else fold_in_one_step)
         self._maps: object = None
+        self._policy = runtime.wait_policy
         self._words = np.zeros(0, np.int64)
+        self._address = 0
 
     def expand(self, rows: Tensor) -> Tensor | None:
         """Fill a new ``(num_local, *F)`` tensor from contiguous owned rows; None: take the general way."""
@@ -70,24 +84,27 @@ class RepeatedCall:
             return None
         number = runtime.call_number + 1
         try:
-            if self._peers.maps is not self._maps:
+            if self._peers.maps is not self._maps or runtime.wait_policy is not self._policy:
                 self._pack()
-            block = self._pool.allocate(self._bytes)
-            array = self._pool.array(block, self._bytes, self._element)
-            result = torch.from_numpy(array.reshape(self._shape))
-            relay = self._pool.allocate(self._besides) if self._besides else block
-            segment, given = block.segment, rows.data_ptr()
-            place = passing = (segment.base, segment.size, block.offset, segment.address + block.offset)
+            size, besides = self._sizes
+            block = self._pool.take(size)
+            prepared = block.prepared
+            if prepared is None or prepared[0] is not self._like:
+                prepared = self._prepare(block)
+            array = prepared[1].view()
+            self._pool.release_with(array, block)
+            result = torch.from_numpy(array)
+            place = passing = prepared[2]
+            relay = self._pool.take(besides) if self._besides else block
             if relay is not block:
-                passing = (relay.segment.base, relay.segment.size, relay.offset, relay.address)
-            status = expand_in_one_step(
-                self._words, number, given, place, passing, relay is block, runtime.wait_policy
-            )
+                passing = (relay.prepared or self._prepare(relay))[2]
+            status = self._carry_out(self._address, number, rows.data_ptr(), place, passing)
             runtime.call_number = number
             if status != DONE:
                 program = self._program
                 sizes = (program.num_owned, program.num_local, self._kind.row_bytes)
-                self._finish(number, expand_buffers(given, *sizes, place[3], passing[3], relay is block))
+                given = (block.address, relay.address, relay is block)
+                self._finish(number, expand_buffers(rows.data_ptr(), *sizes, *given))
             if relay is not block:
                 self._pool.release(relay)
             return result if self._view is None else result.view(self._view)
@@ -108,27 +125,43 @@ class RepeatedCall:
             return None
         number = runtime.call_number + 1
         try:
-            if self._peers.maps is not self._maps:
+            if self._peers.maps is not self._maps or runtime.wait_policy is not self._policy:
                 self._pack()
-            arrivals = self._pool.allocate(self._besides)
-            block = self._pool.allocate(self._bytes)
-            segment, given = arrivals.segment, rows.data_ptr()
-            place = (segment.base, segment.size, arrivals.offset, segment.address + arrivals.offset)
-            address = block.segment.address + block.offset
-            status = fold_in_one_step(self._words, number, given, place, address, runtime.wait_policy)
+            size, besides = self._sizes
+            arrivals, block = self._pool.take(besides), self._pool.take(size)
+            prepared = block.prepared
+            if prepared is None or prepared[0] is not self._like:
+                prepared = self._prepare(block)
+            arrived = (arrivals.prepared or self._prepare(arrivals))[2]
+            status = self._carry_out(self._address, number, rows.data_ptr(), prepared[2], arrived)
             runtime.call_number = number
             if status != DONE:
-                self._finish(number, (given, self._program.num_local, place[3]))
-                self._add(address, given, place[3])
+                self._finish(number, (rows.data_ptr(), self._program.num_local, arrivals.address))
+                self._add(block.address, rows.data_ptr(), arrivals.address)
             self._pool.release(arrivals)
-            array = self._pool.array(block, self._bytes, self._element)
-            result = torch.from_numpy(array.reshape(self._shape))
+            array = prepared[1].view()
+            self._pool.release_with(array, block)
+            result = torch.from_numpy(array)
             return result if self._view is None else result.view(self._view)
         except BaseException as error:
             runtime.stop(error, number)
             raise
         finally:
             holder.clear()
+
+    def _prepare(self, block: Block) -> tuple[object, np.ndarray, int, np.ndarray]:
+        """What calls need of a block: whose it is, an array over it, and the address of the words that say where it is.
+
+        Each call gives away a view of that array. Memory that only calls read and write needs the words alone.
+        """
+        segment, like = (
+            block.segment,
+            self._like if self._sizes[0] == block.size else _array_like((0,), np.uint8),
+        )
+        array = np.ndarray(*like, segment.memory.data, block.offset)
+        words = np.array([segment.base, segment.size, block.offset, block.address], np.int64)
+        block.prepared = (like, array, words.ctypes.data, words)
+        return block.prepared
 
     def _finish(self, number: int, buffers: tuple[int, int, int]) -> None:
         """Go on the general way where a step has returned early."""
@@ -154,8 +187,9 @@ class RepeatedCall:
             runtime.step_addresses,
             (self._tag, kind.row_bytes, kind.sum_code),
             (program.num_owned, program.num_local),
+            runtime.wait_policy,
         )
-        self._maps = maps
+        self._maps, self._policy, self._address = maps, runtime.wait_policy, self._words.ctypes.data
 
 
 class RepeatedCalls:

@@ -253,6 +253,7 @@ class CallSequence:
                 runtime.step_addresses,
                 (tag, kind.row_bytes, kind.sum_code),
                 (runtime.programs[task.exchange].num_owned, runtime.programs[task.exchange].num_local),
+                runtime.wait_policy,
             )
             for task, tag in zip(self._tasks, self._tags, strict=True)
         ]

@@ -23,6 +23,7 @@ from dgcl.transport.shared_memory.engine import ALL, DONE, EXPAND, FOLD, WAITING
 
 if TYPE_CHECKING:
     from dgcl.transport.shared_memory.tasks import Task
+    from dgcl.transport.shared_memory.wait_policy import WaitPolicy
 
 # The arrays by number: eight of sends from 0 on, two of receives, three tables, three of lines, three maps, and these.
 _RECEIVES, _TABLES, _LINES, _MAPS = 8, 10, 13, 16
@@ -32,10 +33,8 @@ _NUM_ARRAYS: Final = 28
 _MAPS_WIDTH, _WAKE_WORD, _CALL_WORD, _NUM_STAGES, _TAG, _ROW_BYTES, _SUM_CODE, _STREAMED = range(
     2 * _NUM_ARRAYS, 2 * _NUM_ARRAYS + 8
 )
-_OWNED, _LOCAL, _LINE = _STREAMED + 1, _STREAMED + 2, _STREAMED + 3
+_OWNED, _LOCAL, _POLICY, _LINE = _STREAMED + 1, _STREAMED + 2, _STREAMED + 3, _STREAMED + 8
 _NUM_WORDS: Final = _LINE + 7  # last, a ready line without its call
-
-_WORDS, _POLICY, _PLACE = int64[::1], types.UniTuple(int64, 5), types.UniTuple(int64, 4)
 
 
 def pack_words(
@@ -45,6 +44,7 @@ def pack_words(
     addresses: tuple[int, int, int],
     agreed: tuple[int, int, int],
     num_rows: tuple[int, int],
+    policy: WaitPolicy,
 ) -> np.ndarray:
     """The words of a call; the arrays must live, where they are, as long as these are used.
 
@@ -55,6 +55,7 @@ def pack_words(
         addresses: Of this rank's wake word and of the call on its control page; and K, the stages that a call counts.
         agreed: Tag, bytes of a row, code of the element type.
         num_rows: Owned rows, and local rows.
+        policy: How to wait.
     """
     arrays = [*task.sends, *task.receives, *task.tables, *task.lines, *maps, task.wake_words]
     arrays += [
@@ -72,7 +73,7 @@ def pack_words(
     words = np.zeros(_NUM_WORDS, np.int64)
     words[: 2 * _NUM_ARRAYS : 2] = [array.ctypes.data for array in arrays]
     words[1 : 2 * _NUM_ARRAYS : 2] = [len(array) for array in arrays]
-    numbers = (maps[0].shape[1], *addresses, *agreed, task.streamed_from(agreed[1]), *num_rows)
+    numbers = (maps[0].shape[1], *addresses, *agreed, task.streamed_from(agreed[1]), *num_rows, *policy)
     words[_MAPS_WIDTH:_LINE] = numbers
     return words
 
@@ -169,26 +170,34 @@ def expand_buffers(
     return result, num_local, relay
 
 
-@compiled(int64(_WORDS, int64, int64, _PLACE, _PLACE, boolean, _POLICY))
-def expand_in_one_step(
-    words: np.ndarray,
-    number: int,
-    rows: int,
-    place: tuple[int, int, int, int],
-    passing: tuple[int, int, int, int],
-    apart: bool,
-    policy: tuple[int, int, int, int, int],
-) -> int:
+@njit(nogil=True, inline="always")
+def _four(address: int) -> tuple[int, int, int, int]:
+    words = carray(pointer_to(address, int64(0)), (4,))
+    return words[0], words[1], words[2], words[3]
+
+
+@njit(nogil=True, inline="always")
+def _policy(words: np.ndarray) -> tuple[int, int, int, int, int]:
+    return words[_POLICY], words[_POLICY + 1], words[_POLICY + 2], words[_POLICY + 3], words[_POLICY + 4]
+
+
+# Python calls these two with numbers alone, which is what it can hand over fastest.
+
+
+@compiled(int64(int64, int64, int64, int64, int64))
+def expand_in_one_step(prepared: int, number: int, rows: int, result: int, relay: int) -> int:
     """Carry out an expand, or begin it; return the engine's status.
 
     Args:
-        words: As :func:`pack_words` makes them.
+        prepared: Address of what :func:`pack_words` made.
         number: Of the call.
         rows: Address of the owned rows. They are copied into the result in any case.
-        place, passing: Segment base, segment size, offset and address of the result, and of the relay rows.
-        apart: There are no relay rows: owned rows are sent from where they are, before they are copied.
-        policy: How to wait.
+        result, relay: Address of four words that say where the result is, and where the relay rows are: segment base,
+            segment size, offset, address. They are the same if there are no relay rows: then owned rows are sent from
+            where they are, before they are copied.
     """
+    words = carray(pointer_to(prepared, int64(0)), (_NUM_WORDS,))
+    place, passing, apart, policy = _four(result), _four(relay), result == relay, _policy(words)
     begin_call(words, number, place, passing)
     own_bytes = words[_OWNED] * words[_ROW_BYTES]
     buffers = expand_buffers(
@@ -203,29 +212,23 @@ def expand_in_one_step(
     return status
 
 
-@compiled(int64(_WORDS, int64, int64, _PLACE, int64, _POLICY))
-def fold_in_one_step(
-    words: np.ndarray,
-    number: int,
-    rows: int,
-    arrivals: tuple[int, int, int, int],
-    result: int,
-    policy: tuple[int, int, int, int, int],
-) -> int:
+@compiled(int64(int64, int64, int64, int64, int64))
+def fold_in_one_step(prepared: int, number: int, rows: int, result: int, arrived: int) -> int:
     """Carry out a fold, or begin it; return the engine's status. Sums are made when it is DONE.
 
     Args:
-        words, number, policy: As for :func:`expand_in_one_step`.
+        prepared, number: As for :func:`expand_in_one_step`.
         rows: Address of the local rows, which are only read.
-        arrivals: Segment base, segment size, offset and address of the memory for what arrives.
-        result: Address of the sums.
+        result, arrived: Address of four words, as there, of the sums and of the memory for what arrives.
     """
+    words = carray(pointer_to(prepared, int64(0)), (_NUM_WORDS,))
+    arrivals = _four(arrived)
     begin_call(words, number, arrivals, arrivals)
-    status = advance_call(words, FOLD, number, (rows, words[_LOCAL], arrivals[3]), policy)
+    status = advance_call(words, FOLD, number, (rows, words[_LOCAL], arrivals[3]), _policy(words))
     if status == DONE:
         sum_rows(
             words[_SUM_CODE],
-            result,
+            _four(result)[3],
             rows,
             0,
             words[_OWNED],

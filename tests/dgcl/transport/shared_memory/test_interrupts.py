@@ -157,7 +157,7 @@ def test_who_is_interrupted_before_a_call_begins_names_that_call(calls_before: i
         def interrupted(num_bytes: int) -> Any:
             raise KeyboardInterrupt
 
-        comm.transport.runtime.pool.allocate = interrupted  # type: ignore[method-assign]
+        comm.transport.runtime.pool.take = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             expand(comm)
         return str(comm.transport.runtime._failure)
