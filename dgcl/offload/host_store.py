@@ -20,6 +20,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.offload.placing import move_rows, put_rows
+from dgcl.offload.placing import add_rows, move_rows, put_rows
 from dgcl.planner.reading.render import size as size_in_words
 from dgcl.ranks.free_memory import available_memory
 
@@ -41,6 +42,7 @@ ROWS_HELD: Final = ("inputs", "results", "aggregates", "gradients")
 Rows = slice | Tensor
 _ASKED_AHEAD: Final = 8 << 20  # bytes
 _BRIDGED: Final = 16 << 10  # bytes between stretches that are read, or asked for, together
+_PIECES = 1024  # of memory in one call of preadv, as many as Linux takes
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
@@ -210,18 +212,18 @@ class HostStore:
         data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
         for first, count, done in _stretches(which):
             piece = data[done * row_bytes : (done + count) * row_bytes]
-            _whole(os.pwrite, file.descriptor, piece, at + first * row_bytes)
+            _write(file.descriptor, piece, at + first * row_bytes)
         if not self.cached:
             file.forget(written=True)
 
-    def add(self, rows: Tensor, which: Tensor, values: Tensor) -> None:
-        """Add to some rows: they are read, and written again."""
+    def add(self, rows: Tensor, which: Tensor, source: Tensor, places: Tensor) -> None:
+        """``rows[which] += source[places]``: they are read, and written again."""
         if self.cached:
-            self.bytes_read += values.nbytes
-            self.bytes_written += values.nbytes
-            rows.index_add_(0, which, values)
+            self.bytes_read += len(which) * _row_bytes(rows)
+            self.bytes_written += len(which) * _row_bytes(rows)
+            add_rows(rows, which, source, places)
         elif len(which):
-            self.write(rows, which, self.read(rows, which).add_(values))
+            self.write(rows, which, self.read(rows, which).add_(source.index_select(0, places)))
 
     def _read_file(self, rows: Tensor, which: Rows) -> Tensor | None:
         file = self._file_of(rows)
@@ -230,21 +232,27 @@ class HostStore:
         count = which.stop - which.start if isinstance(which, slice) else len(which)
         found = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
         at, row_bytes = self._offset(rows), rows[:1].nbytes
-        data = found.view(-1).view(torch.uint8).numpy()
+        data = found.view(-1).view(torch.uint8).numpy().data
         stretches = _stretches(which)
         # what lies between is read, too: a disk reads one long stretch faster than many short ones
-        spans = _near(stretches, max(1, _BRIDGED // max(1, row_bytes)))
+        gap = max(1, _BRIDGED // max(1, row_bytes))
+        spans, between = _near(stretches, gap), memoryview(bytearray(gap * row_bytes))
         asked = here = 0
         for first, end in spans:
             while asked < len(spans) and (spans[asked][0] - first) * row_bytes < _ASKED_AHEAD:
                 begin, stop = spans[asked]
                 file.will_need(at + begin * row_bytes, min((stop - begin) * row_bytes, _ASKED_AHEAD))
                 asked += 1
+            pieces: deque[memoryview] = deque()
+            begun = first
             while here < len(stretches) and stretches[here][0] < end:
                 begin, number, done = stretches[here]
-                piece = data[done * row_bytes : (done + number) * row_bytes]
-                _whole(_pread_into, file.descriptor, piece, at + begin * row_bytes)
+                if begin > begun:
+                    pieces.append(between[: (begin - begun) * row_bytes])
+                pieces.append(data[done * row_bytes : (done + number) * row_bytes])
+                begun = begin + number
                 here += 1
+            _read_into(file.descriptor, pieces, at + first * row_bytes)
         file.forget()
         return found
 
@@ -343,7 +351,7 @@ def _row_bytes(rows: Tensor) -> int:
 def _stretches(which: Rows) -> list[tuple[int, int, int]]:
     """Runs of consecutive rows: (first row, how many, how many rows before it)."""
     if isinstance(which, slice):
-        return [(which.start, which.stop - which.start, 0)]
+        return [(which.start, which.stop - which.start, 0)] if which.start < which.stop else []
     rows = which.numpy()
     if not len(rows):
         return []
@@ -352,15 +360,21 @@ def _stretches(which: Rows) -> list[tuple[int, int, int]]:
     return list(zip(rows[starts].tolist(), counts.tolist(), starts.tolist(), strict=True))
 
 
-def _pread_into(descriptor: int, piece: np.ndarray, offset: int) -> int:
-    return os.preadv(descriptor, [piece.data], offset)
+def _read_into(descriptor: int, pieces: deque[memoryview], offset: int) -> None:
+    """Read one stretch of a file into pieces of memory; the kernel may do less in one call."""
+    while pieces:
+        moved = os.preadv(descriptor, list(islice(pieces, _PIECES)), offset)
+        if moved <= 0:
+            raise OSError(f"store: a file of rows ends after {offset} bytes")
+        offset += moved
+        while pieces and moved >= len(pieces[0]):
+            moved -= len(pieces.popleft())
+        if moved:
+            pieces[0] = pieces[0][moved:]
 
 
-def _whole(move, descriptor: int, piece: np.ndarray, offset: int) -> None:  # type: ignore[no-untyped-def]
-    """Read or write all of it; the kernel may do less in one call."""
+def _write(descriptor: int, piece: np.ndarray, offset: int) -> None:
+    """Write all of it; the kernel may do less in one call."""
     done = 0
     while done < len(piece):
-        moved = move(descriptor, piece[done:], offset + done)
-        if moved <= 0:
-            raise OSError(f"store: a file of rows ends after {offset + done} bytes")
-        done += moved
+        done += os.pwrite(descriptor, piece[done:].data, offset + done)

@@ -19,7 +19,7 @@ from dgcl.offload.account import Account
 from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
 from dgcl.offload.chunked_rows import RowOrder
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.placing import put_zeros
+from dgcl.offload.placing import add_rows, put_zeros
 from dgcl.offload.recompute import RandomNumbers, in_place_of
 from dgcl.offload.slots import Mover
 from dgcl.offload.tables import Batch, RankTables
@@ -266,14 +266,14 @@ class LayerCall:
         if self.sums is None:
             for held in opened:
                 if held is not None and (new := found.pop(0)) is not None:
-                    held.index_add_(0, places, new)
+                    add_rows(held, places, new)
         elif opened[0] is not None:
             if found[0] is not None:
                 edges = work.graphs.chunk(number).edges
                 graph = work.graphs.graph(number, "csr")
-                opened[0].index_add_(0, places, self.sums.adjoint(graph, edges, found[0]))
+                add_rows(opened[0], places, self.sums.adjoint(graph, edges, found[0]))
             if self.own_rows and found[1] is not None:
-                opened[0].index_add_(0, places[: _count(batch)], found[1])
+                add_rows(opened[0], places[: _count(batch)], found[1])
 
     # One chunk
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dgcl.offload.account import Account
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.placing import put_rows
+from dgcl.offload.placing import add_rows, put_rows
 from dgcl.offload.residency import Ids
 from dgcl.offload.tables import HostRows, Swap
 from dgcl.transport.base import Transport
@@ -93,16 +93,15 @@ class Mover:
             mine = held.index_select(0, _index(swap.receive))
             sums = held.new_zeros((len(swap.send), *held.shape[1:]))
             self.transport.begin_fold(mine, swap.number).wait(sums)
-            held.index_add_(0, _index(swap.send), sums)
+            add_rows(held, _index(swap.send), sums)
             self.account.add("exchanged_again", len(swap.receive), _row_bytes(held))
-        again = torch.from_numpy(load.again)
-        rows, places = _index(load.rows), _index(load.slots)
+        written, added = (tuple(map(_index, pair)) for pair in load.first_and_again)
         for grad, held in zip(gradients, slots, strict=True):
             if grad is None or held is None:
                 continue
-            self.store.unload(grad, rows[~again], held, places[~again])
-            self.store.add(grad, rows[again], held.index_select(0, places[again]))
-            self.account.add("gradients_out", len(rows), _row_bytes(held))
+            self.store.unload(grad, written[0], held, written[1])
+            self.store.add(grad, added[0], held, added[1])
+            self.account.add("gradients_out", len(load.rows), _row_bytes(held))
 
 
 def _index(ids: Ids) -> Tensor:

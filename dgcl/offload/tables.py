@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,12 @@ class HostRows:
     rows: Ids
     slots: Ids
     again: NDArray[np.bool_]
+
+    @cached_property
+    def first_and_again(self) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+        """(rows, slots) whose gradients are written, and those whose gradients are added."""
+        written, added = ((self.rows[which], self.slots[which]) for which in (~self.again, self.again))
+        return written, added
 
 
 @dataclass(frozen=True, eq=False)

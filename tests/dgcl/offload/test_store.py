@@ -55,11 +55,29 @@ def test_rows_are_those_of_a_plain_tensor(store: HostStore, dtype: torch.dtype) 
     assert store.bytes_read == (14 + 7 + 2) * row_bytes
 
 
-def test_additions(store: HostStore) -> None:
-    rows = store.empty(SHAPE, torch.float64)
-    store.write(rows, slice(0, 50), torch.ones(SHAPE, dtype=torch.float64))
-    store.add(rows, torch.tensor([1, 2, 40]), torch.full((3, 3, 2), 2.0, dtype=torch.float64))
-    assert rows.sum() == 50 * 6 + 3 * 6 * 2
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_additions(store: HostStore, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    before, source = (torch.randn(SHAPE, generator=generator).to(dtype) for _ in range(2))
+    which, places = torch.tensor([1, 2, 40]), torch.tensor([3, 0, 1])
+    rows = store.empty(SHAPE, dtype)
+    store.write(rows, slice(0, 50), before)
+    store.add(rows, which, source, places)
+    assert store.bytes_read == 3 * 6 * dtype.itemsize
+    expected = before.clone()
+    for row, place in zip(which, places, strict=True):
+        expected[row] += source[place]
+    assert rows.equal(expected)
+
+
+def test_rows_in_more_pieces_than_one_call_reads(tmp_path: Path) -> None:
+    store = HostStore(tmp_path, cached=False)
+    expected = torch.arange(5000 * 3).view(5000, 3)
+    rows = store.empty((5000, 3), torch.int64)
+    store.write(rows, slice(0, 5000), expected)
+    for which in (torch.arange(0, 5000, 2), torch.arange(1, 5000, 900)):
+        assert store.read(rows, which).equal(expected[which])
+    assert store.bytes_read == (2500 + 6) * 24
 
 
 def test_other_tensors_are_read_and_written_too(store: HostStore) -> None:
