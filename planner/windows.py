@@ -30,8 +30,14 @@ __all__ = ["By", "check_windows", "window_of_places", "window_plans", "window_tr
 By = Literal["mixed", "owner"]
 
 
-def check_windows(num_windows: int | None, by: str, num_rows: int, world_size: int) -> int:
+def check_windows(
+    num_windows: int | None, by: str, num_rows: int | None = None, world_size: int | None = None
+) -> int:
     """Return the number of windows; 1 where None are asked for, or as many as ranks with "owner".
+
+    Args:
+        num_windows, by: What is asked for.
+        num_rows, world_size: None: not known yet, and any number from 1 on will do.
 
     Raises:
         ValueError, TypeError: Below 1, above ``num_rows``, another number than that of the ranks with "owner", or
@@ -40,14 +46,16 @@ def check_windows(num_windows: int | None, by: str, num_rows: int, world_size: i
     if by not in ("mixed", "owner"):
         raise ValueError(f"by must be 'mixed' or 'owner' (got {by!r})")
     if num_windows is None:
-        return world_size if by == "owner" else 1
+        return world_size if by == "owner" and world_size is not None else 1
     if isinstance(num_windows, bool) or not isinstance(num_windows, (int, np.integer)):
         raise TypeError(f"windows must be an integer, or None (got {type(num_windows).__name__})")
-    if by == "owner" and num_windows != world_size:
+    if num_rows is None and num_windows < 1:
+        raise ValueError(f"windows must be at least 1, or None (got {num_windows})")
+    if by == "owner" and world_size is not None and num_windows != world_size:
         raise ValueError(
             f"windows must be {world_size}, the number of ranks, or left out with by='owner' (got {num_windows})"
         )
-    if by == "mixed" and not 1 <= num_windows <= max(num_rows, 1):
+    if by == "mixed" and num_rows is not None and not 1 <= num_windows <= max(num_rows, 1):
         raise ValueError(
             f"windows must be from 1 to {max(num_rows, 1)}, the rows that there are (got {num_windows})"
         )

@@ -27,6 +27,7 @@ from dgcl.grid.grid import Grid
 from dgcl.grid.streamed import StreamedGraph
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.ranks.control import Control
+from dgcl.ranks.tensors import require_tensors
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import as_memory, check_rows
@@ -250,8 +251,7 @@ def _contributors_differ(comm: Aggregating) -> bool:
 def _check_weight(comm: Aggregating, weight: Tensor) -> None:
     """Raise unless there is a weight for each edge that this rank sums."""
     num_edges = comm.local.num_edges
-    if not isinstance(weight, Tensor):
-        raise TypeError(f"edge_weight must be a torch tensor (got {type(weight).__name__})")
+    require_tensors(edge_weight=weight)
     if weight.shape != (num_edges,):
         raise ValueError(
             f"edge_weight must have shape ({num_edges},), one for each edge that this rank sums, as"

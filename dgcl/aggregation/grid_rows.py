@@ -21,6 +21,7 @@ from dgcl.aggregation.slice_places import SlicePlaces, find_places
 from dgcl.grid.grid import Grid
 from dgcl.program.layout import Layout
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.tensors import require_tensors
 from dgcl.relation.local_graph import LocalGraph
 
 _log = logging.getLogger("dgcl")
@@ -86,7 +87,7 @@ class GridRows(Handle):
             ValueError: The depth is above 1, C heads are not divided by the slices, or a wrong shape.
         """
         places = self._slice_places("slices")
-        _require_tensor(x, "x")
+        require_tensors(x=x)
         if x.dim() < 2 or len(x) != self.layout.num_owned:
             raise ValueError(
                 f"x must have shape (num_owned, C, ...) with num_owned = {self.layout.num_owned} (got {tuple(x.shape)})"
@@ -114,7 +115,7 @@ class GridRows(Handle):
             ValueError: The depth is above 1, or a wrong shape.
         """
         places = self._slice_places("rows")
-        _require_tensor(h, "h")
+        require_tensors(h=h)
         num_rows = len(places.put)
         if h.dim() < 2 or len(h) not in (num_rows, len(places.taken)):
             raise ValueError(
@@ -186,11 +187,4 @@ class GridRows(Handle):
             f" the {self.local.num_edges} edges that it sums: the others' sums for its vertices come as partial"
             f" sums. Either aggregate with comm.aggregator() or a layer of dgcl.nn{slices}, or build the communicator"
             f" {instead}"
-        )
-
-
-def _require_tensor(rows: object, name: str) -> None:
-    if not isinstance(rows, Tensor):
-        raise TypeError(
-            f"{name} must be a torch tensor (got {type(rows).__name__}); torch.as_tensor makes one"
         )

@@ -141,12 +141,18 @@ class WindowedOperation:
             out = self.memory.empty(x, self.blocks[0].num_heads, x.shape[1], sum_dtype(x.dtype))
         return carry_out(self, x, out, transport, keep=keep)
 
-    def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
-        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small."""
+    def reserve(
+        self, width: int, dtype: torch.dtype, transport: Transport, partial: Sequence[int] = ()
+    ) -> None:
+        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small.
+
+        ``partial`` are numbers of rows of further buffers, of partial sums.
+        """
         row_bytes, wide = width * dtype.itemsize, width * sum_dtype(dtype).itemsize
         of_rows = [room * row_bytes for room in self.windows]
         if self.is_adjoint and wide > row_bytes:
             of_rows = [self.halo.expanded * wide, self.halo.arriving * row_bytes]
+        of_rows += [rows * wide for rows in partial]
         transport.empty((sum(-(-each // _ROUNDING) * _ROUNDING for each in of_rows),), torch.uint8)
 
     @property

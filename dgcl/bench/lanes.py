@@ -17,9 +17,10 @@ from torch import Tensor
 from dgcl.bench import patterns
 from dgcl.bench.copies import Copies
 from dgcl.bench.flags import Barrier
-from dgcl.bench.rounds import EXPAND, FOLD, Sample
+from dgcl.bench.rounds import Sample
 from dgcl.bench.transports import Measured, RuntimeCalls
 from dgcl.ranks.control import SingleControl
+from dgcl.transport.steps import EXPAND, FOLD
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

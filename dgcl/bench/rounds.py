@@ -22,12 +22,12 @@ from dgcl.bench.patterns import DTYPES
 from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Settings, Timing
 from dgcl.ranks.control import Control
+from dgcl.transport.steps import EXPAND, FOLD
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
     from dgcl.planner import Plan
 
-EXPAND, FOLD = 0, 1
 MAX_CALLS: Final = 100  # calls
 MIN_SAMPLES: Final = 5  # so that a median means something
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 GRAPH_HELP = "graph file: npz, text edge list (also .gz) or Matrix Market"
+ROW_BYTES = 512
 HOPS = 3  # the replication factors of the paper's Figure 4
 
 
@@ -72,7 +73,10 @@ def add_parser(verbs: Any, name: str) -> None:
         " its own, for dgcl.load_comm_info",
     )
     parser.add_argument(
-        "--row-bytes", metavar="B", type=at_least(1), default=512, help="for the plan in DIR/; default: 512"
+        "--row-bytes",
+        metavar="B",
+        type=at_least(1),
+        help="for the plan in DIR/, --place and --method auto; default: 512",
     )
     parser.add_argument(
         "--planner", metavar="M", help="for the plan in DIR/: see dgcl plan --method (default: auto)"
@@ -221,6 +225,9 @@ def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
         for name in ("planner", "hops", "edges", "grid"):
             if getattr(args, name) is not None:
                 raise CliError(f"--{name} goes with --out DIR/, where a plan is made")
+        if args.row_bytes is not None and not args.place and args.method != AUTO:
+            raise CliError("--row-bytes goes with --out DIR/, --place or --method auto, which plan")
+    args.row_bytes = args.row_bytes or ROW_BYTES
     planner = args.planner or "auto"
     check_method(args, "--planner", planner, weighs_work=args.method == AUTO)
     if planner != METHOD:  # which is not one of the planner's

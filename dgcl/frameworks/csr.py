@@ -22,6 +22,7 @@ from dgcl.frameworks.csr_ops import (
     sum_dtype,
     weighted_sum,
 )
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
@@ -163,10 +164,11 @@ class CSRLocalGraph:
         )
 
     def _check(self, x: Tensor, name: str, num_rows: int, what: str) -> None:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a torch tensor (got {type(x).__name__})")
+        require_tensors(**{name: x})
         if x.dim() == 0 or len(x) != num_rows:
             raise ValueError(f"{name} must hold {num_rows} rows, {what} (got shape {tuple(x.shape)})")
+        if x.device != self.indptr.device:
+            raise ValueError(f"{name} must be on {self.indptr.device}, where the graph is (got {x.device})")
 
     def _check_edges(self, values: Tensor | None, name: str) -> None:
         if values is not None:

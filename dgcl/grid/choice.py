@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from dgcl.graph import Graph
-from dgcl.grid.counts import Counts, count_needs
+from dgcl.grid.counts import EDGE_BYTES, Counts, count_needs
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.grid.plans import EdgeSeconds, bound_of_grid
 from dgcl.grid.strategy import GridPlacement, bytes_of_edge
-from dgcl.grid.streamed import EDGE_BYTES
 from dgcl.planner.fold import NoWayBackError
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from dgcl.grid.grid import Grid
 from dgcl.grid.needs import Needs
 
-__all__ = ["Counts", "count_needs", "has_bit"]
+__all__ = ["EDGE_BYTES", "Counts", "count_needs", "has_bit"]
+
+#: Of a streamed edge: the places of its head and of its tail.
+EDGE_BYTES: Final = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +38,9 @@ class Counts:
         return (self.expanded + self.folded) * (self.grid.slice_width(width) * itemsize)
 
     def streamed_bytes(self) -> NDArray[np.int64]:
-        """(P,) bytes of edges received by each rank where they are streamed: 8 for each that others keep, about."""
+        """(P,) bytes of edges received by each rank where they are streamed, about: of each that others keep."""
         slices = self.grid.slices
-        return 8 * (self.edges * (slices - 1) // slices)
+        return EDGE_BYTES * (self.edges * (slices - 1) // slices)
 
     @property
     def imbalance(self) -> float:

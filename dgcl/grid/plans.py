@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dgcl.grid.counts import Counts, count_needs
+from dgcl.grid.counts import EDGE_BYTES, Counts, count_needs
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
 from dgcl.grid.needs import Needs
-from dgcl.grid.streamed import EDGE_BYTES, block_demand, edges_of_block
+from dgcl.grid.streamed import block_demand, edges_of_block
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.fold import Fold, reverse_plan, transpose
 from dgcl.planner.methods import make_plan

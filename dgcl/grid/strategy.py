@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from dgcl.graph import Graph
+from dgcl.grid.counts import EDGE_BYTES
 from dgcl.grid.grid import Grid
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.local_graphs import build_grid_graphs
 from dgcl.grid.needs import NEEDS, Needs, find_needs, with_own
 from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
-from dgcl.grid.streamed import EDGE_BYTES, build_streamed_graphs
+from dgcl.grid.streamed import build_streamed_graphs
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.exchange import EDGES, HALO, ROWS, SLICES

@@ -26,10 +26,7 @@ from dgcl.program.strategy import Rows
 from dgcl.relation.demand import Demand
 from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["EDGE_BYTES", "StreamedGraph", "block_demand", "build_streamed_graphs", "edges_of_block"]
-
-#: Of an edge in a block: the places of its head and of its tail.
-EDGE_BYTES = 8
+__all__ = ["StreamedGraph", "block_demand", "build_streamed_graphs", "edges_of_block"]
 
 _LARGEST_BLOCK = 512
 _SHARE_BLOCKS = 64

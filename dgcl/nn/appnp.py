@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from dgcl.aggregation.aggregator import Aggregator
-from dgcl.nn.arguments import require_integers, require_numbers
-from dgcl.nn.convolutions import Normalised, Plain, current
+from dgcl.nn.arguments import current, require_integers, require_numbers
+from dgcl.nn.convolutions import Normalised, Plain
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -56,6 +57,7 @@ class APPNP(Module):
     def forward(self, x: Tensor, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, *F)`` to ``(num_owned, *F)``; collective. ``comm``: None for the current one."""
         comm = current(comm)
+        require_tensors(x=x)
         aggregate = Normalised(comm, self.add_self_loops) if self.normalize else Plain(Aggregator(comm))
         out = x
         for _ in range(self.K):

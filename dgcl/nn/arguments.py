@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
+
+import dgcl
+from dgcl.ranks.tensors import require_tensors
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
 
 __all__ = [
+    "current",
     "require_floats",
     "require_integers",
     "require_module",
     "require_numbers",
+    "require_parameters",
     "require_tensors",
     "require_widths",
 ]
 
 
-def require_tensors(**given: Any) -> None:
-    """Refuse an argument that is no tensor; None is what was left out.
+def current(comm: Communicator | None) -> Communicator:
+    """The communicator that is given, or this thread's current one.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if comm is None:
+        return dgcl.current_communicator()
+    if isinstance(comm, Tensor):
+        raise TypeError(
+            "comm must be a dgcl.Communicator, which has the edges (got a tensor); leave edge_index out"
+        )
+    if not isinstance(comm, dgcl.Communicator):
+        raise TypeError(
+            f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"
+        )
+    return comm
+
+
+def require_floats(**given: Any) -> None:
+    """Refuse what is no tensor of floating point.
 
     Raises:
         TypeError: Naming the first of them.
     """
+    require_tensors(**given)
     for name, value in given.items():
-        if not (value is None or isinstance(value, Tensor)):
-            raise TypeError(
-                f"{name} must be a torch tensor (got {type(value).__name__}); torch.as_tensor makes one"
-            )
-
-
-def require_floats(x: Tensor) -> None:
-    """Refuse rows that a normalisation would round to integers.
-
-    Raises:
-        TypeError: Naming their type.
-    """
-    if not x.is_floating_point():
-        raise TypeError(f"x must be floating point (got {x.dtype}); convert it first")
+        if not value.is_floating_point():
+            raise TypeError(f"{name} must be floating point (got {value.dtype}); convert it first")
 
 
 def require_module(module: Any, name: str = "model") -> None:
@@ -51,15 +68,30 @@ def require_module(module: Any, name: str = "model") -> None:
         raise TypeError(f"{name} must be a torch.nn.Module (got {type(module).__name__})")
 
 
+def require_parameters(model: Any) -> list[Parameter]:
+    """The parameters of a model, or those that are given.
+
+    Raises:
+        TypeError: They are neither.
+    """
+    given = model.parameters() if isinstance(model, Module) else model
+    parameters: list[Any] = (
+        list(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else [None]
+    )
+    for parameter in parameters:
+        if not isinstance(parameter, Tensor):
+            kind = type(model if parameter is None else parameter).__name__
+            raise TypeError(f"model must be a torch.nn.Module, or a list of its parameters (got {kind})")
+    return parameters
+
+
 def require_integers(**given: Any) -> None:
     """Refuse what is no integer.
 
     Raises:
         TypeError: Naming the first of them.
     """
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise TypeError(f"{name} must be an integer (got {value!r})")
+    _require("an integer", Integral, given)
 
 
 def require_numbers(**given: Any) -> None:
@@ -68,9 +100,13 @@ def require_numbers(**given: Any) -> None:
     Raises:
         TypeError: Naming the first of them.
     """
+    _require("a number", Real, given)
+
+
+def _require(what: str, kind: type, given: dict[str, Any]) -> None:
     for name, value in given.items():
-        if not isinstance(value, Real):
-            raise TypeError(f"{name} must be a number (got {value!r})")
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise TypeError(f"{name} must be {what} (got {value!r})")
 
 
 def require_widths(**given: Any) -> None:

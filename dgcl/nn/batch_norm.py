@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-import dgcl
-from dgcl.nn.arguments import require_floats, require_widths
+from dgcl.nn.arguments import current, require_floats, require_module, require_numbers, require_widths
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -51,6 +50,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         comm: Communicator | None = None,
     ) -> None:
         require_widths(num_features=num_features)
+        require_numbers(eps=eps, **({} if momentum is None else {"momentum": momentum}))
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
 
@@ -69,6 +69,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         Returns:
             ``model``, or what replaces it if it is a ``BatchNorm1d`` itself.
         """
+        require_module(model)
         made: dict[torch.nn.Module, torch.nn.Module] = {
             norm: cls._like(norm, comm) for norm in model.modules() if type(norm) is torch.nn.BatchNorm1d
         }
@@ -88,15 +89,19 @@ class BatchNorm(torch.nn.BatchNorm1d):
         """Normalise this rank's owned rows."""
         if not self.training and self.track_running_stats:
             return super().forward(x)
-        comm = self._comm if self._comm is not None else dgcl.current_communicator()
-        self._check_input_dim(x)
+        comm = current(self._comm)
+        require_floats(x=x)
+        if x.dim() not in (2, 3) or x.shape[1] != self.num_features:
+            raise ValueError(
+                f"x must have shape (num_owned, {self.num_features}) or (num_owned, {self.num_features}, L) (got"
+                f" {tuple(x.shape)})"
+            )
         if len(x) != comm.num_owned:
             raise ValueError(
                 f"x must hold the {comm.num_owned} owned rows of this rank (got {len(x)}): a halo row is"
                 " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
                 " comm.slices or after comm.rows"
             )
-        require_floats(x)
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]
         count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks

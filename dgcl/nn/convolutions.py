@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 
-import dgcl
 from dgcl.aggregation.aggregator import Aggregator, Constant
 from dgcl.aggregation.streamed import StreamedOperation
 from dgcl.aggregation.windows import HaloWindows
 from dgcl.grid.streamed import StreamedGraph
-from dgcl.nn.arguments import require_module, require_numbers, require_widths
+from dgcl.nn.arguments import current, require_module, require_numbers, require_widths
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -162,21 +162,6 @@ class GINConv(Module):
         return out
 
 
-def current(comm: Communicator | None) -> Communicator:
-    """The communicator that is given, or this thread's current one."""
-    if comm is None:
-        return dgcl.current_communicator()
-    if isinstance(comm, Tensor):
-        raise TypeError(
-            "comm must be a dgcl.Communicator, which has the edges (got a tensor); leave edge_index out"
-        )
-    if not isinstance(comm, dgcl.Communicator):
-        raise TypeError(
-            f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"
-        )
-    return comm
-
-
 @dataclass(frozen=True, eq=False)
 class Plain:
     """An aggregation as layers take it: a function of rows, and the operation that it carries out."""
@@ -293,6 +278,25 @@ def _aggregate_and_multiply(
     aggregate: Plain | Normalised, x: Tensor | Constant, weight: Tensor, multiply_first: bool
 ) -> Tensor:
     """``A x W^T``, in the order that is asked for; aggregates of constant rows are kept, so they come first."""
+    _check_columns(x.rows if isinstance(x, Constant) else x, weight)
     if isinstance(x, Constant) or not multiply_first:
         return torch.nn.functional.linear(_aggregated(aggregate, x), weight)
     return aggregate(torch.nn.functional.linear(x, weight))
+
+
+def _check_columns(x: Tensor, weight: Tensor) -> None:
+    """Refuse rows that cannot be multiplied by a layer's weight.
+
+    Raises:
+        ValueError, TypeError: Another number of columns, or another type.
+    """
+    require_tensors(x=x)
+    if x.dim() < 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"x must have in_channels = {weight.shape[1]} columns, (num_owned, {weight.shape[1]}) (got shape"
+            f" {tuple(x.shape)})"
+        )
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"x must be of the parameters' type, {weight.dtype} (got {x.dtype}); convert the rows or the layer"
+        )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-import dgcl
+from dgcl.nn.arguments import current
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -62,7 +63,8 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
         rows: (num_owned, *F).
         comm: the communicator; default the current one.
     """
-    comm = comm if comm is not None else dgcl.current_communicator()
+    comm = current(comm)
+    require_tensors(rows=rows)
     if not comm.layout.is_replicated:
         return rows
     if len(rows) != comm.num_owned:

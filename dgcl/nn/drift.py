@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
-import dgcl
 from dgcl.errors import DisagreementError, InexactWarning
+from dgcl.nn.arguments import current, require_parameters
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -42,11 +42,13 @@ def check_equal(
     Raises:
         DisagreementError: On every rank: which tensor differs, and on which ranks; or the models are not alike.
     """
-    comm = comm if comm is not None else dgcl.current_communicator()
+    comm = current(comm)
     if isinstance(model, Module):
         named = list(model.named_parameters())
     else:
-        named = [(f"parameter {position}", parameter) for position, parameter in enumerate(model)]
+        named = [
+            (f"parameter {place}", parameter) for place, parameter in enumerate(require_parameters(model))
+        ]
     entries = [_Entry.of(name, parameter, comm) for name, parameter in named]
     if gradients:
         entries += [

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-import dgcl
 from dgcl.errors import DisagreementError
-from dgcl.nn.arguments import require_module
+from dgcl.nn.arguments import current, require_integers, require_module, require_parameters
 from dgcl.nn.drift import remember_names
 from dgcl.nn.inexact import OnInexact, report_inexact
 
@@ -40,17 +39,9 @@ def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | 
         ValueError: the ranks' models have other shapes, or a gradient is sparse.
         TypeError: ``model`` is something else.
     """
-    comm = comm if comm is not None else dgcl.current_communicator()
-    if isinstance(model, Module):
-        model = model.parameters()
-    parameters = list(model) if isinstance(model, Iterable) else [model]
-    for parameter in parameters:
-        if not isinstance(parameter, Tensor):
-            raise TypeError(
-                f"model must be a torch.nn.Module, or its parameters (got {type(parameter).__name__})"
-            )
+    comm = current(comm)
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
-    for parameter in parameters:
+    for parameter in require_parameters(model):
         if parameter.requires_grad:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise ValueError(
@@ -100,8 +91,9 @@ def broadcast_parameters(
     Raises:
         ValueError: a rank's model has other names or shapes than that of rank ``src``, or is not exact.
     """
-    comm = comm if comm is not None else dgcl.current_communicator()
+    comm = current(comm)
     require_module(model)
+    require_integers(src=src)
     if not 0 <= src < comm.world_size:
         raise ValueError(f"src must be a rank in [0, {comm.world_size}) (got {src})")
     report_inexact(model, comm, inexact)

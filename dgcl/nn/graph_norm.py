@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-import dgcl
-from dgcl.nn.arguments import require_floats, require_widths
+from dgcl.nn.arguments import current, require_floats, require_numbers, require_widths
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -35,6 +34,7 @@ class GraphNorm(Module):
     def __init__(self, in_channels: int, eps: float = 1e-5, *, comm: Communicator | None = None) -> None:
         super().__init__()
         require_widths(in_channels=in_channels)
+        require_numbers(eps=eps)
         self.in_channels, self.eps, self._comm = in_channels, eps, comm
         self.weight = Parameter(torch.ones(in_channels))
         self.bias = Parameter(torch.zeros(in_channels))
@@ -42,14 +42,14 @@ class GraphNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(num_owned, in_channels)`` to the same shape."""
-        comm = self._comm if self._comm is not None else dgcl.current_communicator()
+        comm = current(self._comm)
+        require_floats(x=x)
         if x.shape != (comm.num_owned, self.in_channels):
             raise ValueError(
                 f"x must hold the owned rows of this rank, ({comm.num_owned}, {self.in_channels}) (got"
                 f" {tuple(x.shape)}): normalise before dgcl.graph_allgather, on a grid before"
                 " comm.slices or after comm.rows"
             )
-        require_floats(x)
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         mean = named_sum(first_rows(wide, comm.num_core).sum(0), comm, "GraphNorm") / comm.num_nodes
         centred = wide - mean * self.mean_scale

@@ -30,10 +30,11 @@ from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 
 from dgcl.aggregation.aggregator import Constant
 from dgcl.aggregation.windows import HaloWindows
-from dgcl.nn.convolutions import GCNConv, Order, current
-from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
+from dgcl.nn.arguments import current, require_integers
+from dgcl.nn.convolutions import GCNConv, Order
+from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions, partial_rows
 from dgcl.nn.vertex_dropout import check_probability, next_call
-from dgcl.planner.windows import By
+from dgcl.planner.windows import By, check_windows
 from dgcl.program.exchange import HALO
 from dgcl.transport.row_checks import as_memory, check_rows
 
@@ -62,7 +63,7 @@ class InPlaceGCN(Module):
         seed: Of dropout; the same on every rank.
 
     Raises:
-        ValueError: Fewer than two widths, or an activation whose derivative needs its input.
+        ValueError, TypeError: Fewer than two widths, an activation whose derivative needs its input, no such windows.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class InPlaceGCN(Module):
             )
         slope = _slope_of(activation)
         check_probability(dropout)
+        require_integers(seed=seed)
+        check_windows(windows, by)
         kinds: dict[str, Any] = {
             "add_self_loops": add_self_loops, "normalize": normalize, "bias": bias, "order": order
         }  # fmt: skip
@@ -152,7 +155,7 @@ class InPlaceGCN(Module):
             inputs=n * self.options.channels[0] * bytes_of,
             layers=n * sum(self.options.channels[1:]) * bytes_of,
             product=n * widest * bytes_of,
-            windows=room * widest * bytes_of,
+            windows=(room + sum(partial_rows(comm))) * comm.grid.slice_width(widest) * bytes_of,
         )
 
     def _aggregated_widths(self, constant: bool) -> list[int]:
@@ -187,7 +190,8 @@ class StackMemory:
         inputs: The inputs, or the aggregate that is kept instead of them.
         layers: The rows of each layer, the results included.
         product: Products and aggregates, in turn.
-        windows: Halo rows, or gradients of them that are sent and that arrive: two buffers.
+        windows: At most, halo rows, or gradients of them that are sent and that arrive: two buffers; and partial sums
+            that are sent and that arrive: two more.
     """
 
     inputs: int

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import Module
 
-import dgcl
 from dgcl.errors import InexactWarning
-from dgcl.nn.arguments import require_module
+from dgcl.nn.arguments import current, require_module
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -164,7 +163,7 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
         What is not exact, in the model's order; those that are merely random have ``random`` set.
     """
     require_module(model)
-    comm = comm if comm is not None else dgcl.current_communicator()
+    comm = current(comm)
     if comm.world_size == 1:
         return []
     found = []

@@ -23,16 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import dgcl
-from dgcl.nn.arguments import require_tensors
+from dgcl.nn.arguments import current, require_floats, require_integers
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -69,6 +70,10 @@ def cross_entropy(
         A scalar, the same on every rank.
     """
     mask = _check(logits, labels, mask, reduction)
+    _check_weight("weight", weight, logits, of_classes=True)
+    require_integers(ignore_index=ignore_index)
+    if not isinstance(label_smoothing, Real) or not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1] (got {label_smoothing!r})")
     logits, labels, mask, comm = _without_replicas(logits, labels, mask, comm)
     logits = _keep_rows(logits, mask, 0.0)
     if labels.is_floating_point():
@@ -117,6 +122,8 @@ def nll(
         A scalar, the same on every rank.
     """
     mask = _check(log_probabilities, labels, mask, reduction)
+    _check_weight("weight", weight, log_probabilities, of_classes=True)
+    require_integers(ignore_index=ignore_index)
     log_probabilities, labels, mask, comm = _without_replicas(log_probabilities, labels, mask, comm)
     labels = _keep_rows(labels, mask, ignore_index)
     log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
@@ -151,6 +158,8 @@ def bce_with_logits(
         A scalar, the same on every rank.
     """
     mask = _check(logits, targets, mask, reduction, same_shape="targets")
+    _check_weight("weight", weight, logits, of_classes=False)
+    _check_weight("pos_weight", pos_weight, logits, of_classes=False)
     weight = None if weight is None else weight.expand_as(logits)
     logits, targets, mask, comm = _without_replicas(logits, targets, mask, comm)
     weight = first_rows(weight, len(logits))
@@ -197,10 +206,16 @@ def _labels_explained(
     """Name rank and row where torch refuses labels; nothing is looked at where it does not."""
     try:
         yield
-    except (IndexError, RuntimeError) as error:
+    except (IndexError, RuntimeError, ValueError) as error:
         if labels.dtype != torch.int64:
             raise TypeError(f"labels must be int64 classes (got {labels.dtype}); call .long()") from error
-        num_classes = outputs.shape[1] if outputs.dim() > 1 else 0
+        shape = (len(outputs), *outputs.shape[2:])
+        if outputs.dim() < 2 or labels.shape != shape:
+            raise ValueError(
+                f"outputs must have shape (num_owned, num_classes, *F) and labels (num_owned, *F) (got"
+                f" {tuple(outputs.shape)} and {tuple(labels.shape)})"
+            ) from error
+        num_classes = outputs.shape[1]
         wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
         if not wrong.any():
             raise
@@ -218,18 +233,21 @@ def _check(
     outputs: Tensor, targets: Tensor, mask: Tensor | None, reduction: str, same_shape: str | None = None
 ) -> Tensor | None:
     """Refuse what torch would broadcast or misread silently, and return the mask on the outputs' device."""
-    require_tensors(outputs=outputs, labels=targets, mask=mask)
+    require_floats(outputs=outputs)
+    require_tensors(labels=targets, **({} if mask is None else {"mask": mask}))
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum' (got {reduction!r})")
     if same_shape and outputs.shape != targets.shape:
         raise ValueError(
             f"{same_shape} must have the outputs' shape {tuple(outputs.shape)} (got {tuple(targets.shape)})"
         )
-    if len(targets) != len(outputs):
+    if outputs.dim() == 0 or targets.dim() == 0 or len(targets) != len(outputs):
         raise ValueError(
-            f"labels must have a row for each of the {len(outputs)} outputs (got {len(targets)}): dispatch"
+            f"labels must have a row for each of the {_rows(outputs)} outputs (got {_rows(targets)}): dispatch"
             " them with dgcl.dispatch_features as you dispatch features"
         )
+    if targets.device != outputs.device:
+        raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {targets.device})")
     if mask is None:
         return None
     if mask.dtype != torch.bool or mask.shape != outputs.shape[:1]:
@@ -240,11 +258,33 @@ def _check(
     return mask.to(outputs.device)
 
 
+def _rows(x: Tensor) -> str:
+    return str(len(x)) if x.dim() else "no"
+
+
+def _check_weight(name: str, weight: Tensor | None, outputs: Tensor, *, of_classes: bool) -> None:
+    """Refuse weights that are not one for each class, or, of elements, do not broadcast to the outputs."""
+    if weight is None:
+        return
+    require_tensors(**{name: weight})
+    if of_classes:
+        fits = weight.shape == outputs.shape[1:2]
+        wanted = f"have shape {tuple(outputs.shape[1:2])}, one for each class"
+    else:
+        wanted = f"broadcast to the outputs' shape {tuple(outputs.shape)}"
+        try:
+            fits = torch.broadcast_shapes(weight.shape, outputs.shape) == outputs.shape
+        except RuntimeError:
+            fits = False
+    if not fits:
+        raise ValueError(f"{name} must {wanted} (got {tuple(weight.shape)})")
+
+
 def _without_replicas(
     outputs: Tensor, targets: Tensor, mask: Tensor | None, comm: Communicator | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Communicator]:
     """The rows that count, each vertex once, and the communicator."""
-    comm = comm if comm is not None else dgcl.current_communicator()
+    comm = current(comm)
     count = num_counted(comm, outputs)
     return first_rows(outputs, count), first_rows(targets, count), first_rows(mask, count), comm
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-import dgcl
-from dgcl.nn.arguments import require_tensors
+from dgcl.nn.arguments import current
 from dgcl.nn.core_rows import first_rows, num_counted
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -33,7 +33,7 @@ def accuracy(
     Returns:
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
-    require_tensors(logits=logits, labels=labels, mask=mask)
+    require_tensors(logits=logits, labels=labels, **({} if mask is None else {"mask": mask}))
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,)"
@@ -46,7 +46,7 @@ def accuracy(
             f"mask must be bool with shape {tuple(labels.shape)}"
             f" (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
-    comm = comm if comm is not None else dgcl.current_communicator()
+    comm = current(comm)
     count = num_counted(comm, logits)
     logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
     right = (logits.argmax(dim=1) == labels) & mask

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-import dgcl
-from dgcl.nn.arguments import require_tensors
+from dgcl.nn.arguments import current
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -32,7 +32,7 @@ def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
         comm: the communicator; default the current one.
     """
     require_tensors(x=x)
-    return named_sum(x, comm if comm is not None else dgcl.current_communicator(), "global_sum")
+    return named_sum(x, current(comm), "global_sum")
 
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:

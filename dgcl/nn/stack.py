@@ -15,6 +15,7 @@ from dgcl.aggregation.windows import HaloWindows, WindowedOperation
 from dgcl.nn.convolutions import Normalised, Plain
 from dgcl.nn.vertex_dropout import keep_mask
 from dgcl.planner.windows import By
+from dgcl.program.exchange import PARTIAL
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -81,7 +82,9 @@ class KeptRows:
         if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
             self.layers = [x.new_empty(len(x), width) for width in widths]
             if isinstance(self.operation, WindowedOperation):  # once, for the widest
-                self.operation.reserve(comm.grid.slice_width(widest), x.dtype, comm.transport)
+                self.operation.reserve(
+                    comm.grid.slice_width(widest), x.dtype, comm.transport, partial_rows(comm)
+                )
         if self._given_loops is not None and (self._loops is None or self._loops.dtype != x.dtype):
             self._loops = self._given_loops.to(x.dtype)
 
@@ -107,6 +110,14 @@ class KeptRows:
     def num_bytes(self) -> int:
         """Bytes of the rows that are kept."""
         return sum(rows.nbytes for rows in (*self.layers, self._product))
+
+
+def partial_rows(comm: Communicator) -> tuple[int, int]:
+    """How many partial sums, or their gradients, this rank sends, relayed ones too, and how many it receives."""
+    if PARTIAL not in comm.exchanges:
+        return 0, 0
+    program = comm.exchanges[PARTIAL].program
+    return program.num_halo + program.num_relay, program.num_arrivals
 
 
 @dataclass(frozen=True, eq=False)

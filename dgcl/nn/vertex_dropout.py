@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-import dgcl
-from dgcl.nn.arguments import require_integers, require_tensors
+from dgcl.nn.arguments import current, require_integers
+from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -108,7 +108,7 @@ class Dropout(torch.nn.Module):
         self.p = check_probability(p)
         require_integers(seed=seed)
         self.seed = seed
-        self._comm = comm
+        self._comm = None if comm is None else current(comm)
 
     def forward(self, x: Tensor, *, call: int | None = None) -> Tensor:
         """Drop elements in training; in evaluation return ``x``."""
@@ -152,11 +152,15 @@ def dropout(
     """
     check_probability(p)
     require_tensors(x=x)
+    require_integers(seed=seed)
+    if call is not None:
+        require_integers(call=call)
     if not training or p == 0.0:
         return x
-    require_integers(seed=seed)
+    if x.dim() == 0 or x.layout != torch.strided:
+        raise ValueError(f"x must be dense rows (got shape {tuple(x.shape)}, {x.layout})")
     scope = None if torch.compiler.is_compiling() else _scope.rows
-    rows: RowsOfCall = scope or (comm if comm is not None else dgcl.current_communicator())
+    rows: RowsOfCall = scope or current(comm)
     ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
     if call is None:
         call = next_call(rows) if scope is None else rows.next_dropout_call()
@@ -230,7 +234,7 @@ def _signed(value: int) -> int:
 
 
 def check_probability(p: float) -> float:
-    if not isinstance(p, Real) or not 0.0 <= p <= 1.0:
+    if isinstance(p, bool) or not isinstance(p, Real) or not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be a probability in [0, 1] (got {p!r})")
     return p
 

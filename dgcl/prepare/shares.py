@@ -118,6 +118,11 @@ def prepare(
     options, strategy = options or PlanOptions(), strategy or Replication()
     strategy.check()
     check_method(method)
+    if method == METHOD and not isinstance(strategy, Replication):
+        raise ValueError(
+            f"method={METHOD!r} goes without a grid, and with edges='head': replicas hold complete rows and"
+            " neighbourhoods; leave one of them out"
+        )
     if partition not in (*PARTITIONS, AUTO):
         known = (*PARTITIONS, AUTO)
         raise ValueError(

@@ -18,6 +18,7 @@ from torch import Tensor
 from dgcl.errors import DisagreementError
 from dgcl.ranks.control import Control
 from dgcl.ranks.device_sums import device_sums, gpu_of
+from dgcl.ranks.tensors import require_tensors
 
 #: Bytes up to which a second round of messages costs more than bytes do: some 20 us for each peer, at 1 GB/s.
 DIRECT_BYTES: Final = 16 << 10
@@ -38,10 +39,7 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
         TypeError, ValueError: It is no tensor, or a sparse one.
         DisagreementError: Ranks have tensors of different shapes or dtypes; on every rank.
     """
-    if not isinstance(tensor, Tensor):
-        raise TypeError(
-            f"tensor must be a torch tensor (got {type(tensor).__name__}); torch.as_tensor makes one"
-        )
+    require_tensors(tensor=tensor)
     if tensor.layout != torch.strided:
         raise ValueError(f"tensor must be dense (got {tensor.layout}); call .to_dense()")
     with control.collective(name):

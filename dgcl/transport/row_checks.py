@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.ranks.tensors import require_tensors
 from dgcl.transport.shared_memory.dtypes import row_type
 
 
@@ -26,8 +27,7 @@ def check_rows(
     Raises:
         TypeError, ValueError: Otherwise.
     """
-    if not isinstance(rows, Tensor):
-        raise TypeError(f"rows must be a torch tensor (got {type(rows).__name__})")
+    require_tensors(rows=rows)
     if rows.dim() == 0 or rows.shape[0] != expected:
         hint = ""
         if words == "num_owned":

@@ -380,7 +380,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "gradients of a state": (
         lambda: (build(), dgcl.nn.sync_gradients(nn.Linear(3, 3).state_dict())),  # type: ignore[arg-type]
-        r"model must be a torch.nn.Module, or its parameters \(got str\)",
+        r"model must be a torch.nn.Module, or a list of its parameters \(got str\)",
         TypeError,
     ),
     "parameters of a list": (
@@ -450,6 +450,126 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         lambda: normalise_slices(dgcl.nn.BatchNorm(1)),
         "on a grid before comm.slices or after comm.rows",
         ValueError,
+    ),
+    "replicas on a grid": (
+        lambda: build(part=None, grid=(1, 1, 2), method="replicate-across-machines"),
+        "method='replicate-across-machines' goes without a grid, and with edges='head'",
+        ValueError,
+    ),
+    "a model for a communicator": (
+        lambda: (build(), dgcl.check_model(nn.Linear(3, 3), 3)),  # type: ignore[arg-type]
+        r"comm must be a dgcl.Communicator, or None for the current one \(got int\)",
+        TypeError,
+    ),
+    "a graph for a loss's communicator": (
+        lambda: dgcl.nn.mse(outputs(build()), X[:10], comm=EDGES),  # type: ignore[arg-type]
+        r"comm must be a dgcl.Communicator, which has the edges \(got a tensor\)",
+        TypeError,
+    ),
+    "a module's communicator": (
+        lambda: dgcl.nn.Dropout(comm=3),  # type: ignore[arg-type]
+        r"comm must be a dgcl.Communicator, or None for the current one \(got int\)",
+        TypeError,
+    ),
+    "a call of dropout as text": (
+        lambda: (build(), dgcl.nn.dropout(X[:10], call="x")),  # type: ignore[arg-type]
+        r"call must be an integer \(got 'x'\)",
+        TypeError,
+    ),
+    "dropout of nothing": (
+        lambda: (build(), dgcl.nn.dropout(None)),  # type: ignore[arg-type]
+        r"x must be a torch tensor \(got NoneType\)",
+        TypeError,
+    ),
+    "rows as numpy in a convolution": (
+        lambda: (build(), dgcl.nn.GCNConv(3, 2)(np.zeros((10, 3)))),  # type: ignore[arg-type]
+        r"x must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        TypeError,
+    ),
+    "rows as numpy in a normalisation": (
+        lambda: (build(), dgcl.nn.GraphNorm(3)(np.zeros((10, 3)))),  # type: ignore[arg-type]
+        r"x must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        TypeError,
+    ),
+    "rows as numpy in batches": (
+        lambda: (build(), dgcl.nn.BatchNorm(3)(np.zeros((10, 3)))),  # type: ignore[arg-type]
+        r"x must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        TypeError,
+    ),
+    "rows of another width in a convolution": (
+        lambda: (build(), dgcl.nn.SAGEConv(4, 2)(X[:10])),
+        r"x must have in_channels = 4 columns, \(num_owned, 4\) \(got shape \(10, 3\)\)",
+        ValueError,
+    ),
+    "integers in a convolution": (
+        lambda: (build(), dgcl.nn.GCNConv(3, 2)(X[:10].long())),
+        r"x must be of the parameters' type, torch.float32 \(got torch.int64\)",
+        TypeError,
+    ),
+    "rows of another width in batches": (
+        lambda: (build(), dgcl.nn.BatchNorm(4)(X[:10])),
+        r"x must have shape \(num_owned, 4\) .*\(got \(10, 3\)\)",
+        ValueError,
+    ),
+    "a state to normalise": (
+        lambda: dgcl.nn.BatchNorm.convert({}),  # type: ignore[arg-type]
+        r"model must be a torch.nn.Module \(got dict\)",
+        TypeError,
+    ),
+    "one parameter's gradients": (
+        lambda: (build(), dgcl.nn.sync_gradients(nn.Linear(3, 3).weight)),
+        r"model must be a torch.nn.Module, or a list of its parameters \(got Parameter\)",
+        TypeError,
+    ),
+    "numbers that differ": (
+        lambda: (build(), dgcl.nn.check_equal([1.0])),  # type: ignore[list-item]
+        r"model must be a torch.nn.Module, or a list of its parameters \(got float\)",
+        TypeError,
+    ),
+    "parameters of a rank as text": (
+        lambda: (build(), dgcl.nn.broadcast_parameters(nn.Linear(3, 3), src="0")),  # type: ignore[arg-type]
+        r"src must be an integer \(got '0'\)",
+        TypeError,
+    ),
+    "weights of other classes": (
+        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10], weight=torch.ones(10)),
+        r"weight must have shape \(3,\), one for each class \(got \(10,\)\)",
+        ValueError,
+    ),
+    "weights of classes as a list": (
+        lambda: dgcl.nn.nll(outputs(build()), LABELS[:10], weight=[1.0] * 3),  # type: ignore[arg-type]
+        r"weight must be a torch tensor \(got list\)",
+        TypeError,
+    ),
+    "weights of other positives": (
+        lambda: dgcl.nn.bce_with_logits(outputs(build()), X[:10], pos_weight=torch.ones(4)),
+        r"pos_weight must broadcast to the outputs' shape \(10, 3\) \(got \(4,\)\)",
+        ValueError,
+    ),
+    "labels in a column": (
+        lambda: loss(LABELS[:10, None]),
+        r"outputs must have shape .*labels \(num_owned, \*F\) \(got \(10, 3\) and \(10, 1\)\)",
+        ValueError,
+    ),
+    "outputs as integers": (
+        lambda: (build(), dgcl.nn.cross_entropy(X[:10].long(), LABELS[:10])),
+        r"outputs must be floating point \(got torch.int64\)",
+        TypeError,
+    ),
+    "labels that are negatively smooth": (
+        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10], label_smoothing=-1),
+        r"label_smoothing must be in \[0, 1\] \(got -1\)",
+        ValueError,
+    ),
+    "no windows of a stack": (
+        lambda: dgcl.nn.InPlaceGCN([3, 2], windows=0),
+        r"windows must be at least 1, or None \(got 0\)",
+        ValueError,
+    ),
+    "windows of a stack as text": (
+        lambda: dgcl.nn.InPlaceGCN([3, 2], windows="2"),  # type: ignore[arg-type]
+        r"windows must be an integer, or None \(got str\)",
+        TypeError,
     ),
     "owned rows in a PyG layer": (
         lambda: graph("pyg").pair(X[:10]),

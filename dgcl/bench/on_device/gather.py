@@ -16,11 +16,12 @@ from dgcl.bench.flags import Flags
 from dgcl.bench.on_device.clock import Clock
 from dgcl.bench.on_device.lanes import Rows
 from dgcl.bench.on_device.peers import Needs
-from dgcl.bench.rounds import EXPAND, Sample
+from dgcl.bench.rounds import Sample
 from dgcl.errors import CommError
 from dgcl.transport.cuda.directory import Directory, PeerMemory
 from dgcl.transport.cuda.gpu import CudaError
 from dgcl.transport.shared_memory.segments import Segment
+from dgcl.transport.steps import EXPAND
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -11,7 +11,8 @@ from torch import Tensor
 from dgcl.bench.flags import Flags
 from dgcl.bench.on_device import patterns
 from dgcl.bench.on_device.clock import Clock
-from dgcl.bench.rounds import EXPAND, Sample
+from dgcl.bench.rounds import Sample
+from dgcl.transport.steps import EXPAND
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator

@@ -62,6 +62,7 @@ ARGUMENTS = [
     ("plan graph.npz --relation relation.npz --topology line.json", "not allowed with"),
     (f"{PLAN} --parts 9", "9.*3|3.*9"),
     (f"{PLAN} --method best", "method must be one of .*auto.*got 'best'"),
+    (f"{PARTITION} --row-bytes 64", "--row-bytes goes with --out DIR/, --place or"),
     (f"{PLAN} --row-bytes 0", "--row-bytes: must be a whole number of at least 1"),
     (f"{PLAN} --row-bytes 1.5", "--row-bytes: must be a whole number"),
     (f"{PLAN} --time-limit 0", "--time-limit: must be a number above 0"),

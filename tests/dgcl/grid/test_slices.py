@@ -86,12 +86,20 @@ def dgl_sage(aggregator: str) -> Callable[[], nn.Module]:
     return make
 
 
+def dgl_gat() -> nn.Module:
+    dgl = pytest.importorskip("dgl")
+    layer: nn.Module = dgl.nn.GATConv(HEADS // 4 * WIDTH, WIDTH, HEADS // 4, bias=False)
+    layer.set_allow_zero_in_degree(True)
+    return layer
+
+
 LAYERS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "pyg-sage-mean": ("pyg", pyg_sage("mean")),
     "pyg-sage-max": ("pyg", pyg_sage("max")),
     "pyg-gat": ("pyg", pyg_gat),
     "dgl-sage-mean": ("dgl", dgl_sage("mean")),
     "dgl-sage-pool": ("dgl", dgl_sage("pool")),
+    "dgl-gat": ("dgl", dgl_gat),
 }
 
 
@@ -122,7 +130,7 @@ def on_slices(name: str, case_name: str, grid: str) -> dict[str, Tensor | None]:
     if LAYERS[name][0] == "pyg":
         h = layer(graph.pair(h), graph.edge_index)
     else:
-        h = layer(graph, (h, h[: graph.num_dst_nodes()]))
+        h = layer(graph, (h, h[: graph.num_dst_nodes()])).flatten(1)
     y = comm.rows(h)
     (y * comm.dispatch_features(features(case.num_nodes, y.shape[1], seed=3))).sum().backward()
     assert x.grad is not None
@@ -144,7 +152,7 @@ def test_layers_that_know_nothing_of_slices(name: str, grid: str, case_name: str
         else:
             dgl = pytest.importorskip("dgl")
             whole = dgl.graph((edges[0], edges[1]), num_nodes=case.num_nodes)
-            found.append(layer(whole, columns(x, s, 4)))
+            found.append(layer(whole, columns(x, s, 4)).flatten(1))
     y = torch.cat(found, 1)
     (y * features(case.num_nodes, y.shape[1], seed=3)).sum().backward()
     for rank in dgcl.launch(on_slices, size_of(grid), name, case_name, grid):
