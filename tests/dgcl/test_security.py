@@ -19,8 +19,9 @@ from dgcl.transport.shared_memory.segments import SegmentFile
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dgcl", "planner", "topology", "kernels")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-#: Modules that unpickle: what came over the job's own group, and over pipes to processes that launch started.
-MAY_UNPICKLE = {"dgcl/ranks/messages.py", "dgcl/ranks/launcher.py"}
+#: Modules that unpickle: what came over the job's own group, and over pipes to processes that launch started; and, as
+#: numba does, machine code from folders where only this user may write.
+MAY_UNPICKLE = {"dgcl/ranks/messages.py", "dgcl/ranks/launcher.py", "kernels/kernel_cache.py"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
