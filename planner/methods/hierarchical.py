@@ -71,6 +71,7 @@ class _Work:
         scale: how many times longer that is for all classes, where these are a sample.
         share: of the deliveries that these are.
         needed: whether a plan is needed even if the deadline is over.
+        follow: whether the first pass gives stages the proportions that they turn out to take.
     """
 
     relation: Relation
@@ -82,6 +83,7 @@ class _Work:
     scale: float
     share: float
     needed: bool
+    follow: bool = False
 
     @functools.cached_property
     def deliveries(self) -> int:
@@ -145,7 +147,7 @@ def best_trees(
         taken = best.length - best.latency
         slack = max(1.0 + TIGHT, 0.5 + 0.5 * taken.sum() / work.floor)
         room = best.latency + taken / taken.sum() * everything.floor * slack
-        best = _passes(everything, best.latency, room, MOST, np.inf, deadline)
+        best = _passes(replace(everything, follow=True), best.latency, room, MOST, np.inf, deadline)
         if best is None:
             return None
     return _by_class(relation, everything.order, best.edges)
@@ -240,7 +242,8 @@ def _passes(
     loads = Loads(np.zeros(size), np.zeros(size), room)
     for _ in range(most):
         started = time.perf_counter()
-        found = _run_pass(work, loads, edges, np.inf if best is None and work.needed else deadline)
+        until = np.inf if best is None and work.needed else deadline
+        found = _run_pass(work, loads, edges, until, latency if work.follow and edges is None else None)
         if found is None:
             break
         edges = found
@@ -261,8 +264,13 @@ def _passes(
     return best
 
 
-def _run_pass(work: _Work, loads: Loads, before: _Edges | None, deadline: float) -> _Edges | None:
-    """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over."""
+def _run_pass(
+    work: _Work, loads: Loads, before: _Edges | None, deadline: float, follow: FloatArray | None
+) -> _Edges | None:
+    """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over.
+
+    With `follow`, the latency of each stage, rooms become in proportion to what is taken so far.
+    """
     from dgcl.planner.methods.hierarchical_kernel import no_tree, plan_trees
 
     relation, num, none = work.relation, work.order.shape[0], np.zeros(0, np.int32)
@@ -281,6 +289,9 @@ def _run_pass(work: _Work, loads: Loads, before: _Edges | None, deadline: float)
         )  # fmt: skip
         if start < 0:
             return None
+        if follow is not None:
+            taken = np.maximum(loads.busy.max(axis=0), TINY * work.floor)
+            loads.room[:] = follow + taken / taken.sum() * work.floor * (1.0 + TIGHT)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]
 

@@ -158,18 +158,19 @@ def _spread(
 
 
 @compiled(inline=False, allocates=False)
-def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, rows: float) -> int:
+def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, rows: float, turn: int) -> int:
     """Bring the row to one device of the machine of ``dest[begin:end]`` and return it; -1 if no link allows it.
 
-    Straight from the owner to a destination. Where that makes a stage too long: by way of another device of the owner's
-    machine, from a device of a third machine that has the row, or to a device that does not need it.
+    Straight from the owner to a destination, of equal ones to another with each `turn`. Where that makes a stage too
+    long: by way of another device of the owner's machine, from a device of a third machine that has the row, or to a
+    device that does not need it.
     """
     stages = loads.room.shape[0]
     last = stages if end - begin == 1 else stages - 1  # the others get it in a later stage
     owner = tree.holder[0]
     sender, via, receiver, at, least = owner, False, tree.dest[begin], -1, np.inf
-    for i in range(begin, end):
-        v = tree.dest[i]
+    for i in range(end - begin):
+        v = tree.dest[begin + (i + turn) % (end - begin)]
         k, full = _best_stage(machines, loads, owner, v, 0, last, rows)
         if full < least:
             receiver, at, least = v, k, full
@@ -211,8 +212,11 @@ def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, r
 
 
 @compiled(allocates=False)
-def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float) -> bool:
-    """Plan the tree from `owner` to the first `num` destinations; return False if no links allow it."""
+def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float, turn: int) -> bool:
+    """Plan the tree from `owner` to the first `num` destinations; return False if no links allow it.
+
+    `turn` is another number for each tree, so that equal destinations of a machine take turns.
+    """
     tree.size[0], tree.size[1] = 0, 1
     tree.ready[owner], tree.holder[0] = 0, owner
     fine, begin, home_begin, home_end = True, 0, 0, 0
@@ -224,7 +228,7 @@ def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, ro
         if machine == machines.machine_of[owner]:
             home_begin, home_end = begin, end
         else:
-            receiver = _enter(machines, loads, tree, begin, end, rows)
+            receiver = _enter(machines, loads, tree, begin, end, rows, turn)
             fine = receiver >= 0 and _spread(machines, loads, tree, begin, end, receiver, rows)
         begin = end
     fine = fine and _spread(machines, loads, tree, home_begin, home_end, owner, rows)
@@ -286,7 +290,7 @@ def plan_trees(
         if late:
             for e in range(begin, end):
                 _add(machines, loads, old_src[e], old_dst[e], old_stage[e], -rows)
-            if not _grow(machines, loads, tree, source[c], num, rows):
+            if not _grow(machines, loads, tree, source[c], num, rows, n):
                 return -1
             for e in range(tree.size[0]):
                 src[at + e], dst[at + e], stage[at + e] = tree.src[e], tree.dst[e], tree.stage[e]
