@@ -29,13 +29,19 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Group -> (folders of code, tests that mirror them).
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "planner": (["planner"], ["tests/planner"]),
-    "program": (["dgcl/program"], ["tests/dgcl/program", "tests/dgcl/transport/shared_memory"]),
+    "program": (
+        ["dgcl/program"],
+        ["tests/dgcl/program", "tests/dgcl/transport/shared_memory", "tests/dgcl/grid"],
+    ),
     "transport": (
         ["dgcl/transport"],
         ["tests/dgcl/transport", "tests/dgcl/test_communicator.py", "tests/dgcl/test_faults.py"],
     ),
     "kernels": (["kernels"], ["tests/kernels", "tests/dgcl/transport/shared_memory"]),
-    "nn": (["dgcl/nn", "dgcl/frameworks"], ["tests/dgcl/nn", "tests/dgcl/frameworks"]),
+    "nn": (
+        ["dgcl/nn", "dgcl/frameworks"],
+        ["tests/dgcl/nn", "tests/dgcl/frameworks", "tests/dgcl/replication"],
+    ),
     "importers": (["topology/importers"], ["tests/topology/importers", "tests/topology"]),
 }
 EACH = 5

@@ -128,6 +128,7 @@ def test_unknown_sockets_are_told() -> None:
     assert {device.socket for device in found.topology.devices} == {0}
     assert "NUMA nodes are not told: all GPUs were put on socket 0" in found.notes
     assert "the matrix tells nothing of PCIe: it is left out" in found.notes
+    assert not any("PCIe" in note for note in imported(matrix([["X"]])).notes)
 
 
 def test_more_than_two_nodes_meet_in_the_middle() -> None:
