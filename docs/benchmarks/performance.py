@@ -188,8 +188,6 @@ def back_to_back(path: Path, topology: Topology, calls: int = 20, samples: int =
                 if sample > 0:
                     took = max(end for _, end in times) - min(start for start, _ in times)
                     seconds[f"{name} {verb}"].append(took / calls)
-    for exchange in exchanges.values():
-        exchange.close()
     flags.close()
     comm.close()
     return seconds
