@@ -57,7 +57,7 @@ def compile_beside() -> None:
     from dgcl.kernels.compiled import is_on_disk
     from dgcl.planner.column_generation.improvement.exchange import exchange
 
-    if is_on_disk(exchange) or len(os.sched_getaffinity(0)) == 1:
+    if is_on_disk(exchange) or os.cpu_count() == 1:
         return
     process = subprocess.Popen(
         [sys.executable, "-m", "dgcl", "warmup", _LATE_PART],

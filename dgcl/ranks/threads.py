@@ -17,15 +17,9 @@ import torch
 _log = logging.getLogger("dgcl")
 
 
-def allowed_cores() -> tuple[int, ...]:
-    """Numbers of the cores that this thread may run on, ascending."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return tuple(sorted(cores))
-
-
 def available_cores() -> int:
     """How many cores this thread may run on."""
-    return len(allowed_cores())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fair_threads(num_ranks: int) -> int:
