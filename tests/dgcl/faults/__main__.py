@@ -65,7 +65,8 @@ _PAGE = """# Faults at random moments
 {ranks} ranks meet, build a communicator and windows, and train; at a random moment, from `dgcl.init` on, a fault
 strikes one of them (`tests/dgcl/faults/moments.py`). Every survivor must raise an error in time, and blame the
 victim in it. Ranks wait for each other {waits}. Seconds are from the fault to the last
-survivor's error. [Reliability](reliability.md#faults) tells of faults at chosen places.
+survivor's error. A trial is played again, three times at most, where a survivor was still computing when another had
+waited for it all that time. [Reliability](reliability.md#faults) tells of faults at chosen places.
 
 | kind | what strikes |
 | --- | --- |

@@ -74,14 +74,14 @@ def test_every_kind_of_fault_at_every_place(sixth: int) -> None:
 
 @pytest.mark.slow
 def test_thirty_faults_at_random_moments() -> None:
-    """Every survivor has an error in time. It names the victim, but for one trial in some thirty, where ranks are in
-    different calls and who leaves because of the victim is seen to leave first.
+    """Every survivor has an error in time. It names the victim, but for one trial at most: on a busy machine a rank may
+    be later than the deadline by itself.
     """
     outcomes = play_trials(draw(30, seed=1, deadline=10.0), at_once=2)
     wrong = [text for outcome in outcomes for text in outcome.wrong]
     blames = [text for text in wrong if re.match(r"rank \d+: (PeerLost|CommTimeout|Comm)Error: ", text)]
     assert [text for text in wrong if text not in blames] == []
-    assert len(blames) <= 5, blames
+    assert len(blames) <= 1, blames
     assert {outcome.trial.kind for outcome in outcomes} == set(KINDS_AT_ANY_MOMENT)
 
 
