@@ -78,7 +78,7 @@ def current_communicator() -> Communicator:
     return comm
 
 
-def _communicator(comm: Communicator | None) -> Communicator:
+def given_or_current(comm: Communicator | None) -> Communicator:
     """The communicator of a call: the one that was given, or the current one."""
     if comm is None:
         return context.communicator or current_communicator()
@@ -102,7 +102,7 @@ def dispatch_features(
     Returns:
         ``(num_owned, *F)``; with ``halo`` ``(num_owned + num_halo, *F)``.
     """
-    return _communicator(comm).dispatch_features(features, halo=halo)
+    return given_or_current(comm).dispatch_features(features, halo=halo)
 
 
 def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
@@ -122,7 +122,7 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    comm = _communicator(comm)
+    comm = given_or_current(comm)
     if comm.edges != "head":
         comm.require_neighbourhoods("graph_allgather")
     return comm.expand(rows)
@@ -145,7 +145,7 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
     Raises:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
-    comm = _communicator(comm)
+    comm = given_or_current(comm)
     if comm.edges != "head":
         comm.require_neighbourhoods("graph_allgather_async")
     return comm.expand_async(rows)
@@ -172,4 +172,4 @@ def collect(
     Returns:
         ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file.
     """
-    return _communicator(comm).collect(rows, dst, file=file)
+    return given_or_current(comm).collect(rows, dst, file=file)

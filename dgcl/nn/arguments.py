@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-import dgcl
+from dgcl.api import given_or_current
 from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ __all__ = [
     "require_module",
     "require_numbers",
     "require_parameters",
-    "require_tensors",
     "require_widths",
 ]
 
@@ -33,17 +32,11 @@ def current(comm: Communicator | None) -> Communicator:
     Raises:
         TypeError: It is none.
     """
-    if comm is None:
-        return dgcl.current_communicator()
     if isinstance(comm, Tensor):
         raise TypeError(
             "comm must be a dgcl.Communicator, which has the edges (got a tensor); leave edge_index out"
         )
-    if not isinstance(comm, dgcl.Communicator):
-        raise TypeError(
-            f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"
-        )
-    return comm
+    return given_or_current(comm)
 
 
 def require_floats(**given: Any) -> None:

@@ -234,7 +234,7 @@ def _check(
 ) -> Tensor | None:
     """Refuse what torch would broadcast or misread silently, and return the mask on the outputs' device."""
     require_floats(outputs=outputs)
-    require_tensors(labels=targets, **({} if mask is None else {"mask": mask}))
+    require_tensors(labels=targets)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum' (got {reduction!r})")
     if same_shape and outputs.shape != targets.shape:
@@ -250,6 +250,7 @@ def _check(
         raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {targets.device})")
     if mask is None:
         return None
+    require_tensors(mask=mask)
     if mask.dtype != torch.bool or mask.shape != outputs.shape[:1]:
         raise ValueError(
             f"mask must be bool with shape ({len(outputs)},), one for each output row"

@@ -33,7 +33,7 @@ def accuracy(
     Returns:
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
-    require_tensors(logits=logits, labels=labels, **({} if mask is None else {"mask": mask}))
+    require_tensors(logits=logits, labels=labels)
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,)"
@@ -41,6 +41,7 @@ def accuracy(
         )
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
+    require_tensors(mask=mask)
     if mask.dtype != torch.bool or mask.shape != labels.shape:
         raise ValueError(
             f"mask must be bool with shape {tuple(labels.shape)}"
