@@ -9,6 +9,7 @@ turns, in another order in each round; times are medians over rounds, each of th
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -32,6 +33,9 @@ from dgcl.partition import partition_graph
 from dgcl.ranks.context import context
 
 RANKS, WIDTH = 4, 128
+ENOUGH = 0.2
+"""Seconds for which a step is timed at least."""
+
 WINDOWS: dict[str, dict[str, Any]] = {
     "1": {},
     "2": {"windows": 2},
@@ -58,17 +62,24 @@ def pool_bytes(comm: dgcl.Communicator) -> int:
 
 
 def in_turns(comm: dgcl.Communicator, steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each step, of the slowest rank; after one round that is not counted."""
+    """Median seconds of each step over rounds, of the slowest rank; after one round that is not counted.
+
+    A step is timed so many times in a row that it takes as long as ``ENOUGH``: ranks leave a barrier one after the
+    other, which is no part of it.
+    """
     samples: dict[str, list[float]] = {name: [] for name in steps}
-    names = list(steps)
+    names, repeats = list(steps), dict.fromkeys(steps, 1)
     for number in range(rounds + 1):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             comm.control.barrier()
             began = time.perf_counter()
-            steps[name]()
-            slowest = max(comm.control.exchange(time.perf_counter() - began))
+            for _ in range(repeats[name]):
+                steps[name]()
+            slowest = max(comm.control.exchange((time.perf_counter() - began) / repeats[name]))
             if number:
                 samples[name].append(slowest)
+            else:
+                repeats[name] = math.ceil(ENOUGH / slowest)
     return {name: statistics.median(seconds) for name, seconds in samples.items()}
 
 
