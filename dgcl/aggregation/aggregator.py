@@ -21,8 +21,9 @@ from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.aggregation.steps import Aggregation
 from dgcl.aggregation.streamed import StreamedOperation, check_streamed, connect_edge_windows
-from dgcl.aggregation.windows import HaloWindows, WindowedOperation, divide
+from dgcl.aggregation.windows import HaloWindows, divide
 from dgcl.grid.grid import Grid
 from dgcl.grid.streamed import StreamedGraph
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
@@ -36,7 +37,7 @@ from dgcl.transport.steps import FOR_MEAN
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
 
 Reduce = Literal["sum", "mean", "max", "min"]
-AnyOperation = Operation | WindowedOperation | StreamedOperation
+AnyOperation = Aggregation | StreamedOperation
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)
 
@@ -327,7 +328,7 @@ def _build_operation(comm: Aggregating) -> Operation:
         )
         blocks.append(block)
         places.append(torch.from_numpy(ids).to(comm.device))
-    return Operation(tuple(blocks), tuple(places), *_numbers(comm), fresh=fresh)  # type: ignore[arg-type]
+    return Operation(tuple(blocks), tuple(places), *_numbers(comm), fresh=fresh)
 
 
 def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -> Tensor | None:
@@ -381,9 +382,7 @@ class _WeightedAggregate(torch.autograd.Function):
     """Linear in x and in the weights of the edges; keeps both and the halo rows."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, operation: Operation | WindowedOperation, comm: Aggregating
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, operation: Aggregation, comm: Aggregating) -> Tensor:
         out, halo = operation.weighted(weight).run(x, comm.transport, keep=True)
         ctx.operation, ctx.comm = operation, comm
         ctx.save_for_backward(x, weight, *halo)
@@ -392,7 +391,7 @@ class _WeightedAggregate(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        operation: Operation | WindowedOperation = ctx.operation
+        operation: Aggregation = ctx.operation
         x, weight, *halo = ctx.saved_tensors
         adjoint = operation.weighted(weight).transposed
         grad_x, (grad_partial,) = adjoint.run(grad, ctx.comm.transport, keep=True)

@@ -95,20 +95,18 @@ class StreamedOperation:
         return replace(self, scales=(of_heads, of_tails), purpose=purpose or self.purpose | WEIGHTED)
 
     def run(
-        self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
+        self, x: Tensor, transport: Transport, *, out: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Aggregate.
 
         Args:
             x: ``(num_owned, width)``, dense floating point.
             transport: Carries out the exchanges.
-            keep: Not used: nothing is kept.
             out: Where to put the result, contiguous, of the type of sums; None: memory of its own.
 
         Returns:
             ``(num_owned, width)`` of x's type, and nothing else.
         """
-        del keep
         result = self._sum(x.resolve_neg().contiguous(), transport)
         if self.fold is not None:
             result = transport.fold(result, self.fold)

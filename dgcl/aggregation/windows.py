@@ -29,9 +29,8 @@ from torch import Tensor
 
 from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.operation import Operation
-from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.aggregation.steps import carry_out
+from dgcl.aggregation.steps import Aggregation
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.steps import (
@@ -39,12 +38,10 @@ from dgcl.transport.steps import (
     FIRST,
     FOLD,
     FOLDED,
-    FOR_SUM,
     GIVEN,
     PARTIAL,
     RESULT,
     SECOND,
-    WEIGHTED,
     Begin,
     Round,
     Step,
@@ -86,29 +83,19 @@ class HaloWindows:
 
 
 @dataclass(frozen=True, eq=False)
-class WindowedOperation:
-    """A rank's part of an aggregation in windows; as :class:`~dgcl.aggregation.operation.Operation`.
+class WindowedOperation(Aggregation):
+    """A rank's part of an aggregation in windows.
 
     Attributes:
-        blocks: ``own``, ``outgoing``, then ``incoming`` and ``through`` of each window.
-        edges: Which of the rank's edges are in each block, ``(E_b,)`` int64 each.
         halo: The windows.
         fold: Number of the exchange of partial sums; None: no rank sends one.
-        weights: Constant ones of each block's edges; None: ones.
-        memory: Of results and partial sums; that of the whole operation.
         fresh: As of the whole operation, forward: in the adjoint, windows of rows are added.
-        purpose: As of the whole operation.
         is_adjoint: Whether rows go from heads to tails, and windows are folded.
     """
 
-    blocks: tuple[Block, ...]
-    edges: tuple[Tensor, ...]
     halo: HaloWindows
     fold: int | None
-    weights: tuple[Tensor | None, ...]
-    memory: ResultMemory
-    fresh: Tensor | None = None
-    purpose: int = FOR_SUM
+    fresh: Tensor | None
     is_adjoint: bool = False
 
     @cached_property
@@ -116,30 +103,6 @@ class WindowedOperation:
         """The adjoint."""
         blocks = tuple(block.transposed for block in self.blocks)
         return replace(self, blocks=blocks, is_adjoint=not self.is_adjoint)
-
-    def weighted(self, weight: Tensor, purpose: int = 0) -> WindowedOperation:
-        """The same with weights ``(E,)`` of the rank's edges, for this purpose; by default as a weighted one."""
-        weights = tuple(weight.index_select(0, ids) for ids in self.edges)
-        return replace(self, weights=weights, purpose=purpose or self.purpose | WEIGHTED)
-
-    def run(
-        self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Aggregate.
-
-        Args:
-            x: ``(num_tails of own, width)``, dense floating point.
-            transport: Carries out the exchanges.
-            keep: Return the rows that were expanded, too: all windows'.
-            out: Where to put the result, contiguous, of the type of sums; None: memory of its own.
-
-        Returns:
-            ``(num_heads of own, width)`` of x's type; and, if they are kept, the rows that were expanded.
-        """
-        x = x.resolve_neg().contiguous()  # once, not for the exchange and for each block
-        if out is None:
-            out = self.memory.empty(x, self.blocks[0].num_heads, x.shape[1], sum_dtype(x.dtype))
-        return carry_out(self, x, out, transport, keep=keep)
 
     def reserve(
         self, width: int, dtype: torch.dtype, transport: Transport, partial: Sequence[int] = ()
@@ -214,17 +177,6 @@ class WindowedOperation:
             steps.append(Wait(begin))
         return steps
 
-    def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:
-        """``(E,)``: for each of the rank's edges the product of the row that it adds to and the row that it reads."""
-        out = x.new_empty(sum(map(len, self.edges)), dtype=sum_dtype(x.dtype))
-        ends = [(y, x), (y_partial, x)]
-        for rows in halo:
-            ends += [(y, rows), (y_partial, rows)]
-        for block, ids, (heads, tails) in zip(self.blocks, self.edges, ends, strict=True):
-            if len(ids):
-                out[ids] = block.dots(heads, tails).to(out.dtype)
-        return out
-
 
 def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> WindowedOperation:
     """Divide an operation's edges from halo rows by the windows of these."""
@@ -264,4 +216,6 @@ def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> Windowe
     blocks = (own, whole.blocks[1], *(block for block, _ in in_turn))
     edges = (*whole.edges[:2], *(torch.from_numpy(mine).to(device) for _, mine in in_turn))
     weights = (None,) * len(blocks)
-    return WindowedOperation(blocks, edges, windows, whole.fold, weights, whole.memory, whole.fresh[0])
+    return WindowedOperation(
+        blocks, edges, windows, whole.fold, whole.fresh[0], weights=weights, memory=whole.memory
+    )
