@@ -114,19 +114,20 @@ class BatchNorm(torch.nn.BatchNorm1d):
         squares = first_rows(centred, comm.num_core).square().sum(rows)
         variance = named_sum(squares, comm, "BatchNorm") / count
         if self.training and self.track_running_stats:
-            self._update_running(mean.detach(), variance.detach() * (count / (count - 1)))
+            update_running(self, mean.detach(), variance.detach() * (count / (count - 1)))
         out = centred * torch.rsqrt(variance + self.eps).view(channels)
         if self.affine:
             out = out * self.weight.view(channels) + self.bias.view(channels)
         return out.to(x.dtype)
 
-    def _update_running(self, mean: Tensor, unbiased_variance: Tensor) -> None:
-        """As ``BatchNorm1d``, which normalises by the biased variance and remembers the unbiased one."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            factor = 1.0 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
-            for running, value in ((self.running_mean, mean), (self.running_var, unbiased_variance)):
-                running.copy_(running * (1 - factor) + value * factor)
+
+def update_running(norm: torch.nn.BatchNorm1d, mean: Tensor, unbiased_variance: Tensor) -> None:
+    """As ``BatchNorm1d``, which normalises by the biased variance and remembers the unbiased one."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    with torch.no_grad():
+        norm.num_batches_tracked.add_(1)
+        factor = 1.0 / norm.num_batches_tracked.double() if norm.momentum is None else norm.momentum
+        for running, value in ((norm.running_mean, mean), (norm.running_var, unbiased_variance)):
+            running.copy_(running * (1 - factor) + value * factor)

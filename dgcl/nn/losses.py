@@ -95,9 +95,7 @@ def cross_entropy(
             reduction="none",
             label_smoothing=label_smoothing,
         )
-    return _reduce(
-        losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm, "cross_entropy"
-    )
+    return _reduce(losses, _label_weight(labels, weight, ignore_index), reduction, ddp, comm, "cross_entropy")
 
 
 def nll(
@@ -129,7 +127,7 @@ def nll(
     log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
     with _labels_explained(log_probabilities, labels, ignore_index, comm):
         losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
-    return _reduce(losses, _label_weight(losses, labels, weight, ignore_index), reduction, ddp, comm, "nll")
+    return _reduce(losses, _label_weight(labels, weight, ignore_index), reduction, ddp, comm, "nll")
 
 
 def bce_with_logits(
@@ -307,7 +305,7 @@ def _counted(losses: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     return _keep_rows(losses, mask, 0.0), mask.sum(dtype=torch.float64) * elements_per_row
 
 
-def _label_weight(losses: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+def _label_weight(labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     """The weight of all labels that count: what torch divides a mean by. Other losses are zero already."""
     counts = labels != ignore_index
     if weight is None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dgcl.nn.batch_norm import update_running
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.host_store import HostStore
 
@@ -58,7 +59,7 @@ def chunked_batch_norm(
     else:
         mean, variance = _statistics(x.checked(), stretches, store, comm)
         if norm.training and norm.track_running_stats:
-            _remember(norm, mean, variance * (comm.num_nodes / (comm.num_nodes - 1)))
+            update_running(norm, mean, variance * (comm.num_nodes / (comm.num_nodes - 1)))
     inverse = torch.rsqrt(variance + norm.eps)
     out: Tensor = _Normalise.apply(x, norm.weight, norm.bias, mean, inverse, learns, (stretches, store, comm))
     return out
@@ -80,18 +81,6 @@ def _statistics(
     for rows in stretches:
         squares += (store.look_at(x, rows).to(total.dtype) - mean).square().sum(0)
     return mean, comm.all_reduce_sum(squares, "batch_norm") / comm.num_nodes
-
-
-def _remember(norm: torch.nn.BatchNorm1d, mean: Tensor, unbiased_variance: Tensor) -> None:
-    """Update running statistics as ``BatchNorm1d`` does."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    with torch.no_grad():
-        norm.num_batches_tracked.add_(1)
-        factor = 1.0 / norm.num_batches_tracked.double() if norm.momentum is None else norm.momentum
-        for running, value in ((norm.running_mean, mean), (norm.running_var, unbiased_variance)):
-            running.copy_(running * (1 - factor) + value * factor)
 
 
 class _Normalise(torch.autograd.Function):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.cuda import connect_device
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dgcl.transport.base import Transport
     from dgcl.transport.cuda.gpu import Device
     from dgcl.transport.shared_memory.peers import Peers
@@ -65,7 +66,25 @@ def _open_network(
     timeout: float,
     bytes_sent: np.ndarray,
 ) -> RemoteChannel:
-    """Call :func:`dgcl.transport.network.connect.open_network`, importing it only when needed."""
-    from dgcl.transport.network.connect import open_network
+    """Open this rank's network channel. Collective over all ranks of the job, which create a process group.
 
-    return open_network(control, peers, programs, num_stages, timeout, bytes_sent)
+    Args:
+        control, peers, timeout: This rank's.
+        programs: Programs of all exchanges.
+        num_stages: The largest number of stages of any of them.
+        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
+    """
+    from dgcl.transport.network.channel import (
+        NetworkChannel,  # where it is needed: most jobs are on one machine
+    )
+
+    assert isinstance(control, GroupControl)
+    group = control.new_group()
+    partners = {
+        int(peer)
+        for program in programs
+        for schedule in (program.expand, program.fold)
+        for peer in np.concatenate((schedule.send_peer, schedule.recv_peer))
+    }
+    stand_ins = {peer: peers.control_pages[peer] for peer in peers.remote.tolist() if peer in partners}
+    return NetworkChannel(group, peers.rank, stand_ins, num_stages, timeout, bytes_sent)

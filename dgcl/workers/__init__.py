@@ -4,10 +4,9 @@ An aggregation ``y_v = sum over edges u->v of w_uv x_u`` is three steps: *expand
 edges, *sum* there, *fold* partial sums to the owners of the heads. Which rank sums which edge is free, one worker for
 each edge:
 
-- :mod:`~dgcl.workers.head`: the owner of its head. Nothing is folded, neighbourhoods are complete (DGCL's halo
-  exchange);
-- :mod:`~dgcl.workers.tail`: the owner of its tail. Nothing is expanded;
-- :mod:`~dgcl.workers.cover`: for each pair of ranks whatever moves the fewest rows, a minimum vertex cover.
+- ``head``: the owner of its head. Nothing is folded, neighbourhoods are complete (DGCL's halo exchange);
+- ``tail``: the owner of its tail. Nothing is expanded;
+- ``cover``: for each pair of ranks whatever moves the fewest rows, a minimum vertex cover (:mod:`~dgcl.workers.cover`).
 
 :mod:`~dgcl.workers.exchanges` makes the two demands that a choice of workers has, :mod:`~dgcl.workers.strategy` plans
 both, and :mod:`~dgcl.workers.local_graphs` gives each rank its edges. Imports ``graph``, ``relation``, ``program`` and

@@ -24,8 +24,6 @@ from dgcl.graph import Graph
 from dgcl.relation.classes import ItemClasses, build_classes
 from dgcl.relation.demand import Demand, demand_of_pairs
 from dgcl.workers.cover import cover
-from dgcl.workers.head import head
-from dgcl.workers.tail import tail
 
 __all__ = ["EDGES", "Exchanges", "exchanges_of", "workers_of"]
 
@@ -71,7 +69,7 @@ def workers_of(
     group: NDArray[np.int64] | None = None,
     imbalance: float | None = None,
 ) -> NDArray[np.int32]:
-    """The worker of each edge by the name of the way to choose it.
+    """``(E,)`` int32 the worker of each edge, in the order of ``graph.indices``, by the name of the way to choose it.
 
     Args:
         edges: One of :data:`EDGES`.
@@ -82,9 +80,9 @@ def workers_of(
         ValueError: An unknown name.
     """
     if edges == "head":
-        return head(graph, part)
+        return np.repeat(part.astype(np.int32), graph.in_degrees())
     if edges == "tail":
-        return tail(graph, part)
+        return part.astype(np.int32)[graph.indices]
     if edges == "cover":
         return cover(graph, part, num_parts, group=group, imbalance=imbalance)
     raise ValueError(f"edges must be one of {', '.join(EDGES)} (got {edges!r})")

@@ -51,10 +51,24 @@ def _map(descriptor: int, base: int, size: int) -> Segment:
     return Segment(base, size, memory, memory.ctypes.data)
 
 
-class SegmentFile:
-    """The owner's side: one anonymous file of this process that grows by segments."""
+class _OpenFile:
+    """A file descriptor that is closed once."""
 
     _descriptor = -1
+
+    def close(self) -> None:
+        """Close the file; segments stay mapped until the last array that refers to them dies."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting():  # at exit the process gives up its files, and modules may be torn down
+            self.close()  # of a set-up that failed halfway
+
+
+class SegmentFile(_OpenFile):
+    """The owner's side: one anonymous file of this process that grows by segments."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("dgcl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -98,25 +112,13 @@ class SegmentFile:
         self._size += size
         return segment
 
-    def close(self) -> None:
-        """Close the file; segments stay mapped until the last array that refers to them dies."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
-    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not exiting():  # at exit the process gives up its files, and modules may be torn down
-            self.close()  # of a set-up that failed halfway
-
-
-class PeerFile:
+class PeerFile(_OpenFile):
     """A peer's side: the file of another rank, opened by its handle.
 
     Raises:
         OSError: The file cannot be opened: another host, another PID namespace, or another user.
     """
-
-    _descriptor = -1
 
     def __init__(self, handle: tuple[int, int]) -> None:
         process, descriptor = handle
@@ -127,13 +129,3 @@ class PeerFile:
         if base < 0 or size <= 0 or base % _PAGE or os.fstat(self._descriptor).st_size < base + size:
             raise ValueError(f"no segment of {size} bytes at offset {base} in the peer's file")
         return _map(self._descriptor, base, size)
-
-    def close(self) -> None:
-        """Close the file; mapped segments stay mapped."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not exiting():  # at exit the process gives up its files, and modules may be torn down
-            self.close()  # of a set-up that failed halfway

@@ -244,7 +244,7 @@ def machines(numbers: Sequence[int], fakes: Sequence[FakeCuda], hub: Hub) -> Ite
             patch.object(ThreadControl, "new_group", new_group, create=True),
             patch.object(ThreadControl, "next_store", lambda self: store_of("nccl", self.rank), create=True),
             patch.object(ThreadControl, "timeout", 60.0, create=True),
-            patch("dgcl.transport.network.connect.GroupControl", ThreadControl),
+            patch("dgcl.transport.connect.GroupControl", ThreadControl),
             patch.object(ThreadControl, "has_group", True),
             patch.object(dist, "is_nccl_available", lambda: True),
             patch.object(dist, "ProcessGroupNCCL", Nccl, create=True),
