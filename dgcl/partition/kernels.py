@@ -1,4 +1,4 @@
-"""Compiled loops for partitioning: the graph that METIS wants, its subgraphs, cut edges.
+"""Compiled loops for partitioning: the graph that METIS wants, cut edges, who holds what.
 
 Loaded on first use.
 """
@@ -62,31 +62,6 @@ def symmetric_adjacency(
 
 
 @compiled
-def induced_adjacency(
-    xadj: NDArray[np.int64], adjncy: NDArray[np.int64], members: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (xadj, adjncy) of the subgraph on `members` (n,) ascending, renumbered 0..n-1."""
-    local = np.full(xadj.size - 1, -1, np.int64)
-    for i in range(members.size):
-        local[members[i]] = i
-    sub_xadj = np.zeros(members.size + 1, np.int64)
-    for i in range(members.size):
-        kept = 0
-        for k in range(xadj[members[i]], xadj[members[i] + 1]):
-            if local[adjncy[k]] >= 0:
-                kept += 1
-        sub_xadj[i + 1] = sub_xadj[i] + kept
-    sub_adjncy = np.empty(sub_xadj[members.size], np.int64)
-    filled = 0
-    for v in members:
-        for k in range(xadj[v], xadj[v + 1]):
-            if local[adjncy[k]] >= 0:
-                sub_adjncy[filled] = local[adjncy[k]]
-                filled += 1
-    return sub_xadj, sub_adjncy
-
-
-@compiled
 def count_edges(
     indptr: NDArray[np.int64], indices: NDArray[Any], part: NDArray[np.int32], num_parts: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -111,15 +86,3 @@ def spread_holders(
         holders = now[v]
         for k in range(indptr[v], indptr[v + 1]):
             after[indices[k]] |= holders
-
-
-@compiled
-def count_bits(masks: NDArray[np.uint64]) -> int:
-    """Return the number of set bits of all masks."""
-    total = 0
-    for mask in masks:
-        x = mask - ((mask >> np.uint64(1)) & np.uint64(0x5555555555555555))
-        x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-        x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-        total += int((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
-    return total

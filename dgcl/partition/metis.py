@@ -49,9 +49,13 @@ class _Adjacency:
         return len(self.xadj) - 1
 
     def induced(self, members: NDArray[np.int64]) -> _Adjacency:
-        from dgcl.partition.kernels import induced_adjacency
+        """The subgraph on ``members`` (n,) ascending, renumbered 0..n-1; neighbours stay in their order."""
+        from scipy.sparse import csr_array
 
-        xadj, adjncy = induced_adjacency(self.xadj, self.adjncy, members)
+        shape = (self.num_nodes, self.num_nodes)
+        whole = csr_array((np.ones(len(self.adjncy), np.int8), self.adjncy, self.xadj), shape=shape)
+        part = whole[members][:, members]
+        xadj, adjncy = part.indptr.astype(np.int64), part.indices.astype(np.int64)
         return _Adjacency(xadj, adjncy, None if self.weights is None else self.weights[members])
 
 

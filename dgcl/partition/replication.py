@@ -33,13 +33,11 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`.
     """
-    from dgcl.partition.kernels import count_bits
-
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
     held = np.zeros(check_hops(hops) + 1, np.int64)
     for _, hop, masks in holders_by_hop(graph, owners, num_parts, hops):
-        held[hop] += count_bits(masks)
+        held[hop] += np.bitwise_count(masks).sum(dtype=np.int64)
     return held[1:] / graph.num_nodes
 
 

@@ -157,93 +157,16 @@ def sort_classes(dests: NDArray[np.uint64], class_ptr: NDArray[np.int64]) -> NDA
     Args:
         dests: (C, W) masks, owner by owner, different for each. class_ptr: (P + 1,) where each owner's begin.
     """
+    # From the highest byte down, masks of several words compare as texts do.
+    keys = (
+        dests[:, 0]
+        if dests.shape[1] == 1
+        else dests[:, ::-1].astype(">u8", order="C").view(f"S{8 * dests.shape[1]}")[:, 0]
+    )
     order = np.empty(dests.shape[0], np.int64)
     for low, high in itertools.pairwise(class_ptr.tolist()):
-        if dests.shape[1] == 1:
-            order[low:high] = low + np.argsort(dests[low:high, 0])
-        else:
-            order[low:high] = low + sort_long_masks(dests[low:high])
+        order[low:high] = low + np.argsort(keys[low:high])
     return order
-
-
-@compiled
-def sort_long_masks(dests: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the order of masks of several words, compared by one 64-bit key first; see :func:`_key`."""
-    num = dests.shape[0]
-    order, keys = np.arange(num), np.empty(num, np.uint64)
-    for i in range(num):
-        keys[i] = _key(dests[i])
-    _merge_sort(keys, order, np.empty_like(keys), np.empty_like(order), dests)
-    return order
-
-
-@compiled
-def _merge_sort(
-    keys: NDArray[np.uint64],
-    order: NDArray[np.int64],
-    spare_keys: NDArray[np.uint64],
-    spare_order: NDArray[np.int64],
-    dests: NDArray[np.uint64],
-) -> None:
-    """Sort `order` in place by key, and by the whole mask where keys are equal; from the bottom up."""
-    size = order.size
-    a, a_order, b, b_order = keys, order, spare_keys, spare_order
-    run = 1
-    swapped = False
-    while run < size:
-        for low in range(0, size, 2 * run):
-            mid, high = min(low + run, size), min(low + 2 * run, size)
-            i, j = low, mid
-            for k in range(low, high):
-                if i < mid and j < high:
-                    take_left = a[i] < a[j] or (
-                        a[i] == a[j] and not _less(dests[a_order[j]], dests[a_order[i]])
-                    )
-                else:
-                    take_left = i < mid
-                if take_left:
-                    b[k], b_order[k] = a[i], a_order[i]
-                    i += 1
-                else:
-                    b[k], b_order[k] = a[j], a_order[j]
-                    j += 1
-        a, a_order, b, b_order = b, b_order, a, a_order
-        swapped = not swapped
-        run *= 2
-    if swapped:
-        order[:] = spare_order
-
-
-@compiled
-def _key(mask: NDArray[np.uint64]) -> np.uint64:
-    """Return the four highest set bits of a mask, each as position + 1 in 16 bits, highest first.
-
-    To compare masks as integers is to compare their set bits from the highest down, so a smaller key means a
-    smaller mask; only masks that share their four highest bits need a longer look.
-    """
-    key = np.uint64(0)
-    found = 0
-    for w in range(mask.size - 1, -1, -1):
-        word = mask[w]
-        while word != 0 and found < 4:
-            bit = 63
-            while (word >> np.uint64(bit)) & np.uint64(1) == 0:
-                bit -= 1
-            word ^= np.uint64(1) << np.uint64(bit)
-            key = (key << np.uint64(16)) | np.uint64(64 * w + bit + 1)
-            found += 1
-        if found == 4:
-            break
-    return key << np.uint64(16 * (4 - found)) if found else key
-
-
-@njit(nogil=True, inline="always")
-def _less(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
-    """Compare two masks as integers."""
-    for w in range(a.size - 1, -1, -1):
-        if a[w] != b[w]:
-            return bool(a[w] < b[w])
-    return False
 
 
 @compiled

@@ -110,8 +110,6 @@ def count_copies(
     graph: Graph, part: NDArray[np.int32], machine_of_rank: NDArray[np.int64], hops: int
 ) -> CopyCounts:
     """Count the copies of all machines; nothing is copied."""
-    from dgcl.replication.kernels import count_holders
-
     num_machines = int(machine_of_rank.max()) + 1
     rows, edges = np.zeros((2, num_machines), np.int64)
     degrees = graph.in_degrees()
@@ -119,13 +117,12 @@ def count_copies(
     for first, hop, masks in holders_by_hop(graph, home, num_machines, hops):
         if hop < hops - 1:
             continue
-        count, total = np.zeros((2, 64), np.int64)
-        count_holders(masks, degrees, count, total)
-        last = min(first + 64, num_machines)
-        if hop == hops:
-            rows[first:last] = count[: last - first]
-        else:
-            edges[first:last] = total[: last - first]
+        for machine in range(first, min(first + 64, num_machines)):
+            held = masks >> np.uint64(machine - first) & np.uint64(1)
+            if hop == hops:
+                rows[machine] = held.sum()
+            else:
+                edges[machine] = held @ degrees.view(np.uint64)
     core = np.bincount(part, minlength=len(machine_of_rank)).astype(np.int64)
     return CopyCounts(hops, machine_of_rank, core, rows, edges, graph.num_nodes, graph.num_edges)
 

@@ -30,22 +30,6 @@ def spread_hops(
 
 
 @compiled
-def count_holders(
-    masks: NDArray[np.uint64], weight: NDArray[np.int64], count: NDArray[np.int64], total: NDArray[np.int64]
-) -> None:
-    """Add to ``count`` and ``total`` (64,), for each bit, how many masks have it, and the weights of these."""
-    for v in range(masks.size):
-        mask = masks[v]
-        bit = 0
-        while mask != 0:
-            if mask & np.uint64(1):
-                count[bit] += 1
-                total[bit] += weight[v]
-            mask >>= np.uint64(1)
-            bit += 1
-
-
-@compiled
 def count_votes(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.partition.kernels import induced_adjacency, symmetric_adjacency
-from dgcl.partition.metis import device_levels, ensure_minimum
+from dgcl.partition.kernels import symmetric_adjacency
+from dgcl.partition.metis import _Adjacency, device_levels, ensure_minimum
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices
 
@@ -38,7 +38,8 @@ def test_undirected_simple_graph_and_its_subgraphs(
     members = sorted(data.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1)))
     number = {v: i for i, v in enumerate(members)}
     inside = [sorted(number[u] for u in simple[v] if u in number) for v in members]
-    assert rows(*induced_adjacency(xadj, adjncy, np.array(members))) == inside
+    induced = _Adjacency(xadj, adjncy, None).induced(np.array(members))
+    assert rows(induced.xadj, induced.adjncy) == inside
 
 
 @pytest.mark.parametrize(
