@@ -61,28 +61,33 @@ class GlooTransport(Baseline):
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pack, send, receive, concatenate."""
         needs = self._needs[exchange]
-        packed = rows.index_select(0, needs.index)
-        halo = rows.new_empty(needs.layout.num_halo, *rows.shape[1:])
-        self._send(packed, halo, needs)
-        return torch.cat([rows, halo])
+        return torch.cat([rows, self._receive(rows, needs, self._new(needs.layout.num_halo, rows))])
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners and add."""
         needs = self._needs[exchange]
-        num_owned = needs.layout.num_owned
-        arrived = rows.new_empty(len(needs.index), *rows.shape[1:])
-        self._send_back(rows[num_owned:].contiguous(), arrived, needs)
-        return rows[:num_owned].clone().index_add_(0, needs.index, arrived)
+        return self._add(rows, needs, rows[: needs.layout.num_owned].clone())
 
-    def _send(self, packed: Tensor, halo: Tensor, needs: _Needs) -> None:
+    def _new(self, count: int, like: Tensor) -> Tensor:
+        """Memory that a call needs for itself."""
+        return like.new_empty(count, *like.shape[1:])
+
+    def _receive(self, rows: Tensor, needs: _Needs, halo: Tensor) -> Tensor:
+        """Send the owned rows that others read; their rows come to ``halo``."""
         import torch.distributed as dist
 
+        packed = torch.index_select(rows, 0, needs.index, out=self._new(len(needs.index), rows))
         dist.all_to_all_single(halo, packed, needs.receives, needs.sends)
+        return halo
 
-    def _send_back(self, halo: Tensor, arrived: Tensor, needs: _Needs) -> None:
+    def _add(self, rows: Tensor, needs: _Needs, owned: Tensor) -> Tensor:
+        """Send halo rows to their owners; what comes for this rank's is added to ``owned``."""
         import torch.distributed as dist
 
+        arrived = self._new(len(needs.index), rows)
+        halo = rows[needs.layout.num_owned :].contiguous()
         dist.all_to_all_single(arrived, halo, needs.sends, needs.receives)
+        return owned.index_add_(0, needs.index, arrived)
 
     def poison(self) -> None:
         """Overwrite free blocks of the pool, and the buffers."""
@@ -101,45 +106,19 @@ class GlooKeptTransport(GlooTransport):
         """Pack, send, receive in place."""
         needs = self._needs[exchange]
         num_owned = needs.layout.num_owned
-        packed = self._scratch.rows(len(needs.index), rows)
-        torch.index_select(rows, 0, needs.index, out=packed)
         result = self.result_rows(needs.layout.num_local, rows)
         result[:num_owned].copy_(rows)
-        self._send(packed, result[num_owned:], needs)
+        self._receive(rows, needs, result[num_owned:])
         return result
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners and add."""
         needs = self._needs[exchange]
         num_owned = needs.layout.num_owned
-        arrived = self._scratch.rows(len(needs.index), rows)
-        self._send_back(rows[num_owned:].contiguous(), arrived, needs)
-        result = self.result_rows(num_owned, rows)
-        result.copy_(rows[:num_owned])
-        return result.index_add_(0, needs.index, arrived)
+        return self._add(rows, needs, self.result_rows(num_owned, rows).copy_(rows[:num_owned]))
 
-
-class GlooHaloCalls(GlooKeptTransport):
-    """:class:`GlooKeptTransport` without owned rows, to compare :class:`~dgcl.bench.transports.HaloCalls` with."""
-
-    halo_only = True
-
-    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """Pack, send, receive halo rows."""
-        needs = self._needs[exchange]
-        packed = self._scratch.rows(len(needs.index), rows)
-        torch.index_select(rows, 0, needs.index, out=packed)
-        result = self.result_rows(needs.layout.num_halo, rows)
-        self._send(packed, result, needs)
-        return result
-
-    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """Send halo rows to their owners, who add them to their own in place."""
-        needs = self._needs[exchange]
-        num_owned = needs.layout.num_owned
-        arrived = self._scratch.rows(len(needs.index), rows)
-        self._send_back(rows[num_owned:], arrived, needs)
-        return rows[:num_owned].index_add_(0, needs.index, arrived)
+    def _new(self, count: int, like: Tensor) -> Tensor:
+        return self._scratch.rows(count, like)
 
 
 class GlooHaloPlainCalls(GlooTransport):
@@ -150,17 +129,22 @@ class GlooHaloPlainCalls(GlooTransport):
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Pack, send, receive halo rows."""
         needs = self._needs[exchange]
-        halo = rows.new_empty(needs.layout.num_halo, *rows.shape[1:])
-        self._send(rows.index_select(0, needs.index), halo, needs)
-        return halo
+        return self._receive(rows, needs, self._result(needs.layout.num_halo, rows))
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners, who add them to their own in place."""
         needs = self._needs[exchange]
-        num_owned = needs.layout.num_owned
-        arrived = rows.new_empty(len(needs.index), *rows.shape[1:])
-        self._send_back(rows[num_owned:], arrived, needs)
-        return rows[:num_owned].index_add_(0, needs.index, arrived)
+        return self._add(rows, needs, rows[: needs.layout.num_owned])
+
+    def _result(self, count: int, like: Tensor) -> Tensor:
+        return self._new(count, like)
+
+
+class GlooHaloCalls(GlooHaloPlainCalls, GlooKeptTransport):
+    """:class:`GlooKeptTransport` without owned rows, to compare :class:`~dgcl.bench.transports.HaloCalls` with."""
+
+    def _result(self, count: int, like: Tensor) -> Tensor:
+        return self.result_rows(count, like)
 
 
 class SwapTransport(Baseline):

@@ -112,14 +112,22 @@ def planned_transport(comm: Communicator) -> SharedMemoryTransport:
     return transport
 
 
-class RuntimeCalls:
+class _PlannedCalls:
+    """A way to call a communicator's plan."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self._planned = comm, planned_transport(comm)
+
+    def poison(self) -> None:
+        """Overwrite all free blocks of the communicator's pool."""
+        self._planned.fill_free(POISON)
+
+
+class RuntimeCalls(_PlannedCalls):
     """The runtime alone: rows in, a block of the pool out.
 
     What :class:`Baseline` takes longer is what tensors cost; they are made by :meth:`finish`, which is not timed.
     """
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm, self._planned = comm, planned_transport(comm)
 
     def expand(self, rows: Tensor) -> tuple[Block, tuple[int, ...], torch.dtype]:
         """A block with owned and halo rows."""
@@ -138,18 +146,11 @@ class RuntimeCalls:
         """What the others return."""
         return as_tensor(self._planned.runtime.pool, *result)
 
-    def poison(self) -> None:
-        """Overwrite all free blocks of the communicator's pool."""
-        self._planned.fill_free(POISON)
 
-
-class OperatorCalls:
+class OperatorCalls(_PlannedCalls):
     """A communicator's plan called as models call it: by the differentiable operators.
 
     Inputs need gradients. The time beyond :class:`Baseline` is the cost of autograd."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm, self._planned = comm, planned_transport(comm)
 
     def expand(self, rows: Tensor) -> Tensor:
         """``graph_allgather``, recorded by autograd."""
@@ -159,21 +160,14 @@ class OperatorCalls:
         """The sum over ranks, recorded by autograd."""
         return self._comm.fold(rows.requires_grad_()).detach()
 
-    def poison(self) -> None:
-        """Overwrite all free blocks of the communicator's pool."""
-        self._planned.fill_free(POISON)
 
-
-class HaloCalls:
+class HaloCalls(_PlannedCalls):
     """The plan, moving halo rows alone (:mod:`dgcl.transport.shared_memory.started`).
 
     An expand returns ``(num_halo, *F)``; a fold adds to the first ``num_owned`` of the rows that it is given.
     """
 
     halo_only = True
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm, self._planned = comm, planned_transport(comm)
 
     def expand(self, rows: Tensor) -> Tensor:
         """Halo rows."""
@@ -183,10 +177,6 @@ class HaloCalls:
         """Owned rows, with what arrived for them added."""
         num_owned = self._comm.num_owned
         return fold_halo(self._comm, rows[num_owned:], rows[:num_owned])
-
-    def poison(self) -> None:
-        """Overwrite all free blocks of the communicator's pool."""
-        self._planned.fill_free(POISON)
 
 
 def calls_of(comm: Communicator) -> Baseline:
