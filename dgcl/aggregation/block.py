@@ -97,11 +97,6 @@ class Block:
         return len(self._ends[0])
 
     @property
-    def covered(self) -> bool:
-        """Whether every head has an edge."""
-        return self._grouped.edges.num_heads == self.num_heads
-
-    @property
     def transposed(self) -> Block:
         """The same edges the other way round: the adjoint."""
         other = object.__new__(Block)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import PLACEMENTS, Parser
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.files import check_output
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, step
+from dgcl.cli.plans import save_plans
 from dgcl.cli.problem import check_problem, graph_in_parts
 from dgcl.cli.topologies import resolve
 from dgcl.cli.windows import print_windows, window_facts, windows_of
@@ -44,10 +44,7 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
     edge_seconds = 0.0 if args.work is None else args.work[0] * 1e-9
     chosen = fastest(plans, edge_seconds) if args.edges == "auto" else args.edges
     made = plans[chosen]
-    with ExitStack() as outputs:  # both files appear, or none
-        for path, one in ((args.out, made.expand), (args.fold_out, made.folded)):
-            if path is not None:
-                one.save(outputs.enter_context(replacing(path)))
+    save_plans((args.out, made.expand), (args.fold_out, made.folded))
     facts = {name: _facts(one, edge_seconds) for name, one in plans.items()}
     windows = window_facts(windows_of(args, made.expand))
     if args.json:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import Parser, at_least
 from dgcl.cli.edges import check_exchanges
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import replacing
-from dgcl.cli.output import print_json, print_legend, print_table, seconds, size, step
+from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, size, step
 from dgcl.cli.partition import GRAPH_HELP
+from dgcl.cli.plans import save_plans
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -194,10 +193,7 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
     graph, part, _ = graph_in_parts(args, topology)
     with step(f"planning both exchanges of grid ({grid})"):
         made = plan_grid(find_needs(graph, part, grid), topology, args.method, options)
-    with ExitStack() as outputs:  # both files appear, or none
-        for path, plan in ((args.out, made.expand.plan), (args.fold_out, made.folded.plan)):
-            if path is not None:
-                plan.save(outputs.enter_context(replacing(path)))
+    save_plans((args.out, made.expand.plan), (args.fold_out, made.folded.plan))
     facts = {**_counts(made.counts, options.row_bytes // _ITEMSIZE), **_seconds(made)}
     if args.json:
         print_json(facts)
@@ -230,7 +226,5 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
             ]
         ],
     )
-    for path, what in ((args.out, "slices of rows"), (args.fold_out, "partial sums")):
-        if path is not None:
-            print(f"plan of the {what} written to {path}")
+    print_written(("plan of the slices of rows", args.out), ("plan of the partial sums", args.fold_out))
     return 0

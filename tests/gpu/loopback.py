@@ -22,10 +22,10 @@ from dgcl.program import Program
 from dgcl.transport.cuda.program import (
     EXPAND,
     FOLD,
+    CallLayout,
     Launch,
     RankAddresses,
     fuse,
-    lay_out,
     num_slots,
 )
 from tests.gpu.device import Tables
@@ -150,7 +150,7 @@ def connect(
     for rank in ranks:
         addresses = _addresses(rank, ranks, tables)
         for verb, kernel in kernels.items():
-            laid_out = lay_out(
+            layout = CallLayout(
                 rank.program,
                 verb,
                 addresses,
@@ -161,6 +161,7 @@ def connect(
                 tables.put,
                 threads,
             )
+            laid_out = list(layout.launches())
             for waits_first, lists in ((True, launches), (False, fused)):
                 begin, *others = fuse(laid_out, waits_first=waits_first)
                 entered = *begin.parameters, *rank.entered(verb)

@@ -23,7 +23,7 @@ from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.transport.cuda import open_devices
-from dgcl.transport.shared_memory.rounding import fold_bound
+from tests.dgcl.fold_rounding import fold_bound
 from tests.gpu.programs import TOPOLOGY, make_edges
 
 #: Element types and trailing shapes that are checked.

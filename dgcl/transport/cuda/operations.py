@@ -24,10 +24,10 @@ from dgcl.transport.cuda.program import (
     JOINED,
     PACKED,
     RECEIVED,
+    CallLayout,
     Launch,
     RankAddresses,
     fuse,
-    lay_out,
 )
 from dgcl.transport.cuda.staged_rows import CallKind
 from dgcl.transport.cuda.tables import Tables
@@ -87,7 +87,8 @@ class Operations:
             return address
 
         most = device.blocks_at_once(kernel)
-        launches = lay_out(program, verb, addresses, kernel, unit, row_type.row_bytes, most, upload)
+        layout = CallLayout(program, verb, addresses, kernel, unit, row_type.row_bytes, most, upload)
+        launches = list(layout.launches())
         kind = CallKind(device, program, addresses, verb, row_type.row_bytes, upload)
         # Two lists: waits by kernels, and by the stream itself before them.
         self._lists = tuple(

@@ -47,7 +47,7 @@ from dgcl.kernels.cuda_tables import (
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 
-__all__ = ["EXPAND", "FOLD", "Launch", "RankAddresses", "fuse", "lay_out", "peer_slot"]
+__all__ = ["EXPAND", "FOLD", "CallLayout", "Launch", "RankAddresses", "fuse", "peer_slot"]
 
 #: Slots of the address table: this rank's rows (the result of an expand, the input of a fold); its relay rows, or
 #: arrivals; the result of a fold; staging memory for peers out of reach. Two slots for each peer follow.
@@ -139,35 +139,6 @@ class Launch:
     parameters: tuple[int, ...]
 
 
-def lay_out(
-    program: Program,
-    verb: int,
-    addresses: RankAddresses,
-    kernel: str,
-    unit: int,
-    row_bytes: int,
-    max_blocks: int,
-    upload: Callable[[np.ndarray], int],
-    threads: int = THREADS,
-) -> list[Launch]:
-    """The launches of one call of a verb, in order.
-
-    Args:
-        program: Of this rank.
-        verb: EXPAND or FOLD.
-        addresses: Of this rank.
-        kernel: Name of the gather, or of the sum.
-        unit: Its unit in bytes; divides ``row_bytes`` and all addresses of rows.
-        row_bytes: Size of a row.
-        max_blocks: How many blocks of the kernel the device holds at once.
-        upload: Copies a table to the device, to stay there, and returns its address.
-        threads: Threads of a block of the kernel.
-    """
-    return list(
-        _Layout(program, verb, addresses, kernel, unit, row_bytes, max_blocks, upload, threads).launches()
-    )
-
-
 def fuse(launches: list[Launch], *, waits_first: bool = False) -> list[Launch]:
     """The same in fewer launches: one of flag kernels that follow each other, in their order.
 
@@ -203,8 +174,20 @@ def _fused(first: Launch, second: Launch, waits_first: bool) -> Launch | None:
     return replace(first, parameters=before._replace(**tables))
 
 
-class _Layout:
-    """One call of :func:`lay_out`, with its arguments."""
+class CallLayout:
+    """The launches of one call of a verb.
+
+    Args:
+        program: Of this rank.
+        verb: EXPAND or FOLD.
+        addresses: Of this rank.
+        kernel: Name of the gather, or of the sum.
+        unit: Its unit in bytes; divides ``row_bytes`` and all addresses of rows.
+        row_bytes: Size of a row.
+        max_blocks: How many blocks of the kernel the device holds at once.
+        upload: Copies a table to the device, to stay there, and returns its address.
+        threads: Threads of a block of the kernel.
+    """
 
     def __init__(
         self,
@@ -216,7 +199,7 @@ class _Layout:
         row_bytes: int,
         max_blocks: int,
         upload: Callable[[np.ndarray], int],
-        threads: int,
+        threads: int = THREADS,
     ) -> None:
         self._program, self._verb, self._addresses, self._upload = program, verb, addresses, upload
         self._kernel, self._max_blocks, self._threads = kernel, max_blocks, threads

@@ -82,7 +82,6 @@ def price_bound(
     factor: FloatArray,
     aim: float,
     known: float = 0.0,
-    enough: float = np.inf,
     tolerance: float = 1e-4,
     rounds: int = ROUNDS,
     steps: int = STEPS,
@@ -98,7 +97,6 @@ def price_bound(
             short as these assume, with ones for all plans.
         aim: a rough idea of the bound, rows per GB/s, > 0; only the speed of the search depends on it.
         known: a bound from elsewhere: stop when no prices can prove noticeably more.
-        enough: stop when the bound is at least this.
         tolerance: relative; stop when the bound is this near to the best that prices can prove.
         rounds: of multiplicative weights.
         steps: largest number of linear programs.
@@ -130,7 +128,7 @@ def price_bound(
         return PriceBound(np.inf, best_weight)
     columns, solution = _columns(kept[:num_kept]), None
     for _ in range(steps):
-        if best >= enough or time.perf_counter() > deadline:
+        if time.perf_counter() > deadline:
             break
         solution = solve_master(columns, nodes, 0.0, solution)
         if solution.time <= max(best, known) * (1.0 + tolerance):

@@ -18,10 +18,10 @@ from dgcl.transport.cuda.program import (
     JOINED,
     PACKED,
     RECEIVED,
+    CallLayout,
     Launch,
     RankAddresses,
     fuse,
-    lay_out,
     peer_slot,
 )
 from tests.dgcl.support_plans import random_world
@@ -68,7 +68,8 @@ def laid_out(verb: int, trees: str = "line", rank: int = 1) -> tuple[list[Launch
         **lines,
     )
     kernel = "gather_16" if verb == EXPAND else "sum_float32_16"
-    return lay_out(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload, 32), upload
+    layout = CallLayout(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload, 32)
+    return list(layout.launches()), upload
 
 
 def tables_of(launch: Launch) -> list[str]:

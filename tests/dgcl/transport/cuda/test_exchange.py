@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dgcl.transport.cuda.pool import DeviceFile
-from dgcl.transport.shared_memory.rounding import fold_bound
+from tests.dgcl.fold_rounding import fold_bound
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import random_bits, same_bits
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgcl.communicator import Communicator
-from dgcl.transport.shared_memory.rounding import fold_bound
+from tests.dgcl.fold_rounding import fold_bound
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import folded, on_threads
 
