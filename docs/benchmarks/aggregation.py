@@ -33,6 +33,7 @@ from dgcl.graph import Graph
 from dgcl.graph.files import read_graph
 from dgcl.partition import partition_graph
 from dgcl.ranks.context import context
+from dgcl.transport.steps import Begin, Wait
 
 EXCHANGES = ("uk_2007_05_100k", "ogbn_arxiv")
 EPOCHS = ("ogbn_arxiv", "uk_2007_05_100k", "amazon_computers", "coauthor_physics")
@@ -50,19 +51,21 @@ def graph_on_first_rank(path: str, ranks: int) -> tuple[Graph | None, np.ndarray
     return graph, partition_graph(graph, ranks)
 
 
-def both_exchanges(operation: Operation, x: Tensor, comm: dgcl.Communicator, out: Tensor) -> None:
-    """What an aggregation moves, and nothing summed but what the fold adds."""
-    if operation.expand is not None:
-        comm.transport.begin_expand(x, operation.expand, wait=True).wait()
-    if operation.fold is not None:
-        partial = x[:1].expand(operation.blocks[1].num_heads, -1)
-        comm.transport.begin_fold(partial, operation.fold, wait=True).wait(out)
+def alone(operation: Operation, comm: dgcl.Communicator) -> Callable[[Tensor, Tensor], bool]:
+    """What an aggregation moves, as one that repeats moves it: without sums, but for those that the fold makes."""
+    calls = [step for step in operation.steps(rounds=False) if isinstance(step, (Begin, Wait))]
+    sequence = comm.transport.sequence(calls, WIDTH, torch.float32)
+    assert sequence is not None
+    partial = torch.rand(operation.blocks[1].num_heads, WIDTH)
+    return lambda x, out: sequence.run(x, out, partial)
 
 
 def error_of(graph: Graph | None, comm: dgcl.Communicator) -> float:
     """The largest relative difference of a sum from a sparse product, both in float64; on rank 0."""
     whole = torch.rand(comm.num_nodes, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = comm.collect(comm.aggregator()(comm.dispatch_features(whole)))
+    aggregate, x = comm.aggregator(), comm.dispatch_features(whole)
+    aggregate(x)  # the second is carried out as those are whose exchanges are timed
+    found = comm.collect(aggregate(x))
     if graph is None or found is None:
         return 0.0
     ones, shape = np.ones(graph.num_edges), (graph.num_nodes, graph.num_nodes)
@@ -80,12 +83,11 @@ def exchanges(path: str, ranks: int, rounds: int) -> list[dict[str, Any]]:
         x, out = (torch.rand(comm.num_owned, WIDTH) for _ in range(2))
         operation = comm.aggregator().operation
         assert isinstance(operation, Operation)
+        ways = alone(operation, comm), alone(operation.transposed, comm)
 
-        def step(
-            operation: Operation = operation, x: Tensor = x, out: Tensor = out, comm: Any = comm
-        ) -> None:
-            both_exchanges(operation, x, comm, out)
-            both_exchanges(operation.transposed, x, comm, out)
+        def step(ways: Any = ways, x: Tensor = x, out: Tensor = out) -> None:
+            there_and_back = [way(x, out) for way in ways]
+            assert all(there_and_back), "carried out one by one"
 
         error = error_of(graph, comm)
         before = sum(int(sent.sum()) for sent in comm.bytes_sent.values())

@@ -1,6 +1,6 @@
 """Aggregations in windows and stacks in place: what they hold, and how long they take.
 
-    python docs/benchmarks/windows.py GRAPH.npz [--rounds 7] [--write docs/windows.md]
+    python docs/benchmarks/windows.py GRAPH.npz [--rounds 7] [--only windows|stacks] [--write docs/windows.md]
 
 On four ranks that are processes, on the graph with every edge both ways and self loops, in METIS parts. Candidates take
 turns, in another order in each round; times are medians over rounds, each of the slowest rank. About five minutes.
@@ -191,26 +191,25 @@ def stacks(graph: Graph | None, part: Any, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def on_rank(path: str, rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Everything; the graph is on rank 0."""
+def on_rank(path: str, rounds: int, name: str) -> list[dict[str, Any]]:
+    """One table's figures; the graph is on rank 0."""
     graph, part = None, None
     if context.require_control().rank == 0:
         graph = both_ways(read_graph(Path(path)).graph)
         part = partition_graph(graph, RANKS)
-    return aggregations(graph, part, rounds), stacks(graph, part, rounds)
+    return {"windows": aggregations, "stacks": stacks}[name](graph, part, rounds)
 
 
-def tables(windows: list[dict[str, Any]], models: list[dict[str, Any]], path: str) -> str:
-    """Both tables."""
-    machine, whole = describe_machine(), windows[0]
+def window_table(found: list[dict[str, Any]]) -> list[str]:
+    """Aggregations in windows."""
+    whole = found[0]
     lines = [
-        f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['system']}; {Path(path).stem}, both ways,"
-        f" with self loops; {RANKS} ranks; rows of {WIDTH} float32: a halo of {whole['halo'] / MB:.1f} MB.",
+        f"Rows of {WIDTH} float32: a halo of {whole['halo'] / MB:.1f} MB.",
         "",
         "| windows | buffers, forward | of the halo | and backward | of the halo | ms, both | of whole | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for each in windows:
+    for each in found:
         cells = [
             each["name"],
             f"{each['forward'] / MB:.1f} MB",
@@ -222,14 +221,18 @@ def tables(windows: list[dict[str, Any]], models: list[dict[str, Any]], path: st
             f"{each['error']:.0e}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
+    return lines
+
+
+def stack_table(found: list[dict[str, Any]]) -> list[str]:
+    """A model's training step."""
+    lines = [
         f"A training step of widths {', '.join(map(str, CHANNELS))}, constant inputs, dropout 0.5:",
         "",
         "| stack | rows kept | buffers | together | predicted | ms a step | of GCNConv | loss differs by |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for each in models:
+    for each in found:
         cells = [
             each["name"],
             f"{each['kept'] / MB:.0f} MB",
@@ -237,11 +240,11 @@ def tables(windows: list[dict[str, Any]], models: list[dict[str, Any]], path: st
             f"{(each['kept'] + each['pool']) / MB:.0f} MB",
             f"{each['predicted'] / MB:.0f} MB" if each["predicted"] else "",
             f"{1e3 * each['seconds']:.0f}",
-            f"{each['seconds'] / models[0]['seconds']:.2f}",
+            f"{each['seconds'] / found[0]['seconds']:.2f}",
             f"{each['error']:.0e}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> int:
@@ -249,12 +252,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("--rounds", type=int, default=7, help="times that each candidate is measured")
+    parser.add_argument("--only", choices=["windows", "stacks"], help="one table of the two")
     parser.add_argument("--write", default="", help="page to put the tables into")
     given = parser.parse_args()
-    text = tables(*dgcl.launch(on_rank, RANKS, given.graph, given.rounds, ranks="processes")[0], given.graph)
-    print(text)
-    if given.write:
-        write_between(given.write, "windows", text)
+    machine = describe_machine()
+    on = f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['system']}; {Path(given.graph).stem},"
+    on += f" both ways, with self loops; {RANKS} ranks."
+    for name, table in (("windows", window_table), ("stacks", stack_table)):
+        if given.only in (None, name):
+            found = dgcl.launch(on_rank, RANKS, given.graph, given.rounds, name, ranks="processes")[0]
+            text = "\n".join([on, "", *table(found)])
+            print(text)
+            if given.write:
+                write_between(given.write, name, text)
     return 0
 
 
