@@ -40,7 +40,7 @@ EPOCHS = ("ogbn_arxiv", "uk_2007_05_100k", "amazon_computers", "coauthor_physics
 EDGES = ("head", "tail", "cover")
 WIDTH, HIDDEN, CLASSES, LAYERS, STEPS = 128, 128, 40, 3, 4
 MODELS = ("SAGE", "GCN")
-WAYS = ("DGL's layers", "head", "auto", "cover")
+WAYS = ("DGL's layers", "head", "auto", "cover", "auto, inputs constant")
 
 
 def graph_on_first_rank(path: str, ranks: int) -> tuple[Graph | None, np.ndarray | None]:
@@ -166,19 +166,22 @@ def epochs(path: str, ranks: int, rounds: int, model: str) -> list[dict[str, Any
     graph, part = graph_on_first_rank(path, ranks)
     found, steps, comms = [], {}, []
     for way in WAYS:
-        comm = dgcl.build_comm_info(graph, part=part, edges="head" if way == WAYS[0] else way)
+        edges = "head" if way == WAYS[0] else way.split(",")[0]
+        comm = dgcl.build_comm_info(graph, part=part, edges=edges)
         comms.append(comm)
         torch.manual_seed(0)
         net: nn.Module = Ours(model)
         if way == WAYS[0]:
             net = Theirs(net, comm.local_graph("dgl"))  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(1)
-        x = comm.dispatch_features(torch.rand(comm.num_nodes, WIDTH, generator=generator))
+        x: Any = comm.dispatch_features(torch.rand(comm.num_nodes, WIDTH, generator=generator))
+        if way == WAYS[-1]:
+            x = comm.aggregator().constant(x)
         labels = comm.owned_ids % CLASSES
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
         def step(
-            net: nn.Module = net, x: Tensor = x, labels: Tensor = labels, optimizer: Any = optimizer, comm: Any = comm
+            net: nn.Module = net, x: Any = x, labels: Tensor = labels, optimizer: Any = optimizer, comm: Any = comm
         ) -> float:  # fmt: skip
             optimizer.zero_grad()
             loss = dgcl.nn.cross_entropy(net(x, comm), labels, comm=comm)
@@ -247,7 +250,7 @@ def epoch_table(
         found = launched(epochs, ranks, str(folder / f"{name}.npz"), ranks, rounds, model)
         seconds = {each["name"]: each["seconds"] for each in found}
         for each in found:
-            way = f"auto: {each['edges']}" if each["name"] == "auto" else each["name"]
+            way = each["name"].replace("auto", f"auto: {each['edges']}")
             differs = max(abs(a / b - 1) for a, b in zip(each["losses"], found[0]["losses"], strict=True))
             own = seconds[each["name"]]
             rows.append([
