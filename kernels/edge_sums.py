@@ -2,8 +2,8 @@
 
 At each head the rows of its edges' tails are added in the order of the edges, a block of columns at a time. The sums of
 a block stay in registers over all edges of the head: each result is read and written once, and nothing holds a row per
-edge. The rows of the edges to come are prefetched, those of later heads too. The bits of a result depend neither on the
-block that a column falls into nor on how heads are divided among threads.
+edge. The rows of the edges to come are prefetched, those of later heads too; and results that lie apart. The bits of a
+result depend neither on the block that a column falls into nor on how heads are divided among threads.
 
 Edges are grouped by their heads: those of the i-th are ``indptr[i]:indptr[i + 1]`` of ``tails``, and its row is ``i``,
 or ``heads[i]`` where that array is not empty. All rows are given by the address of row 0 and the bytes from one to the
@@ -19,7 +19,7 @@ import numpy as np
 from numba import boolean, float32, float64, int32, int64, njit, void
 
 from dgcl.kernels.compiled import compiled
-from dgcl.kernels.copies import prefetch_row
+from dgcl.kernels.copies import claim_row, prefetch_row
 from dgcl.kernels.edge_blocks import (
     AHEAD,
     add_bfloat16,
@@ -37,6 +37,9 @@ __all__ = ["EDGE_DOTS", "EDGE_SUMS", "sum_float32", "sum_float64"]
 
 #: Bytes of sums that are held in registers: half of those that a processor with AVX2 has. Then narrower blocks.
 _LARGE, _MIDDLE, _SMALL, _ONE = 256, 64, 16, 1
+
+#: Prefetch distance of results that lie apart, in heads.
+_HEADS_AHEAD: Final = 8
 
 _SUMS: Final = void(
     *(int64, int64, int64, int64, int64[::1], int32[::1], int64, int64),
@@ -62,6 +65,8 @@ def _sum_heads(
     large, middle, small = _LARGE // added_bytes, _MIDDLE // added_bytes, _SMALL // added_bytes
     first_tail, last = address_of(tails), indptr[end] - 1
     for i in range(begin, end):
+        if len(heads) > 0:  # results lie apart
+            claim_row(out + int64(heads[min(i + _HEADS_AHEAD, end - 1)]) * out_stride, width * added_bytes)
         target = out + (int64(heads[i]) if len(heads) > 0 else i) * out_stride
         first, past = indptr[i], indptr[i + 1]
         column = int64(0)

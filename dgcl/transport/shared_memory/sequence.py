@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.kernels.compiled import entry_point
 from dgcl.transport.shared_memory import step_engine as engine
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.pool import Block
+from dgcl.transport.shared_memory.pool import Block, size_of_block
 from dgcl.transport.shared_memory.tasks import Call, Task
 from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.shared_memory.whole_call import pack_words
@@ -87,6 +88,11 @@ class CallSequence:
         for place, row in enumerate(rows):
             self._steps[place, : len(row)] = row
         self._blocks = self._divide(windows)
+        self._placed: list[Block] = []  # the blocks that ``_buffers`` tells of
+        self._buffers = np.zeros((NUM_BUFFERS + 1, 4), np.int64)
+        self._run_steps = entry_point(engine.run_steps)
+        self._tables = self._steps.ctypes.data, len(rows), self._buffers.ctypes.data
+        self._kind_of_rows = width, dtype == torch.float64
         self._maps: object = None
         self._words: list[np.ndarray] = []
 
@@ -110,11 +116,13 @@ class CallSequence:
             return False
         number = runtime.call_number
         try:
-            given = {GIVEN: x.data_ptr(), RESULT: out.data_ptr()}
+            blocks = [runtime.pool.take(size) for size, _ in self._blocks]
+            if blocks != self._placed:  # the pool mostly gives the same ones
+                self._place(blocks)
+            self._buffers[GIVEN, -1], self._buffers[RESULT, -1] = x.data_ptr(), out.data_ptr()
             if partial is not None:
-                given[PARTIAL] = partial.data_ptr()
-            blocks = [runtime.pool.allocate(size) for size, _ in self._blocks]
-            self._carry_out(number, self._buffers(given, blocks))
+                self._buffers[PARTIAL, -1] = partial.data_ptr()
+            self._carry_out(number)
             runtime.call_number = number + len(self._tasks)
             for block in blocks:
                 runtime.pool.release(block)
@@ -127,13 +135,13 @@ class CallSequence:
             torch.autograd.graph.increment_version(out)  # autograd must know that it was written to
         return True
 
-    def _carry_out(self, number: int, buffers: np.ndarray) -> None:
-        runtime, steps, width, wide = self._runtime, self._steps, self._width, self._dtype == torch.float64
+    def _carry_out(self, number: int) -> None:
+        runtime, steps, buffers = self._runtime, self._steps, self._buffers
         step = 0
         while True:
             if runtime.peers.maps is not self._maps:
                 self._pack()
-            step = engine.run_steps(steps, buffers, step, number, width, wide, runtime.wait_policy)
+            step = self._run_steps(*self._tables, step, number, *self._kind_of_rows, *runtime.wait_policy)
             if step == len(steps):
                 return
             kind = steps[step, engine.KIND]
@@ -143,12 +151,12 @@ class CallSequence:
                 target, source = steps[step, [engine.SUM_TARGET, engine.SUM_SOURCE]]
                 self._in_threads[step](int(buffers[target, -1]), int(buffers[source, -1]))
             else:
-                self._go_on(step, number, buffers)
+                self._go_on(step, number)
             step += 1
 
-    def _go_on(self, step: int, number: int, buffers: np.ndarray) -> None:
+    def _go_on(self, step: int, number: int) -> None:
         """Begin, or wait for, a call the general way, where the engine has stopped."""
-        runtime, words = self._runtime, self._steps[step].tolist()
+        runtime, buffers, words = self._runtime, self._buffers, self._steps[step].tolist()
         ordinal, source = words[engine.CALL_NUMBER], words[engine.CALL_SOURCE]
         task, number = self._tasks[ordinal - 1], number + ordinal
         first = int(buffers[source, -1]) + words[engine.CALL_SHIFT]
@@ -227,20 +235,20 @@ class CallSequence:
                 del rooms[FOLDED]
                 inside.append((FOLDED, first))
             blocks.append((first + second, inside))
-        return blocks + [(self._bytes(room), [(buffer, 0)]) for buffer, room in rooms.items()]
+        blocks += [(self._bytes(room), [(buffer, 0)]) for buffer, room in rooms.items()]
+        return [(size_of_block(size), inside) for size, inside in blocks]
 
     def _bytes(self, num_rows: int) -> int:
         return -(-num_rows * self._kind.row_bytes // _ALIGNMENT) * _ALIGNMENT
 
-    def _buffers(self, given: dict[int, int], blocks: Sequence[Block]) -> np.ndarray:
-        """Where buffers are, as the engine takes it."""
-        buffers = [[0, 0, 0, given.get(buffer, 0)] for buffer in range(NUM_BUFFERS + 1)]
+    def _place(self, blocks: list[Block]) -> None:
+        """Note where buffers are, as the engine takes it."""
         for block, (_, inside) in zip(blocks, self._blocks, strict=True):
             segment = block.segment
             for buffer, place in inside:
                 offset = block.offset + place
-                buffers[buffer] = [segment.base, segment.size, offset, segment.address + offset]
-        return np.array(buffers, np.int64)
+                self._buffers[buffer] = [segment.base, segment.size, offset, segment.address + offset]
+        self._placed = blocks
 
     def _pack(self) -> None:
         """Prepare the words of calls, anew when segments of peers were mapped that need a larger table."""

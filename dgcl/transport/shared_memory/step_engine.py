@@ -11,15 +11,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import boolean, carray, int32, int64, njit, types, uint8
+from numba import boolean, carray, int32, int64, njit, uint8
 
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.edge_sums import sum_float32, sum_float64
-from dgcl.kernels.memory import address_of, monotonic_nanoseconds, pointer_to
+from dgcl.kernels.memory import monotonic_nanoseconds, pointer_to
 from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import add_arrivals
 from dgcl.transport.shared_memory.engine import DONE, WAITING
 from dgcl.transport.shared_memory.whole_call import advance_call, begin_call
+from dgcl.transport.steps import NUM_BUFFERS
 
 #: What a step is: sums; rows that become zeros; a call that begins; its wait; its rows added to others, or put; what
 #: Python does.
@@ -42,8 +43,6 @@ _BASE, _SIZE, _PLACE, _ADDRESS = range(4)
 
 #: Nanoseconds of sums after which Python has a look at signals.
 _PAUSE: Final = 20_000_000
-
-_TABLE = int64[:, ::1]
 
 
 @njit(nogil=True, inline="always")
@@ -79,34 +78,35 @@ def _call(step: np.ndarray, buffers: np.ndarray, number: int, policy: tuple[int,
     return advance_call(words, verb, number, (source, step[CALL_ROWS], arrivals[_ADDRESS]), policy)
 
 
-@compiled(int64(_TABLE, _TABLE, int64, int64, int64, boolean, types.UniTuple(int64, 5)))
+# Python calls it with numbers alone, which is what it can hand over fastest.
+@compiled(int64(*[int64] * 6, boolean, *[int64] * 5))
 def run_steps(
-    steps: np.ndarray,
-    buffers: np.ndarray,
-    first: int,
-    number: int,
-    width: int,
-    wide: bool,
-    policy: tuple[int, int, int, int, int],
-) -> int:
+    table: int, num_steps: int, places: int, first: int, number: int, width: int, wide: bool,
+    spin: int, share: int, expensive: int, num_sleeps: int, nanoseconds: int,
+) -> int:  # fmt: skip
     """Carry out steps from ``first`` on, and return which one is not done, or their number.
 
     Sums that are not done are what the next call carries out. A call is begun or under way, and a step that is OUTSIDE
     has not begun.
 
     Args:
-        steps: ``(S, NUM_COLUMNS)``.
-        buffers: ``(B + 1, 4)`` places of buffers; the last row is scratch.
+        table: Address of the steps, ``(num_steps, NUM_COLUMNS)``.
+        num_steps: How many they are.
+        places: Address of the ``(NUM_BUFFERS + 1, 4)`` places of buffers; the last row is scratch.
         first: The first step.
         number: Of the call before the first one.
         width: Elements of a row.
         wide: They are float64; else float32.
-        policy: How to wait.
+        spin, share, expensive, num_sleeps, nanoseconds: How to wait
+            (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`).
     """
+    steps = carray(pointer_to(table, int64(0)), (num_steps, NUM_COLUMNS))
+    buffers = carray(pointer_to(places, int64(0)), (NUM_BUFFERS + 1, 4))
+    policy = (spin, share, expensive, num_sleeps, nanoseconds)
     row_bytes = width * (8 if wide else 4)
-    clock = address_of(buffers) + 32 * (len(buffers) - 1)
+    clock = places + 32 * NUM_BUFFERS
     until = monotonic_nanoseconds(clock) + _PAUSE
-    for i in range(first, len(steps)):
+    for i in range(first, num_steps):
         step, kind = steps[i], steps[i, KIND]
         if kind == SUM:
             if monotonic_nanoseconds(clock) > until:
@@ -133,4 +133,4 @@ def run_steps(
                 add_arrivals(step[PUT_CODE], target, step[PUT_COUNT], rows, slots, source, row_bytes)
             else:
                 put_arrivals(target, step[PUT_COUNT], rows, slots, source, row_bytes)
-    return len(steps)
+    return num_steps
