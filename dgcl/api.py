@@ -16,6 +16,7 @@ from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import make_default_group
 from dgcl.ranks.threads import report_crowding
+from dgcl.topology.checks import check_number, shown
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -46,6 +47,9 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
     import dgcl.build  # now, and not in a later call, where peers would wait for a rank that is stopped meanwhile
     import dgcl.transport.connect  # noqa: F401
 
+    check_number(timeout, "timeout", positive=True)
+    if not (group is None or isinstance(group, (int, dist.ProcessGroup))):  # an int: no member
+        raise TypeError(f"group must be a torch.distributed.ProcessGroup, or None (got {shown(group)})")
     if context.control is not None and group is None:
         if isinstance(context.control, GroupControl) and context.control.is_closed:
             context.control = context.control.anew(timeout)

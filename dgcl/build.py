@@ -40,6 +40,7 @@ from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
 from dgcl.replication.counts import spans_machines
 from dgcl.topology import Topology
+from dgcl.topology.checks import shown
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 from dgcl.workers.strategy import EdgePlacement
@@ -151,8 +152,8 @@ def build_comm_info(
 
 
 def _check_timeout(timeout: Any) -> None:
-    if not isinstance(timeout, Real) or not float(timeout) > 0:
-        raise ValueError(f"timeout must be a positive number of seconds (got {timeout!r})")
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0:
+        raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
 
 
 def _settled(world_size: int, *given: Any) -> Settings | Exception:
@@ -186,7 +187,7 @@ def _strategy(
     told = control.exchange((_free_memory(places, control.rank, device), asked))
     _agree_on_edges([theirs for _, theirs in told])
     assert isinstance(settings, Settings)
-    weighing = control.rank == 0 and method == "auto" and spans_machines(topology, control.world_size)
+    weighing = control.rank == 0 and is_auto(method) and spans_machines(topology, control.world_size)
     row_bytes = slice_bytes = None  # nothing needs to be measured
     if control.rank == 0:
         choosing_grid = settings.grid is not None and is_auto(settings.grid.sizes)

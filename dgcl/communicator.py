@@ -25,7 +25,7 @@ from dgcl.ranks.sums import all_reduce_sum
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
-from dgcl.transport.memory import MemoryReport
+from dgcl.transport.memory import MemoryReport, check_model_of_rows
 from dgcl.transport.row_checks import as_memory, check_rows, check_summable
 from dgcl.whole_graph_rows import WholeGraphRows
 
@@ -216,7 +216,7 @@ class Communicator(GridRows, WholeGraphRows):
 
     def number_of(self, exchange: str) -> int:
         """The number of the exchange with this name, as the transport calls it."""
-        number = self._numbers.get(exchange, -1)
+        number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
         return number if number >= 0 else self._no_exchange(exchange)
 
     def _no_exchange(self, exchange: str) -> NoReturn:
@@ -240,7 +240,7 @@ class Communicator(GridRows, WholeGraphRows):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from a :meth:`state_dict`, of a run on any number of ranks. Every rank calls it."""
-        if not isinstance(state, Mapping) or "dropout_calls" not in state:
+        if not isinstance(state, Mapping) or not isinstance(state.get("dropout_calls"), int):
             raise ValueError(f"state must be what comm.state_dict() gave (got {str(state)[:80]})")
         self._dropout_calls = int(state["dropout_calls"])
 
@@ -335,8 +335,7 @@ class Communicator(GridRows, WholeGraphRows):
             >>> comm.memory([602, 256, 256]).total              # three layers that exchange their inputs
 
         Args:
-            widths: Elements of a row in each allgather of a forward pass, in their order; (elements, name) for one
-                by another exchange than "halo".
+            widths: Elements of a row in each allgather, in their order; (elements, name) for another exchange's.
             dtype: Of the rows.
             training: Every result is kept until its layer's backward, as by layers that multiply it with
                 parameters; else each is given up before the next.
@@ -346,6 +345,7 @@ class Communicator(GridRows, WholeGraphRows):
         Returns:
             What a steady state holds. Models that keep results longer hold more.
         """
+        check_model_of_rows(widths, dtype, training, input_grad, constants)
         calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]
         kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
         report = self.transport.memory(calls, dtype, **kinds)

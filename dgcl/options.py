@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dgcl.grid.grid import Grid
+from dgcl.grid.grid import Grid, read_grid
 from dgcl.grid.strategy import GridPlacement
+from dgcl.partition import BALANCES, METHODS
+from dgcl.partition.replication import check_hops
 from dgcl.planner import PlanOptions
+from dgcl.prepare.parts_choice import AUTO
 from dgcl.prepare.sizes import as_bytes
-from dgcl.topology.checks import nearest
+from dgcl.topology.checks import check_choice, check_flag, nearest
 from dgcl.workers.strategy import EdgePlacement
 
 
@@ -30,11 +33,19 @@ class PartitionOptions:
             that is given is renumbered too: see ``comm.owned_ids``.
         balance: What ``"metis"`` makes equal over parts: ``"vertices"``, or ``"edges"``: a vertex and its in-edges
             each, which are the work of a layer. The rank that has most work sets the pace of all.
+
+    Raises:
+        ValueError, TypeError: One of them cannot be.
     """
 
     method: str = "metis"
     place: bool = False
     balance: str = "vertices"
+
+    def __post_init__(self) -> None:
+        check_choice(self.method, "partition", (*METHODS, AUTO))
+        check_flag(self.place, "place")
+        check_choice(self.balance, "balance", BALANCES)
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class EdgeOptions:
             heads.
 
     Raises:
-        ValueError: One of them cannot be.
+        ValueError, TypeError: One of them cannot be.
     """
 
     placement: str = "head"
@@ -78,7 +89,7 @@ class GridOptions:
             (:mod:`dgcl.grid.streamed`). What needs edges besides, such as weights of edges, is refused then.
 
     Raises:
-        ValueError: One of them cannot be, for any number of ranks.
+        ValueError, TypeError: One of them cannot be, for any number of ranks.
     """
 
     sizes: str | tuple[int, int, int] | Grid = "auto"
@@ -88,6 +99,8 @@ class GridOptions:
 
     def __post_init__(self) -> None:
         _set_bytes(self)
+        if not is_auto(self.sizes):
+            read_grid(self.sizes)
         GridPlacement(Grid(1), self.needs, self.adjacency).check()
 
 
@@ -101,6 +114,9 @@ class ReplicaOptions:
         memory_limit: Bytes, or like "8GB", that a rank may take for the rows and the graph; None: what is free where
             each rank computes. A lower bound is known before anything is copied; halo rows are counted after. Where it
             does not fit, ``"replicate-across-machines"`` refuses, and ``"auto"`` stays with the ordinary plan.
+
+    Raises:
+        ValueError, TypeError: One of them cannot be.
     """
 
     hops: int | None = None
@@ -108,6 +124,8 @@ class ReplicaOptions:
 
     def __post_init__(self) -> None:
         _set_bytes(self)
+        if self.hops is not None:
+            check_hops(self.hops)
 
 
 def _set_bytes(options: GridOptions | ReplicaOptions) -> None:

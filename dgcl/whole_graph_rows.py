@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
+from dgcl.topology.checks import check_flag, check_path, shown
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_rows
 
@@ -58,7 +60,7 @@ class WholeGraphRows(Handle):
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
-        if halo and self.edges != "head":
+        if check_flag(halo, "halo") and self.edges != "head":
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
         rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
@@ -105,8 +107,12 @@ class WholeGraphRows(Handle):
         problem = None
         try:
             check_rows(rows, self.layout.num_owned, "num_owned", self.rank, self.device, any_device=True)
-            if dst is not None and not (isinstance(dst, int) and 0 <= dst < self.world_size):
-                raise ValueError(f"dst must be a rank below {self.world_size} or None (got {dst!r})")
+            if dst is not None and not (
+                isinstance(dst, Integral) and not isinstance(dst, bool) and 0 <= dst < self.world_size
+            ):
+                raise ValueError(f"dst must be a rank below {self.world_size} or None (got {shown(dst)})")
+            if file is not None:
+                check_path(file, "file")
         except (TypeError, ValueError) as error:
             problem = error
         own = slice(self.layout.num_core)

@@ -19,6 +19,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from dgcl.topology.checks import check_path
+
 _MAX_HEADER = 10_000  # bytes; ours take 128
 # What numpy writes; read without Python's parser, which in CPython 3.11 fails by chance where several threads parse.
 _HEADER = re.compile(
@@ -65,7 +67,7 @@ def read_npz(
         ValueError: The file is not such an npz; names the file and the array.
         OSError: The file cannot be opened.
     """
-    with open(path, "rb") as file:
+    with open(check_path(path, "path"), "rb") as file:
         return read_open_npz(file, os.fspath(path), specs, what=what, exact=exact)
 
 
@@ -149,6 +151,7 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any
     Numbers are not compressed. Text is: numpy takes four bytes for a character, and the links of a machine of a
     thousand devices are a hundred million characters that repeat themselves.
     """
+    check_path(path, "path")
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device, in which zipfile cannot seek
         whole = io.BytesIO()
         _write(whole, arrays)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
+
+from dgcl.topology.checks import shown
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,17 @@ class PlanOptions:
             if not low <= value < 1 << 53:
                 raise ValueError(f"{name} must be >= {low} and < 2**53 (got {value})")
             object.__setattr__(self, name, int(value))
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(f"time_limit must be positive seconds, or None (got {self.time_limit})")
-        if not (self.gap >= 0 and math.isfinite(self.gap)):
-            raise ValueError(f"gap must be a fraction >= 0 (got {self.gap})")
+        limit, gap = self.time_limit, self.gap
+        if limit is not None and not (_is_number(limit) and limit > 0):
+            raise _wrong(limit, f"time_limit must be positive seconds, or None (got {shown(limit)})")
+        if not (_is_number(gap) and gap >= 0 and math.isfinite(gap)):
+            raise _wrong(gap, f"gap must be a fraction >= 0 (got {shown(gap)})")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _wrong(value: object, message: str) -> Exception:
+    """ValueError for a number out of range, TypeError for what is none."""
+    return ValueError(message) if _is_number(value) else TypeError(message)

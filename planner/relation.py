@@ -23,6 +23,7 @@ from dgcl.planner.arrays import (
     require_range,
 )
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
+from dgcl.topology.checks import check_index, shown
 
 _MANY_CLASSES = 50_000  # above, loading compiled code pays
 MAX_WORLD_SIZE = 1 << 20  # far above any job; keeps sizes formed from a file's world_size in bounds
@@ -132,7 +133,25 @@ class Relation:
             2
         """
         merged: dict[tuple[int, int], int] = {}
-        for source, ranks, count in classes:
+        world_size = check_index(world_size, "world_size")
+        if world_size >= 1 << 31:
+            raise ValueError(f"world_size must be below 2**31 (got {world_size})")
+        try:
+            triples = enumerate(classes)
+        except TypeError:
+            raise TypeError(
+                f"classes must be (source, destinations, count) triples (got {shown(classes)})"
+            ) from None
+        for place, each in triples:
+            try:
+                source, ranks, count = each
+                source, count = check_index(source, "source"), check_index(count, "count")
+                ranks = [check_index(rank, "destination") for rank in ranks]
+            except (TypeError, ValueError) as error:
+                raise type(error)(
+                    f"classes[{place}] must be (source, destinations, count), as (0, {{1, 2}}, 5) (got"
+                    f" {shown(each)}): {error}"
+                ) from None
             mask = 0
             for rank in ranks:
                 if not 0 <= rank < world_size:

@@ -24,6 +24,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
+from dgcl.topology.checks import check_choice
 
 __all__ = ["By", "check_windows", "window_of_places", "window_plans", "window_trees"]
 
@@ -43,8 +44,7 @@ def check_windows(
         ValueError, TypeError: Below 1, above ``num_rows``, another number than that of the ranks with "owner", or
             ``by`` is none of the ways to divide rows.
     """
-    if by not in ("mixed", "owner"):
-        raise ValueError(f"by must be 'mixed' or 'owner' (got {by!r})")
+    check_choice(by, "by", ("mixed", "owner"))
     if num_windows is None:
         return world_size if by == "owner" and world_size is not None else 1
     if isinstance(num_windows, bool) or not isinstance(num_windows, (int, np.integer)):

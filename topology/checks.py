@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import reprlib
 from collections.abc import Iterable
 from numbers import Real
@@ -68,6 +69,32 @@ def check_index(value: object, field: str) -> int:
     if index < 0:
         raise ValueError(f"{field} must be an integer >= 0 (got {index})")
     return index
+
+
+def check_choice(value: object, field: str, known: Iterable[str]) -> str:
+    """One of some words. An array is none of them, and would compare element by element."""
+    words = tuple(known)
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(
+            f"{field} must be one of {', '.join(words)} (got {shown(value)}){nearest(value, words)}"
+        )
+    return value
+
+
+def check_flag(value: object, field: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{field} must be True or False (got {shown(value)})")
+    return value
+
+
+def check_path(value: object, field: str) -> str:
+    """A file's name. An integer is none: ``open`` takes it for a file that is open already."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{field} must be a path, as text or a pathlib.Path (got {shown(value)})")
+    if not os.fspath(value):
+        raise ValueError(f"{field} must be a path (got {shown(value)})")
+    return str(os.fspath(value))
 
 
 def check_num_devices(count: int, whole: str) -> None:

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dgcl.topology.checks import check_path, shown
 from dgcl.topology.json_form import parse_json
 from dgcl.topology.model import Topology
 
@@ -29,7 +30,7 @@ def load_topology(path: str | os.PathLike[str]) -> Topology:
 
 def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dict[str, Any]]:
     """Read a topology file and its ``about`` object (``{}`` where it has none); raises as :func:`load_topology`."""
-    path = os.fspath(path)
+    path = check_path(path, "path")
     try:
         with Path(path).open("rb") as file:
             data = file.read(_LARGEST + 1)  # some files never end
@@ -68,7 +69,11 @@ def save_topology(
     Raises:
         OSError: The file cannot be written; names it.
     """
-    path = os.fspath(path)
+    if not isinstance(topology, Topology):
+        raise TypeError(f"topology must be a Topology (got {shown(topology)})")
+    path = check_path(path, "path")
+    if not (about is None or isinstance(about, dict)):
+        raise TypeError(f"about must be a dict of JSON values (got {shown(about)})")
     obj = topology.to_json() | ({"about": about} if about else {})
     try:
         Path(path).write_text(_layout(obj), encoding="utf-8")

@@ -9,7 +9,7 @@ from functools import cache
 from types import MappingProxyType
 
 from dgcl.topology import presets
-from dgcl.topology.checks import check_index, nearest, shown
+from dgcl.topology.checks import check_index, check_name, nearest, shown
 from dgcl.topology.host import measure_host
 from dgcl.topology.json_io import load_topology
 from dgcl.topology.latencies import with_latencies
@@ -48,7 +48,7 @@ def preset(name: str, num_devices: int | None = None) -> Topology:
     """
     if num_devices is not None:
         check_index(num_devices, "num_devices")
-    return _fit(_preset(name, num_devices), num_devices)
+    return _fit(_preset(check_name(name, "preset"), num_devices), num_devices)
 
 
 def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int | None = None) -> Topology:

@@ -30,6 +30,7 @@ from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
 from dgcl.relation.local_graph import LocalGraph
+from dgcl.topology.checks import check_choice
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import as_memory, check_rows
 from dgcl.transport.steps import FOR_MEAN
@@ -217,8 +218,7 @@ def _version(rows: Tensor) -> int | None:
 
 def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
     """Raise where a reduction, or one with these weights, cannot be had."""
-    if reduce not in ("sum", "mean", "max", "min"):
-        raise ValueError(f"reduce must be 'sum', 'mean', 'max' or 'min' (got {reduce!r})")
+    check_choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     if isinstance(comm.local, StreamedGraph):
         check_streamed(reduce, edge_weight)
     if reduce in ("max", "min"):

@@ -116,6 +116,8 @@ class GridRows(Handle):
         """
         places = self._slice_places("rows")
         require_tensors(h=h)
+        if h.layout != torch.strided or h.device != self.device:
+            raise ValueError(f"h must be a dense tensor on {self.device} (got {h.layout} on {h.device})")
         num_rows = len(places.put)
         if h.dim() < 2 or len(h) not in (num_rows, len(places.taken)):
             raise ValueError(

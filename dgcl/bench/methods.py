@@ -21,7 +21,7 @@ from dgcl.planner.methods import METHODS as PLANNERS
 from dgcl.ranks.context import context
 from dgcl.replication import METHOD
 from dgcl.topology import Topology, resolve_topology
-from dgcl.topology.checks import nearest
+from dgcl.topology.checks import check_choice
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -63,12 +63,8 @@ def check_method(method: str, fold: str = "sum") -> None:
     Raises:
         ValueError: With those that there are.
     """
-    if method not in METHODS:
-        raise ValueError(
-            f"method must be one of {', '.join(METHODS)} (got {method!r}){nearest(method, METHODS)}"
-        )
-    if fold not in FOLDS:
-        raise ValueError(f"fold must be one of {', '.join(FOLDS)} (got {fold!r})")
+    check_choice(method, "method", METHODS)
+    check_choice(fold, "fold", FOLDS)
     if fold != "sum" and method == "replication":
         raise ValueError(
             f"fold {fold!r} does not go with method 'replication', which folds nothing; leave fold out"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph, as_graph
 from dgcl.planner import Relation
 from dgcl.relation.classes import ItemClasses, halo_classes
+from dgcl.topology.checks import check_choice
 
 #: Textbook patterns by name, and what they are.
 PATTERNS = {
@@ -93,8 +94,7 @@ def from_relation(name: str, relation: Relation) -> Problem:
 def from_pattern(pattern: str, world_size: int, rows: int) -> Problem:
     """A textbook pattern (:data:`PATTERNS`) in which a rank receives ``rows`` rows from each rank that sends
     to it."""
-    if pattern not in PATTERNS:
-        raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} (got {pattern!r})")
+    check_choice(pattern, "pattern", PATTERNS)
     classes: list[tuple[int, set[int], int]] = []
     for rank in range(world_size):
         others = set(range(world_size)) - {rank}

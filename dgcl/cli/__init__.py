@@ -57,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     verb = "dgcl"
     try:
-        args = _parser().parse_args(argv)
+        args, unknown = _parser().parse_known_args(argv)
         verb = args.prog
+        if unknown:  # argparse itself would not say of which command
+            raise CliError(f"unrecognized arguments: {' '.join(unknown)} (see {verb} --help)")
         status: int = args.run(args)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported

@@ -112,7 +112,10 @@ def read_part(path: str, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
 
     with step(f"reading {path}"), reading(path, "part vector"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
-        part = np.load(path, allow_pickle=False)
+        try:
+            part = np.load(path, allow_pickle=False)
+        except (EOFError, ValueError):  # numpy's words would be of pickle
+            raise ValueError("is no array as np.save writes it (.npy)") from None
         if not isinstance(part, np.ndarray):
             raise ValueError("must be one array (got an npz archive)")
         return check_part(part, num_nodes, num_parts, allow_empty=True)

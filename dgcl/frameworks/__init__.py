@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, overload
 
+from dgcl.topology.checks import check_choice
+
 if TYPE_CHECKING:
     import torch
 
@@ -57,6 +59,7 @@ def local_graph(
         ValueError: for any other ``kind``.
         ImportError: the framework is not installed, with the command that installs it.
     """
+    check_choice(kind, "kind", ("dgl", "pyg", "csr"))
     match kind:
         case "dgl":
             from dgcl.frameworks.dgl_block import build_block
@@ -70,4 +73,4 @@ def local_graph(
             from dgcl.frameworks.csr import build_csr
 
             return build_csr(local, device=device)
-    raise ValueError(f"kind must be 'dgl', 'pyg' or 'csr' (got {kind!r})")
+    raise AssertionError(kind)

@@ -20,6 +20,7 @@ from torch import Tensor
 from dgcl.aggregation.aggregator import Aggregating, Aggregator
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.sparse import sum_dtype
+from dgcl.ranks.tensors import require_tensors
 
 
 class SplitGraph:
@@ -28,6 +29,8 @@ class SplitGraph:
     one stream, one after the other."""
 
     def __init__(self, comm: Aggregating, edge_weight: Tensor | None = None) -> None:
+        if edge_weight is not None:
+            require_tensors(edge_weight=edge_weight)
         if edge_weight is not None and edge_weight.requires_grad:
             raise ValueError(
                 "edge_weight must be constant; weights that need gradients go with comm.aggregator() or the csr graph"

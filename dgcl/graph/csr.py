@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph.id_arrays import as_num_nodes
 
-__all__ = ["Graph", "index_dtype"]
+__all__ = ["Graph", "index_dtype", "require_graph"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +83,14 @@ class Graph:
         sources[self.edge_ids] = self.indices
         destinations[self.edge_ids] = heads
         return sources, destinations
+
+
+def require_graph(graph: Any) -> None:
+    """Raise TypeError for what a user holds, and :func:`dgcl.graph.as_graph` has not converted yet."""
+    if not isinstance(graph, Graph):
+        raise TypeError(
+            f"graph must be a dgcl.graph.Graph (got {type(graph).__name__}); dgcl.graph.as_graph(graph) makes one"
+        )
 
 
 def index_dtype(num_nodes: int) -> np.dtype[Any]:

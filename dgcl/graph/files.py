@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from dgcl.graph.build import graph_from_edges, guess_num_nodes
 from dgcl.graph.csr import Graph
 from dgcl.graph.edge_text import MARKET_BANNER, TextEdges, open_text, read_edge_list, read_matrix_market
 from dgcl.graph.graph_file import GraphFile
+from dgcl.graph.id_arrays import as_num_nodes
 from dgcl.graph.npz import read_npz_graph, write_npz_graph
+from dgcl.topology.checks import check_flag, check_path, shown
 
 __all__ = ["GraphFile", "read_graph", "save_graph"]
 
@@ -59,7 +62,10 @@ def read_graph(
         ValueError: the file is not what it should be; the message names the file and the line or array.
         OSError: the file cannot be read.
     """
-    name = os.fspath(path)
+    name = check_path(path, "path")
+    num_nodes = None if num_nodes is None else as_num_nodes(num_nodes)
+    check_flag(compact, "compact")
+    check_flag(undirected, "undirected")
     kind = _kind(path)
     if kind != "edge list" and (compact or undirected):
         raise ValueError(f"{name}: compact and undirected are for text edge lists (this is {kind})")
@@ -100,7 +106,9 @@ def save_graph(
         ValueError: lengths differ from N, or an unknown mask.
         OSError: the file cannot be written.
     """
-    write_npz_graph(path, graph, features=features, labels=labels, masks=masks or {})
+    if not (masks is None or isinstance(masks, Mapping)):
+        raise TypeError(f"masks must be a dict of arrays by name (got {shown(masks)})")
+    write_npz_graph(path, graph, features=features, labels=labels, masks={} if masks is None else dict(masks))
 
 
 def _kind(path: str | os.PathLike[str]) -> str:

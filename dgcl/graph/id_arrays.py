@@ -76,4 +76,6 @@ def as_num_nodes(num_nodes: Any) -> int:
         raise TypeError(f"num_nodes must be an integer (got {type(num_nodes).__name__})") from None
     if count < 1:
         raise ValueError(f"num_nodes must be at least 1: a graph needs a vertex (got {count})")
+    if count >= 1 << 48:  # no memory holds as many degrees
+        raise ValueError(f"num_nodes must be below 2**48 (got {count})")
     return count

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.build import graph_from_edges, graph_from_out_csr
-from dgcl.graph.csr import Graph
+from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import as_ids, as_num_nodes
+from dgcl.topology.checks import check_path
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -65,6 +66,8 @@ def write_npz_graph(
     path: str | os.PathLike[str], graph: Graph, *, features: Any, labels: Any, masks: dict[str, Any]
 ) -> None:
     """Write the npz graph format; see :func:`dgcl.graph.files.save_graph`."""
+    require_graph(graph)
+    check_path(path, "path")
     src, dst = graph.edges()
     by_source = graph_from_edges(dst, src, graph.num_nodes)  # the in-edges of the reversed graph
     arrays: dict[str, Any] = {
@@ -79,18 +82,25 @@ def write_npz_graph(
             values = (matrix.indptr, matrix.indices, matrix.data, np.array(matrix.shape, np.int64))
             arrays.update(zip(SPARSE_FEATURES, values, strict=True))
         else:
-            arrays["features"] = np.asarray(features)
+            arrays["features"] = _array(features, "features")
     if labels is not None:
-        arrays["labels"] = np.asarray(labels)
+        arrays["labels"] = _array(labels, "labels")
     for key, mask in masks.items():
         if key not in MASKS:
             raise ValueError(f"masks must be named {', '.join(MASKS)} (got {key!r})")
-        arrays[f"{key}_mask"] = _mask(np.asarray(mask), f"{key}_mask", graph.num_nodes)
+        arrays[f"{key}_mask"] = _mask(_array(mask, f"{key}_mask"), f"{key}_mask", graph.num_nodes)
     _features(dict(arrays), graph.num_nodes)
     if labels is not None:
         _labels(arrays["labels"], graph.num_nodes)
     with open(path, "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _array(given: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:  # tensors that are sparse, on a device, of a graph
+        raise TypeError(f"{name} must be an array: {error}") from None
 
 
 def _load(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:

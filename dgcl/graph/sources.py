@@ -53,6 +53,8 @@ def networkx_nodes(graph: Any) -> list[Any]:
 
     That is 0..n-1 where the nodes are exactly these integers, and ``G.nodes()`` in order otherwise.
     """
+    if not hasattr(graph, "nodes"):
+        raise TypeError(f"graph must be a networkx graph (got {type(graph).__name__})")
     nodes = list(graph.nodes())
     plain = all(isinstance(node, (int, np.integer)) and not isinstance(node, bool) for node in nodes)
     if plain and set(nodes) == set(range(len(nodes))):

@@ -15,7 +15,9 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-__all__ = ["NAMES", "Grid", "as_grid", "dense_words", "legal_grids"]
+from dgcl.topology.checks import shown
+
+__all__ = ["NAMES", "Grid", "as_grid", "dense_words", "legal_grids", "read_grid"]
 
 #: Grids that have a name, and "auto".
 NAMES = ("1d", "1.5d", "2d", "3d")
@@ -48,7 +50,7 @@ class Grid:
         for name in ("parts", "depth", "slices"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
-                raise ValueError(f"grid: {name} must be a positive integer (got {value!r})")
+                raise ValueError(f"grid: {name} must be a positive integer (got {shown(value)})")
             object.__setattr__(self, name, index(value))
 
     @property
@@ -105,24 +107,8 @@ def as_grid(value: Any, world_size: int) -> Grid:
         ValueError: It has another product than ``world_size``; names all grids that have it.
         TypeError: Nothing of these.
     """
-    if isinstance(value, str):
-        if value in NAMES:
-            return _named(value, world_size)
-        value = value.split(",")
-        if len(value) != 3 or not all(part.strip().isdecimal() for part in value):
-            raise ValueError(
-                f"grid must be 'auto', {', '.join(map(repr, NAMES))} or parts,depth,slices such as"
-                f" '{_named('2d', world_size)}' (got {','.join(value)!r})"
-            )
-        value = [int(part) for part in value]
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, Grid):
-        grid = value
-    elif isinstance(value, Sequence) and len(value) == 3:
-        grid = Grid(*value)
-    else:
-        raise TypeError(f"grid must be three integers (parts, depth, slices), or a name (got {value!r})")
+    read = read_grid(value)
+    grid = _named(read, world_size) if isinstance(read, str) else read
     if grid.size != world_size:
         legal = " ".join(f"({each})" for each in legal_grids(world_size))
         raise ValueError(
@@ -130,6 +116,25 @@ def as_grid(value: Any, world_size: int) -> Grid:
             f" {world_size}; of {world_size} ranks there are (parts,depth,slices) {legal}"
         )
     return grid
+
+
+def read_grid(value: Any) -> Grid | str:
+    """The grid, or the name of one, that :func:`as_grid` is given; raises what that does, for any number of ranks."""
+    if isinstance(value, Grid) or (isinstance(value, str) and value in NAMES):
+        return value
+    if isinstance(value, str):
+        sizes = value.split(",")
+        if len(sizes) != 3 or not all(size.strip().isdecimal() for size in sizes):
+            raise ValueError(
+                f"grid must be 'auto', {', '.join(map(repr, NAMES))} or parts,depth,slices such as '2,1,4'"
+                f" (got {value!r})"
+            )
+        return Grid(*map(int, sizes))
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, Sequence) or len(value) != 3:
+        raise TypeError(f"grid must be three integers (parts, depth, slices), or a name (got {shown(value)})")
+    return Grid(*value)
 
 
 def _named(name: str, world_size: int) -> Grid:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.relation.demand import empty_masks, group_masks
+from dgcl.topology.checks import check_choice
 
 __all__ = ["NEEDS", "Needs", "find_needs", "with_own"]
 
@@ -60,8 +61,7 @@ def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid, needs: str = 
     Raises:
         ValueError: Another word for ``needs``.
     """
-    if needs not in NEEDS:
-        raise ValueError(f"needs must be one of {', '.join(NEEDS)} (got {needs!r})")
+    check_choice(needs, "needs", NEEDS)
     part, summers = grid.part_of(owner), empty_masks(graph.num_nodes, grid.depth)
     edges = np.zeros((grid.parts, grid.depth), np.int64)
     if grid.depth == 1:

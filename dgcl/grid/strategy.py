@@ -25,6 +25,7 @@ from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem, Ro
 from dgcl.relation.classes import ItemClasses
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology import Topology
+from dgcl.topology.checks import check_choice
 
 __all__ = ["ADJACENCIES", "GRID", "STREAMED", "GridPlacement", "bytes_of_edge"]
 
@@ -74,12 +75,8 @@ class GridPlacement:
         Raises:
             ValueError: Naming the setting.
         """
-        if self.needs not in NEEDS:
-            raise ValueError(f"grid: needs must be one of {', '.join(NEEDS)} (got {self.needs!r})")
-        if self.adjacency not in ADJACENCIES:
-            raise ValueError(
-                f"grid: adjacency must be one of {', '.join(ADJACENCIES)} (got {self.adjacency!r})"
-            )
+        check_choice(self.needs, "grid: needs", NEEDS)
+        check_choice(self.adjacency, "grid: adjacency", ADJACENCIES)
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan of the expand depends on."""

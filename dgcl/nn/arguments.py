@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "current",
+    "require_dense",
     "require_floats",
+    "require_int64",
     "require_integers",
     "require_module",
     "require_numbers",
@@ -85,6 +88,29 @@ def require_integers(**given: Any) -> None:
         TypeError: Naming the first of them.
     """
     _require("an integer", Integral, given)
+
+
+def require_int64(**given: Any) -> None:
+    """Refuse what is no integer of 64 bits.
+
+    Raises:
+        TypeError, ValueError: Naming the first of them.
+    """
+    require_integers(**given)
+    for name, value in given.items():
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} must be an integer of 64 bits (got {value})")
+
+
+def require_dense(**given: Tensor) -> None:
+    """Refuse sparse tensors.
+
+    Raises:
+        ValueError: Naming the first of them.
+    """
+    for name, value in given.items():
+        if value.layout != torch.strided:
+            raise ValueError(f"{name} must be a dense tensor (got {value.layout}); call .to_dense()")
 
 
 def require_numbers(**given: Any) -> None:

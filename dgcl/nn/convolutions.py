@@ -29,6 +29,7 @@ from dgcl.nn.arguments import current, require_module, require_numbers, require_
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -146,6 +147,7 @@ class GINConv(Module):
         super().__init__()
         require_module(nn, "nn")
         require_numbers(eps=eps)
+        check_flag(train_eps, "train_eps")
         self.nn = nn
         value = torch.full((1,), float(eps))
         if train_eps:

@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.errors import DisagreementError, InexactWarning
 from dgcl.nn.arguments import current, require_parameters
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -43,6 +44,7 @@ def check_equal(
         DisagreementError: On every rank: which tensor differs, and on which ranks; or the models are not alike.
     """
     comm = current(comm)
+    check_flag(gradients, "gradients")
     if isinstance(model, Module):
         named = list(model.named_parameters())
     else:

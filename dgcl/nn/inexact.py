@@ -15,6 +15,7 @@ from torch.nn import Module
 
 from dgcl.errors import InexactWarning
 from dgcl.nn.arguments import current, require_module
+from dgcl.topology.checks import check_choice
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -189,8 +190,7 @@ def _rule_of(kind: type) -> tuple[str, _Rule] | None:
 
 def report_inexact(model: Module, comm: Communicator, how: OnInexact) -> None:
     """Warn (once, on rank 0) or raise on every rank where a model has modules that are not exact."""
-    if how not in ("warn", "raise", "ignore"):
-        raise ValueError(f"inexact must be 'warn', 'raise' or 'ignore' (got {how!r})")
+    check_choice(how, "inexact", ("warn", "raise", "ignore"))
     found = [] if how == "ignore" else [each for each in check_model(model, comm) if not each.random]
     if not found:
         return

@@ -30,10 +30,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_floats, require_integers
+from dgcl.nn.arguments import current, require_dense, require_floats, require_int64
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
 from dgcl.ranks.tensors import require_tensors
+from dgcl.topology.checks import check_choice, check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -69,9 +70,9 @@ def cross_entropy(
     Returns:
         A scalar, the same on every rank.
     """
-    mask = _check(logits, labels, mask, reduction)
+    mask = _check(logits, labels, mask, reduction, ddp, ("logits", "labels"))
     _check_weight("weight", weight, logits, of_classes=True)
-    require_integers(ignore_index=ignore_index)
+    require_int64(ignore_index=ignore_index)
     if not isinstance(label_smoothing, Real) or not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be in [0, 1] (got {label_smoothing!r})")
     logits, labels, mask, comm = _without_replicas(logits, labels, mask, comm)
@@ -119,9 +120,9 @@ def nll(
     Returns:
         A scalar, the same on every rank.
     """
-    mask = _check(log_probabilities, labels, mask, reduction)
+    mask = _check(log_probabilities, labels, mask, reduction, ddp, ("log_probabilities", "labels"))
     _check_weight("weight", weight, log_probabilities, of_classes=True)
-    require_integers(ignore_index=ignore_index)
+    require_int64(ignore_index=ignore_index)
     log_probabilities, labels, mask, comm = _without_replicas(log_probabilities, labels, mask, comm)
     labels = _keep_rows(labels, mask, ignore_index)
     log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
@@ -155,7 +156,7 @@ def bce_with_logits(
     Returns:
         A scalar, the same on every rank.
     """
-    mask = _check(logits, targets, mask, reduction, same_shape="targets")
+    mask = _check(logits, targets, mask, reduction, ddp, ("logits", "targets"), same_shape="targets")
     _check_weight("weight", weight, logits, of_classes=False)
     _check_weight("pos_weight", pos_weight, logits, of_classes=False)
     weight = None if weight is None else weight.expand_as(logits)
@@ -191,7 +192,7 @@ def mse(
     Returns:
         A scalar, the same on every rank.
     """
-    mask = _check(outputs, targets, mask, reduction, same_shape="targets")
+    mask = _check(outputs, targets, mask, reduction, ddp, ("outputs", "targets"), same_shape="targets")
     outputs, targets, mask, comm = _without_replicas(outputs, targets, mask, comm)
     losses = F.mse_loss(_keep_rows(outputs, mask, 0.0), _keep_rows(targets, mask, 0.0), reduction="none")
     return _reduce(*_counted(losses, mask), reduction, ddp, comm, "mse")
@@ -228,13 +229,23 @@ def _labels_explained(
 
 
 def _check(
-    outputs: Tensor, targets: Tensor, mask: Tensor | None, reduction: str, same_shape: str | None = None
+    outputs: Tensor,
+    targets: Tensor,
+    mask: Tensor | None,
+    reduction: str,
+    ddp: bool,
+    names: tuple[str, str],
+    same_shape: str | None = None,
 ) -> Tensor | None:
     """Refuse what torch would broadcast or misread silently, and return the mask on the outputs' device."""
-    require_floats(outputs=outputs)
-    require_tensors(labels=targets)
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum' (got {reduction!r})")
+    first, second = names
+    require_floats(**{first: outputs})
+    require_tensors(**{second: targets})
+    require_dense(**{first: outputs, second: targets})
+    if targets.is_complex():
+        raise TypeError(f"{second} must be real (got {targets.dtype})")
+    check_choice(reduction, "reduction", ("mean", "sum"))
+    check_flag(ddp, "ddp")
     if same_shape and outputs.shape != targets.shape:
         raise ValueError(
             f"{same_shape} must have the outputs' shape {tuple(outputs.shape)} (got {tuple(targets.shape)})"
@@ -265,7 +276,10 @@ def _check_weight(name: str, weight: Tensor | None, outputs: Tensor, *, of_class
     """Refuse weights that are not one for each class, or, of elements, do not broadcast to the outputs."""
     if weight is None:
         return
-    require_tensors(**{name: weight})
+    require_floats(**{name: weight})
+    require_dense(**{name: weight})
+    if weight.device != outputs.device:
+        raise ValueError(f"{name} must be on {outputs.device}, as the outputs are (got {weight.device})")
     if of_classes:
         fits = weight.shape == outputs.shape[1:2]
         wanted = f"have shape {tuple(outputs.shape[1:2])}, one for each class"

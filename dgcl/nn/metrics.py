@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current
+from dgcl.nn.arguments import current, require_dense
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.ranks.tensors import require_tensors
 
@@ -34,6 +34,9 @@ def accuracy(
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
     require_tensors(logits=logits, labels=labels)
+    require_dense(logits=logits, labels=labels)
+    if logits.is_complex():
+        raise TypeError(f"logits must be real (got {logits.dtype})")
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,)"

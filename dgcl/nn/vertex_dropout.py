@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_integers
+from dgcl.nn.arguments import current, require_int64, require_integers
 from dgcl.ranks.tensors import require_tensors
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -154,8 +155,9 @@ def dropout(
     require_tensors(x=x)
     require_integers(seed=seed)
     if call is not None:
-        require_integers(call=call)
-    if not training or p == 0.0:
+        require_int64(call=call)
+    check_flag(edges, "edges")
+    if not check_flag(training, "training") or p == 0.0:
         return x
     if x.dim() == 0 or x.layout != torch.strided:
         raise ValueError(f"x must be dense rows (got shape {tuple(x.shape)}, {x.layout})")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from dgcl.relation.local_graph import LocalGraph, edge_places
+from dgcl.topology.checks import check_choice
 
 __all__ = ["CHUNK_BY", "Chunk", "chunk_rows", "cut_chunk"]
 
@@ -62,8 +63,7 @@ def chunk_rows(
     """
     if num_chunks < 1:
         raise ValueError(f"chunks must be at least 1 (got {num_chunks})")
-    if chunk_by not in CHUNK_BY:
-        raise ValueError(f"chunk_by must be one of {', '.join(CHUNK_BY)} (got {chunk_by!r})")
+    check_choice(chunk_by, "chunk_by", CHUNK_BY)
     n = local.num_owned
     weights = np.diff(local.indptr) + 1
     if chunk_by == "metis" and 1 < num_chunks < n:

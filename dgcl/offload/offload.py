@@ -42,7 +42,6 @@ from dgcl.transport.connect import connect_transport
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-
 __all__ = ["Offload"]
 
 _log = logging.getLogger("dgcl")
@@ -119,7 +118,8 @@ class Offload(Handle):
             raise TypeError(f"comm must be a dgcl.Communicator (got {type(comm).__name__})")
         problem: Exception | None = None
         try:
-            check_offload(comm, chunks, memory_limit, widths, kind)
+            settings = (dtype, store, slots, plan, seed, keep_graphs, store_cached, prefetch)
+            check_offload(comm, chunks, memory_limit, widths, kind, chunk_by, residency, method, *settings)
             wanted = Wanted(
                 chunks,
                 None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.offload.chunks import CHUNK_BY
+from dgcl.offload.residency import POLICIES
+from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import agree
+from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
 
 __all__ = [
     "agree_on_layer",
@@ -135,8 +139,48 @@ def agree_on_layer(
             )
 
 
-def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: str) -> None:
+def _check_settings(
+    dtype: Any,
+    store: Any,
+    slots: Any,
+    plan: Any,
+    seed: Any,
+    keep_graphs: Any,
+    store_cached: Any,
+    prefetch: Any,
+) -> None:
+    """Refuse arguments of :class:`dgcl.Offload` that are of another type."""
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype (got {shown(dtype)})")
+    if store is not None:
+        check_path(store, "store")
+    if slots is not None:
+        check_index(slots, "slots")
+    if not (plan is None or isinstance(plan, PlanOptions)):
+        raise TypeError(f"plan must be a dgcl.PlanOptions, or None (got {shown(plan)})")
+    check_index(seed, "seed")
+    if keep_graphs is not None:
+        check_flag(keep_graphs, "keep_graphs")
+    check_flag(store_cached, "store_cached")
+    check_flag(prefetch, "prefetch")
+
+
+def check_offload(
+    comm: Any,
+    chunks: Any,
+    memory_limit: Any,
+    widths: Any,
+    kind: str,
+    chunk_by: str,
+    residency: str,
+    method: str,
+    *settings: Any,
+) -> None:
     """Refuse what cannot be, before anything is exchanged."""
+    _check_settings(*settings)
+    check_choice(chunk_by, "chunk_by", CHUNK_BY)
+    check_choice(residency, "residency", POLICIES)
+    check_choice(method, "method", METHODS)
     comm.require_neighbourhoods("Offload")
     if comm.local.num_replicas:
         raise ValueError(
@@ -151,13 +195,14 @@ def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: 
         )
     if chunks is not None and (isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1):
         raise ValueError(f"chunks must be a whole number of at least 1 (got {chunks!r})")
+    if chunks is not None and chunks > comm.num_nodes:
+        raise ValueError(f"chunks must be at most {comm.num_nodes}, the vertices of the graph (got {chunks})")
     if memory_limit is not None and (widths is None or not _are_widths(widths)):
         raise ValueError(
             "widths must be given with memory_limit, as integers: those of the input and of each layer's result"
             f" (got {widths!r})"
         )
-    if kind not in ("csr", "pyg", "dgl"):
-        raise ValueError(f"kind must be 'csr', 'pyg' or 'dgl' (got {kind!r})")
+    check_choice(kind, "kind", ("csr", "pyg", "dgl"))
 
 
 def _are_widths(widths: Any) -> bool:

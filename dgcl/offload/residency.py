@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.topology.checks import check_choice
+
 __all__ = ["POLICIES", "Residencies", "make_residencies"]
 
 POLICIES = ("adjacent", "optimal")
@@ -77,8 +79,7 @@ def make_residencies(
     Raises:
         ValueError: An unknown policy, or a batch holds more than fits.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"residency must be one of {', '.join(POLICIES)} (got {policy!r})")
+    check_choice(policy, "residency", POLICIES)
     fullest = max((len(rows) for rows in held), default=0)
     capacity = fullest if capacity is None else capacity
     if capacity < fullest:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.id_arrays import as_ids
+from dgcl.topology.checks import check_flag, check_index
 
 __all__ = ["as_num_parts", "check_part"]
 
@@ -30,7 +31,8 @@ def check_part(part: Any, num_nodes: int, num_parts: int, *, allow_empty: bool =
         TypeError: not integers.
         ValueError: wrong shape, a part outside 0..P-1 (the message names the vertex), or an empty part.
     """
-    num_parts = as_num_parts(num_parts)
+    num_parts, num_nodes = as_num_parts(num_parts), check_index(num_nodes, "num_nodes")
+    check_flag(allow_empty, "allow_empty")
     if isinstance(part, (str, os.PathLike)):
         raise TypeError(
             f"part must hold integers (got the path {os.fspath(part)!r}; np.load reads a .npy file)"

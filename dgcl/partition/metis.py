@@ -172,14 +172,22 @@ def _run(graph: _Adjacency, num_devices: NDArray[np.int64], options: MetisOption
     num_groups = len(num_devices)
     even = bool((num_devices == num_devices[0]).all())
     shares = num_devices / num_devices.sum()
-    result = pymetis.part_graph(
-        num_groups,
-        pymetis.CSRAdjacency(graph.xadj, graph.adjncy),
-        vweights=graph.weights,
-        tpwgts=None if even else (shares / shares.sum()).tolist(),
-        recursive=graph.num_nodes < TINY * num_groups,
-        options=pymetis.Options(seed=options.seed, ufactor=max(1, round(1000 * options.balance_tolerance))),
-    )
+    try:
+        result = pymetis.part_graph(
+            num_groups,
+            pymetis.CSRAdjacency(graph.xadj, graph.adjncy),
+            vweights=graph.weights,
+            tpwgts=None if even else (shares / shares.sum()).tolist(),
+            recursive=graph.num_nodes < TINY * num_groups,
+            options=pymetis.Options(
+                seed=options.seed, ufactor=max(1, round(1000 * options.balance_tolerance))
+            ),
+        )
+    except RuntimeError as error:  # of a few words; seen on a machine whose memory was full
+        raise MemoryError(
+            f"METIS gave up on {graph.num_nodes} vertices and {len(graph.adjncy)} edges ({error}), most likely for want"
+            " of memory; free some, take partition='range' or 'random', or give part"
+        ) from error
     return np.array(result.vertex_part, np.int64)
 
 

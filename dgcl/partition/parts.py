@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.graph.csr import require_graph
 from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts
-
-if TYPE_CHECKING:
-    from dgcl.topology import Topology
+from dgcl.topology import Topology
+from dgcl.topology.checks import check_choice, check_number, shown
 
 __all__ = ["BALANCES", "METHODS", "balance_weights", "partition_graph"]
 
@@ -76,15 +76,22 @@ def partition_graph(
     """
     num_parts = as_num_parts(num_parts)
     seed = _check_seed(seed)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)} (got {method!r})")
+    check_choice(method, "method", METHODS)
+    require_graph(graph)
+    if not (topology is None or isinstance(topology, Topology)):
+        raise TypeError(
+            f"topology must be a Topology, or None (got {shown(topology)});"
+            " dgcl.topology.resolve_topology(name, num_parts) makes one"
+        )
     if topology is not None and topology.num_devices != num_parts:
         raise ValueError(
             f"topology {topology.name!r} has {topology.num_devices} devices, but num_parts is {num_parts}; "
             "topology.restrict(n) takes the first n"
         )
+    if as_num_parts(block, "block") > num_parts or num_parts % block:
+        raise ValueError(f"block must divide num_parts {num_parts} (got {block})")
     weights = _check_weights(vertex_weights, graph.num_nodes, method)
-    if not 0 < balance_tolerance <= 1:
+    if not 0 < check_number(balance_tolerance, "balance_tolerance", positive=True) <= 1:
         raise ValueError(f"balance_tolerance must be > 0 and <= 1 (got {balance_tolerance})")
     if graph.num_nodes <= num_parts:
         if graph.num_nodes < num_parts:
@@ -114,10 +121,11 @@ def balance_weights(graph: Graph, balance: str, method: str) -> NDArray[np.int64
     Raises:
         ValueError: An unknown balance, or one of edges with another method than ``metis``.
     """
-    if balance not in BALANCES:
-        raise ValueError(f"balance must be one of {', '.join(BALANCES)} (got {balance!r})")
+    require_graph(graph)
+    check_choice(balance, "balance", BALANCES)
     if balance == "vertices":
         return None
+    check_choice(method, "method", METHODS)
     if method != "metis":
         raise ValueError(f"balance='edges' goes with partition method 'metis' (got {method!r})")
     return 1 + graph.in_degrees().astype(np.int64)

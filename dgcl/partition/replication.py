@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.graph.csr import require_graph
 from dgcl.partition.check import as_num_parts, check_part
 
 __all__ = ["check_hops", "holders_by_hop", "replication_factors"]
@@ -33,6 +34,7 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`.
     """
+    require_graph(graph)
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
     held = np.zeros(check_hops(hops) + 1, np.int64)

@@ -35,7 +35,7 @@ from dgcl.relation.local_graph import LocalGraph, build_local_graphs
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
-from dgcl.topology.checks import nearest
+from dgcl.topology.checks import check_choice, check_path
 from dgcl.workers.strategy import EdgePlacement
 
 _log = logging.getLogger("dgcl")
@@ -84,14 +84,15 @@ def check_method(method: str) -> None:
         ValueError: With all that there are.
     """
     known = (*METHODS, METHOD)
-    if method in known:
-        return
-    hint = nearest(method, known)
-    if method in (*PARTITIONS, AUTO):
-        hint = f"; {method!r} is a way to partition: partition={method!r}"
-    elif method in _BASELINES:
-        hint = f"; {method!r} is a baseline: dgcl.bench.build_comm_info(graph, method={method!r})"
-    raise ValueError(f"method must be one of {', '.join(known)} (got {method!r}){hint}")
+    where = ""
+    if isinstance(method, str) and method not in known:
+        if method in (*PARTITIONS, AUTO):
+            where = f"; {method!r} is a way to partition: partition={method!r}"
+        elif method in _BASELINES:
+            where = f"; {method!r} is a baseline: dgcl.bench.build_comm_info(graph, method={method!r})"
+    if where:
+        raise ValueError(f"method must be one of {', '.join(known)} (got {method!r}){where}")
+    check_choice(method, "method", known)
 
 
 def prepare(
@@ -123,11 +124,9 @@ def prepare(
             f"method={METHOD!r} goes without a grid, and with edges='head': replicas hold complete rows and"
             " neighbourhoods; leave one of them out"
         )
-    if partition not in (*PARTITIONS, AUTO):
-        known = (*PARTITIONS, AUTO)
-        raise ValueError(
-            f"partition must be one of {', '.join(known)} (got {partition!r}){nearest(partition, known)}"
-        )
+    check_choice(partition, "partition", (*PARTITIONS, AUTO))
+    if cache is not None:
+        check_path(cache, "cache")
     steps = _Steps()
     checked = as_graph(graph)
     if isinstance(topology, str) and topology == "auto":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from operator import index
-from typing import SupportsIndex
+from numbers import Integral
+
+from dgcl.topology.checks import shown
 
 __all__ = ["as_bytes"]
 
@@ -17,13 +18,13 @@ def as_bytes(value: int | str, name: str) -> int:
     Raises:
         ValueError: It is neither, or not positive.
     """
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) > 0:
-        return index(value)
+    if isinstance(value, Integral) and not isinstance(value, bool) and value > 0:
+        return int(value)
     match = (
         re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", value.strip(), re.IGNORECASE)
         if isinstance(value, str)
         else None
     )
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{name} must be a positive number of bytes, or like '8GB' (got {value!r})")
+        raise ValueError(f"{name} must be a positive number of bytes, or like '8GB' (got {shown(value)})")
     return int(float(match[1]) * 2 ** _POWERS[match[2].upper()])

@@ -18,6 +18,7 @@ from dgcl.ranks.context import OpenCommunicator, context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
+from dgcl.topology.checks import check_choice, check_index, check_num_devices, check_number
 
 _SETUP_TIMEOUT = 1800.0
 _BEGUN = "begun"  # the first message of a process
@@ -57,12 +58,14 @@ def launch(
         raise TypeError(f"num_ranks must be an integer (got {type(num_ranks).__name__})")
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
+    check_num_devices(num_ranks, "num_ranks: a job")
     from dgcl.ranks.threads import fair_threads, threads_restored
 
-    if ranks not in ("threads", "processes"):
-        raise ValueError(f'ranks must be "threads" or "processes" (got {ranks!r})')
-    if threads_per_rank is not None and threads_per_rank < 1:
-        raise ValueError(f"threads_per_rank must be at least 1 (got {threads_per_rank})")
+    check_choice(ranks, "ranks", ("threads", "processes"))
+    check_number(timeout, "timeout", positive=True)
+    if threads_per_rank is not None and not 1 <= check_index(threads_per_rank, "threads_per_rank") <= 1024:
+        bound = "at least 1" if threads_per_rank < 1 else "at most 1024"
+        raise ValueError(f"threads_per_rank must be {bound} (got {threads_per_rank})")
     num_threads = fair_threads(num_ranks) if threads_per_rank is None else threads_per_rank
     if ranks == "processes":
         return _launch_processes(function, num_ranks, args, timeout, num_threads)
@@ -100,8 +103,8 @@ def _launch_threads(
     def run(rank: int) -> None:
         context.control = ThreadControl(rendezvous, rank) if num_ranks > 1 else SingleControl()
         opened[rank] = context.opened
-        torch.set_num_threads(num_threads)  # of this thread, and of those that it will start
         try:
+            torch.set_num_threads(num_threads)  # of this thread, and of those that it will start
             results[rank] = _run_rank(function, args)
             rendezvous.leave(rank, "has returned")
         except BaseException as error:  # carried to the caller's thread

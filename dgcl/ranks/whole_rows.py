@@ -148,6 +148,8 @@ def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | N
         return None, None
     rows: Tensor | np.ndarray
     if isinstance(given, Tensor):
+        if given.is_meta:
+            return None, f"{name} must have values (got a tensor on the device meta)"
         if given.layout != torch.strided:
             return None, f"{name} must be dense (got {given.layout}; call .to_dense())"
         rows = given.detach().cpu()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.graph.csr import require_graph
 from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts, check_part
 
@@ -75,8 +76,10 @@ def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `world_size`.
     """
+    require_graph(graph)
+    world_size = as_num_parts(world_size, "world_size")
     owner = check_part(part, graph.num_nodes, world_size, allow_empty=True)
-    wanted = group_masks(graph, owner, as_num_parts(world_size, "world_size"))
+    wanted = group_masks(graph, owner, world_size)
 
     from dgcl.relation import kernels
 

@@ -168,7 +168,7 @@ def level(low: NDArray[np.int64], total: int) -> NDArray[np.int64]:
 
 def spans_machines(topology: str | Topology, world_size: int) -> bool:
     """Whether the topology is of several machines; what is wrong with it is said elsewhere."""
-    if topology == "auto":  # which is one machine by now
+    if isinstance(topology, str) and topology == "auto":  # which is one machine by now
         return False
     try:
         return bool(machine_numbers(resolve_topology(topology, world_size)).any())

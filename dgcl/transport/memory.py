@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from dgcl.program.model import Program
+from dgcl.topology.checks import check_flag, shown
 from dgcl.transport.shared_memory.control_page import control_page_bytes
 from dgcl.transport.shared_memory.pool import Block, BufferPool
 from dgcl.transport.shared_memory.segments import Segment, SegmentFile
@@ -130,6 +131,19 @@ def predict_memory(
         constants=sum(call.local for call in constant),
         pool=pool.bytes_allocated,
     )
+
+
+def check_model_of_rows(widths: Any, dtype: Any, training: Any, input_grad: Any, constants: Any) -> None:
+    """Refuse arguments of :meth:`dgcl.Communicator.memory` that are of another type."""
+    import torch
+
+    check_flag(training, "training")
+    check_flag(input_grad, "input_grad")
+    for name, some in (("widths", widths), ("constants", constants)):
+        if not isinstance(some, (Sequence, np.ndarray)) or isinstance(some, (str, bytes)):
+            raise TypeError(f"{name} must be a list of numbers of elements (got {shown(some)})")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype (got {shown(dtype)})")
 
 
 class _CallBytes(NamedTuple):

@@ -40,7 +40,7 @@ def check_rows(
         )
     if rows.layout != torch.strided:
         raise ValueError(f"rows must be a dense tensor (got {rows.layout}); call .to_dense()")
-    if rows.device != device and not any_device:
+    if rows.device != device and (rows.is_meta or not any_device):
         where = "the CPU" if device.type == "cpu" else str(device)
         raise ValueError(
             f"rows must be on {where}, where this communicator's ranks exchange rows (got {rows.device}); move "

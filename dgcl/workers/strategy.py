@@ -19,7 +19,7 @@ from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, PartialSums, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
-from dgcl.topology.checks import nearest
+from dgcl.topology.checks import check_choice, check_flag, shown
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
 from dgcl.workers.local_graphs import build_worker_graphs
 from dgcl.workers.plans import AggregationPlan, fastest
@@ -54,16 +54,11 @@ class EdgePlacement:
         Raises:
             ValueError: Naming the setting.
         """
-        known = ("auto", *EDGES)
-        if self.edges not in known:
-            raise ValueError(
-                f"edges must be one of {', '.join(known)} (got {self.edges!r}){nearest(self.edges, known)}"
-            )
+        check_choice(self.edges, "edges", ("auto", *EDGES))
         bound = self.imbalance
-        if bound is not None and not (isinstance(bound, Real) and bound >= 1):
-            raise ValueError(f"imbalance must be at least 1, the mean, or None (got {bound!r})")
-        if not isinstance(self.per_machine, bool):
-            raise ValueError(f"per_machine must be True or False (got {self.per_machine!r})")
+        if bound is not None and (not isinstance(bound, Real) or isinstance(bound, bool) or not bound >= 1):
+            raise ValueError(f"imbalance must be at least 1, the mean, or None (got {shown(bound)})")
+        check_flag(self.per_machine, "per_machine")
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan of rows depends on: the placement, but for "head", whose plan is the ordinary one."""

@@ -147,21 +147,26 @@ def balances(folder: Path, seeds: int = 10) -> str:
 
 def on_machines(folder: Path) -> str:
     """Many ranks on machines: predicted seconds of the exchanges of an aggregation."""
+    graphs = {"ogbn_arxiv": read_graph(folder / "ogbn_arxiv.npz").graph, "dense": dense_graph()}
     rows = []
-    named = [("ogbn_arxiv", read_graph(folder / "ogbn_arxiv.npz").graph), ("dense", dense_graph())]
-    for name, graph in named:
-        for machine, size in (("dgx1x8", 64), ("hgx_h100x8", 64)):
-            topology = without_latencies(resolve_topology(machine, size))
-            part = partition_graph(graph, size, topology=topology)
-            found = []
-            for sizes in ((size, 1, 1), (size // 8, 8, 1), (size // 8, 1, 8), (size // 16, 4, 4)):
-                made = plan_grid(
-                    find_needs(graph, part, Grid(*sizes)), topology, options=PlanOptions(time_limit=20)
-                )
-                found.append(f"({made.counts.grid}) {1e6 * made.exchange_seconds:.0f}")
-            rows.append([name, f"{size}, {machine}", *found])
+    for name, graph in graphs.items():
+        for machine in ("dgx1x8", "hgx_h100x8", "dgx1x32", "hgx_h100x32"):
+            rows.append(on_machine(name, graph, machine))
             print(rows[-1], file=sys.stderr, flush=True)
     return table(["graph", "ranks", "halo us", "depth us", "slices us", "both us"], rows)
+
+
+def on_machine(name: str, graph: Graph, machine: str) -> list[str]:
+    """Predicted seconds of halo exchange and of three grids, each planned for at most 20 seconds."""
+    topology = without_latencies(resolve_topology(machine))
+    size = topology.num_devices
+    part = partition_graph(graph, size, topology=topology)
+    row = [name, f"{size}, {machine}"]
+    for sizes in ((size, 1, 1), (size // 8, 8, 1), (size // 8, 1, 8), (size // 16, 4, 4)):
+        needs = find_needs(graph, part, Grid(*sizes))
+        made = plan_grid(needs, topology, options=PlanOptions(time_limit=20))
+        row.append(f"({made.counts.grid}) {1e6 * made.exchange_seconds:.0f}")
+    return row
 
 
 class Ours(torch.nn.Module):
@@ -235,7 +240,8 @@ def on_rank(
             comm = dgcl.build_comm_info(graph, "uniform", part=part, **options)
             rows = comm.dispatch_features(x)
             found[name] = {"sum": comm.collect(comm.aggregator()(rows.double()))}
-            calls[name, "exchange"] = exchanges_alone(comm, rows)
+            if comm.edges != "streamed":
+                calls[name, "exchange"] = exchanges_alone(comm, rows)
             calls[name, "aggregation"] = partial(comm.aggregator(), rows)
             calls[name, "epoch"] = partial(one_epoch, Ours(), rows, comm, comm)
         comms[name] = comm
@@ -261,6 +267,8 @@ def measured(graph: Graph) -> str:
     part = partition_graph(graph, 4, method="random")
     kinds: dict[str, dict[str, Any]] = {"halo": {}, "cover": {"edges": "cover"}}
     kinds.update({f"({Grid(*sizes)})": {"grid": sizes} for sizes in GRIDS_OF_4[1:]})
+    for sizes in ((2, 1, 2), (1, 1, 4)):
+        kinds[f"({Grid(*sizes)}), streamed"] = {"grid": dgcl.GridOptions(sizes, adjacency="streamed")}
     kinds["1.5D as published, c = 2"] = {"published": ReplicatedRows, "grid": (2, 2, 1)}
     kinds["2D as published, 2 x 2"] = {"published": SplitRows, "grid": (2, 1, 2)}
     x = torch.rand(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))

@@ -22,7 +22,8 @@ from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees
-from dgcl.topology.checks import nearest
+from dgcl.topology import Topology
+from dgcl.topology.checks import check_choice, shown
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -75,11 +76,7 @@ def get_planner(method: str) -> Planner:
     Raises:
         ValueError: no such method; the message lists those there are.
     """
-    if method not in METHODS:
-        raise ValueError(
-            f"method must be one of {', '.join(METHODS)} (got {method!r}){nearest(method, METHODS)}"
-        )
-    return METHODS[method].load()
+    return METHODS[check_choice(method, "method", METHODS)].load()
 
 
 def make_plan(
@@ -99,6 +96,13 @@ def make_plan(
         ValueError: unknown method, sizes that disagree, or a needed pair that no chain of links joins.
     """
     options = PlanOptions() if options is None else options
+    for name, given, kind in (
+        ("relation", relation, Relation),
+        ("topology", topology, Topology),
+        ("options", options, PlanOptions),
+    ):
+        if not isinstance(given, kind):
+            raise TypeError(f"{name} must be a {kind.__name__} (got {shown(given)})")
     planner = get_planner(method)
     started = time.perf_counter()
     require_same_size(relation.world_size, topology)

@@ -17,6 +17,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
+from dgcl.topology.checks import shown
 
 _RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
 
@@ -73,6 +74,10 @@ def verify_plan(plan: Plan) -> None:
     """
     from dgcl.topology import Topology
 
+    if not isinstance(plan, Plan):
+        raise TypeError(
+            f"plan must be a Plan (got {shown(plan)}); dgcl.planner.check_plan_file(path) takes a file"
+        )
     if plan.meta["topology"] != plan.topology.to_json():  # as it is in plans of our own making
         stated = Topology.from_json(plan.meta["topology"])
         if stated != plan.topology:

@@ -133,7 +133,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 #: Options of a plan, which every rank looks at itself.
-SEEN_BY_ALL = {"no bytes per row", "seed of the wrong type", "no time"}
+SEEN_BY_ALL = {"no bytes per row", "seed of the wrong type", "no time", "no such partition"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

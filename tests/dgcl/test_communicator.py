@@ -134,7 +134,7 @@ MISTAKES: dict[str, tuple[Callable[[Communicator], Any], type[Exception], str]] 
     "local graph of no framework": (
         lambda comm: comm.local_graph("jax"),
         ValueError,
-        "kind must be 'dgl', 'pyg' or 'csr' .got 'jax'",
+        "kind must be one of dgl, pyg, csr .got 'jax'",
     ),
 }
 

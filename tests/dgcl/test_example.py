@@ -29,7 +29,7 @@ def program():
     """The program, imported as Python runs it: with its folder on the path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
-        names = ("train", "graphs", "layers_dgl", "layers_pyg", "layers_torch")
+        names = ("train", "graphs", "settings", "show", "layers_dgl", "layers_pyg", "layers_torch")
         yield importlib.import_module("train")
         for name in names:
             patch.delitem(sys.modules, name, raising=False)
@@ -92,7 +92,7 @@ def test_a_baseline_has_no_cache(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--method", "swap", "--cache", "plans"])
     with pytest.raises(SystemExit):
-        program.parse_arguments()
+        program.parse_arguments(None)
     assert "--cache goes with plans: nothing of --method swap is kept" in capsys.readouterr().err
 
 

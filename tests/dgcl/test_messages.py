@@ -240,7 +240,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "a local graph's kind": (
         lambda: graph("networkx"),
-        r"kind must be 'dgl', 'pyg' or 'csr' \(got 'networkx'\)",
+        r"kind must be one of dgl, pyg, csr \(got 'networkx'\)",
         ValueError,
     ),
     "a sum over owned rows": (
@@ -553,7 +553,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "outputs as integers": (
         lambda: (build(), dgcl.nn.cross_entropy(X[:10].long(), LABELS[:10])),
-        r"outputs must be floating point \(got torch.int64\)",
+        r"logits must be floating point \(got torch.int64\)",
         TypeError,
     ),
     "labels that are negatively smooth": (

@@ -38,6 +38,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dgcl.topology.checks import shown
+
 if TYPE_CHECKING:
     import torch
 
@@ -100,6 +102,10 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
     opened, problem = None, ""
     kind = ""
     try:
+        if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
+            raise ValueError(
+                f"device must be 'cpu', 'cuda', 'cuda:1' or a torch.device (got {shown(device)})"
+            )
         wanted = torch.device(device)
         kind = wanted.type
         if kind not in ("cpu", "cuda"):

@@ -121,7 +121,8 @@ class Peers:
 
     def _choose(self, channels: list[str], trouble: list[list[str | None]], network: bool) -> None:
         """Decide how each pair of ranks is connected, from what every rank could open."""
-        if channels[0] not in CHANNELS or len(set(channels)) > 1:
+        known = all(isinstance(channel, str) and channel in CHANNELS for channel in channels)
+        if not known or len(set(channels)) > 1:
             raise ValueError(
                 f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
             )

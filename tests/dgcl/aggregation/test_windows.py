@@ -407,7 +407,7 @@ def test_what_cannot_be_is_refused_on_every_rank() -> None:
                 "windows must be an integer",
                 "windows must be an integer",
                 "windows must be 3, the number of ranks, or left out with by='owner' (got 2)",
-                "by must be 'mixed' or 'owner' (got 'class')",
+                "by must be one of mixed, owner (got 'class')",
                 "windows go with sums and means (got reduce='max')",
                 "windows must be the same on every rank (got 2 on rank 0 and 3 on rank 1)",
                 "windows must be the same on every rank (got 2 on rank 0 and None on rank 1)",

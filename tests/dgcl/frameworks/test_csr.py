@@ -250,7 +250,7 @@ def test_refuses(call, message) -> None:
 
 
 def test_unknown_kind() -> None:
-    with pytest.raises(ValueError, match="kind must be 'dgl', 'pyg' or 'csr'"):
+    with pytest.raises(ValueError, match="kind must be one of dgl, pyg, csr"):
         local_graph("tf", CASES[0].local_graphs(1)[0])
 
 

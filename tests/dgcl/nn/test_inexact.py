@@ -159,7 +159,7 @@ def test_random_is_told_apart_and_subclasses_count() -> None:
     assert (dropout.name, dropout.random) == ("0", True)
     assert (norm.name, norm.random) == ("2", False)
     assert "dgcl.nn.Dropout" in str(dropout)
-    with pytest.raises(ValueError, match="inexact must be 'warn', 'raise' or 'ignore'"):
+    with pytest.raises(ValueError, match="inexact must be one of warn, raise, ignore"):
         on_ranks(1, lambda comm: dgcl.nn.broadcast_parameters(nn.Linear(1, 1), inexact="no"))
 
 

@@ -179,7 +179,7 @@ def test_dtype_is_that_of_the_outputs(dtype) -> None:
     ("call", "message"),
     [
         pytest.param(
-            lambda x: dgcl.nn.mse(x, x, reduction="none"), "reduction must be 'mean' or 'sum'", id="none"
+            lambda x: dgcl.nn.mse(x, x, reduction="none"), "reduction must be one of mean, sum", id="none"
         ),
         pytest.param(lambda x: dgcl.nn.mse(x, x[:, :1]), "targets must have the outputs' shape", id="shape"),
         pytest.param(

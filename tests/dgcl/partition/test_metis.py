@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
+from dgcl.partition import partition_graph
 from dgcl.partition.kernels import symmetric_adjacency
 from dgcl.partition.metis import _Adjacency, device_levels, ensure_minimum
 from dgcl.topology import Connection, Device, Topology
@@ -87,3 +88,14 @@ def test_groups_are_filled_up(
     moved = np.array(labels)
     ensure_minimum(moved, np.array(minimum), np.array(degrees))
     assert moved.tolist() == expected
+
+
+def test_what_metis_does_not_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(*_: object, **__: object) -> None:
+        raise RuntimeError("Caught an unknown exception!")
+
+    monkeypatch.setattr("pymetis.part_graph", give_up)
+    with pytest.raises(
+        MemoryError, match=r"METIS gave up on 9 vertices .*unknown exception.*partition='range'"
+    ):
+        partition_graph(as_graph(np.stack([np.arange(9), (np.arange(9) + 1) % 9])), 2)

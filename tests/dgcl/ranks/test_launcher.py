@@ -97,7 +97,11 @@ def test_more_threads_than_cores_are_reported(
             ValueError,
             r"threads_per_rank must be at least 1 \(got 0\)",
         ),
-        ({"num_ranks": 2, "ranks": "fibers"}, ValueError, r'ranks must be "threads" or "processes" \(got'),
+        (
+            {"num_ranks": 2, "ranks": "fibers"},
+            ValueError,
+            r"ranks must be one of threads, processes \(got 'fibers'\)",
+        ),
     ],
     ids=["no ranks", "no threads", "no such ranks"],
 )
