@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,13 @@ from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from dgcl.relation.local_graph import LocalGraph, edge_places
 
-__all__ = ["CHUNK_BY", "Chunk", "chunk_rows", "cut_chunk"]
+__all__ = ["CHUNK_BY", "MOST_CHUNKS", "Chunk", "chunk_rows", "cut_chunk"]
 
 #: Ways to divide a rank's vertices: few edges between chunks, ascending ids, reverse Cuthill-McKee, at random.
 CHUNK_BY = ("metis", "range", "rcm", "random")
+
+#: Of each rank: to order chunks takes time that grows with the square of their number, and each has exchanges.
+MOST_CHUNKS: Final = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +62,10 @@ def chunk_rows(
         Of each chunk the rows of ``local.owned_ids``, ascending.
 
     Raises:
-        ValueError: An unknown way, or less than one chunk.
+        ValueError: An unknown way, less than one chunk, or too many.
     """
-    if num_chunks < 1:
-        raise ValueError(f"chunks must be at least 1 (got {num_chunks})")
+    if not 1 <= num_chunks <= MOST_CHUNKS:
+        raise ValueError(f"chunks must be at least 1 and at most {MOST_CHUNKS} (got {num_chunks})")
     if chunk_by not in CHUNK_BY:
         raise ValueError(f"chunk_by must be one of {', '.join(CHUNK_BY)} (got {chunk_by!r})")
     n = local.num_owned

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dgcl.offload.chunks import MOST_CHUNKS
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import agree
 
@@ -125,8 +127,7 @@ def agree_on_layer(
     if problem is None:
         kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
     with control.collective("Offload.layer"):
-        agree(control, problem)
-        told = control.exchange((name, kinds, how, torch.is_grad_enabled()))
+        told = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
     for rank, theirs in enumerate(told):
         if theirs != told[0]:
             raise ValueError(
@@ -135,8 +136,14 @@ def agree_on_layer(
             )
 
 
-def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: str) -> None:
-    """Refuse what cannot be, before anything is exchanged."""
+def check_offload(
+    comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: Any, dtype: Any, slots: Any, seed: Any
+) -> None:
+    """Refuse what cannot be, before anything is exchanged.
+
+    Raises:
+        TypeError, ValueError: Naming the argument.
+    """
     comm.require_neighbourhoods("Offload")
     if comm.local.num_replicas:
         raise ValueError(
@@ -149,9 +156,17 @@ def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: 
         raise ValueError(
             f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
         )
-    if chunks is not None and (isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1):
-        raise ValueError(f"chunks must be a whole number of at least 1 (got {chunks!r})")
-    if memory_limit is not None and (widths is None or not _are_widths(widths)):
+    if chunks is not None and not (_is_whole(chunks, 1) and chunks <= MOST_CHUNKS):
+        raise ValueError(
+            f"chunks must be a whole number from 1 to {MOST_CHUNKS}, of each rank (got {chunks!r})"
+        )
+    if slots is not None and not _is_whole(slots, 1):
+        raise ValueError(f"slots must be a whole number of rows, at least 1, or None (got {slots!r})")
+    if not _is_whole(seed, 0):
+        raise ValueError(f"seed must be a whole number of at least 0 (got {seed!r})")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, that of the rows (got {dtype!r})")
+    if (memory_limit is not None or widths is not None) and not _are_widths(widths):
         raise ValueError(
             "widths must be given with memory_limit, as integers: those of the input and of each layer's result"
             f" (got {widths!r})"
@@ -161,9 +176,11 @@ def check_offload(comm: Any, chunks: Any, memory_limit: Any, widths: Any, kind: 
 
 
 def _are_widths(widths: Any) -> bool:
-    return (
-        isinstance(widths, Sequence) and len(widths) >= 2 and all(isinstance(width, int) for width in widths)
-    )
+    return isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_whole(each, 1) for each in widths)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:
