@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.offload.chunks import chunk_rows, cut_chunk
+from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
 from dgcl.offload.prediction import DeviceRows, device_bytes, device_rows, smallest_fitting
 from dgcl.offload.proof import verify_tables
 from dgcl.offload.residency import Ids
@@ -93,7 +93,7 @@ def arrange(
             chunks = wanted.chunks
         else:
             assert wanted.memory_limit is not None
-            most = max(1, *control.exchange(local.num_owned))
+            most = min(MOST_CHUNKS, max(1, *control.exchange(local.num_owned)))
             chunks, peak = smallest_fitting(
                 lambda n: _peak(control, local, wanted, n), wanted.memory_limit, most
             )
@@ -140,7 +140,8 @@ def _nothing_fits(control: Control, local: LocalGraph, wanted: Wanted, peak: int
     degree, vertex = max(control.exchange(mine))
     least = (degree + 1) * max(wanted.widths[:-1]) * wanted.itemsize * 4
     return ValueError(
-        f"memory_limit of {wanted.memory_limit} bytes is too little for any number of chunks: the least that was found"
+        f"memory_limit of {wanted.memory_limit} bytes is too little for any number of chunks, up to {MOST_CHUNKS}: the"
+        f" least that was found"
         f" takes {peak} bytes on a rank, and vertex {vertex} with its {degree} in-edges alone up to {least}, rows and"
         " gradients, in slots and as a layer reads them. Ways out: (1) a larger memory_limit, (2) more ranks, (3)"
         " narrower layers, (4) aggregate= so that rows are summed, not kept, (5) fewer in-edges of that vertex"

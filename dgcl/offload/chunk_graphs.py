@@ -6,17 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.edges import NONE, EdgeGroups, group_edges, sum_over_edges
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.frameworks import local_graph
-from dgcl.frameworks.csr import CSRLocalGraph
-from dgcl.frameworks.csr_ops import weighted_sum
 from dgcl.offload.chunks import Chunk, cut_chunk
 from dgcl.offload.residency import Ids
+from dgcl.offload.tables import RankTables
 from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["ChunkGraphs", "ChunkRows", "Sums"]
+__all__ = ["ChunkGraphs", "ChunkRows", "SlotEdges", "Sums"]
 
 
 class ChunkGraphs:
@@ -27,30 +29,34 @@ class ChunkGraphs:
         rows: Of each batch the rows of ``local.owned_ids`` in the chunk.
         kind: Of the graphs that layers get, as in ``comm.local_graph``.
         keep: Keep what was cut, so that it is done once; else one chunk's edges are there at a time.
+        tables: Which slots it reads.
     """
 
-    def __init__(self, local: LocalGraph, rows: Sequence[Ids], kind: str, keep: bool) -> None:
-        self._local, self._rows, self.kind, self._keep = local, rows, kind, keep
+    def __init__(
+        self, local: LocalGraph, rows: Sequence[Ids], kind: str, keep: bool, tables: RankTables
+    ) -> None:
+        self._local, self._rows, self.kind, self._keep, self._tables = local, rows, kind, keep, tables
         self._kept: dict[tuple[int, str], Any] = {}
 
     def chunk(self, batch: int) -> Chunk:
         """The chunk that is computed in a batch."""
-        return self._made(batch, "chunk")
+        return self._kept_or(batch, "chunk", lambda: cut_chunk(self._local, self._rows[batch]))
 
-    def graph(self, batch: int, kind: str | None = None) -> Any:
+    def graph(self, batch: int) -> Any:
         """Its graph: sources are its own rows, then the others that it reads."""
-        return self._made(batch, kind or self.kind)
+        return self._kept_or(batch, "graph", lambda: local_graph(self.kind, self.chunk(batch).local))
 
-    def _made(self, batch: int, kind: str) -> Any:
-        made = self._kept.get((batch, kind))
+    def edges(self, batch: int) -> SlotEdges:
+        """Its edges between slots and its own rows."""
+        sources, num_slots = self._tables.batches[batch].sources, self._tables.num_slots
+        return self._kept_or(batch, "edges", lambda: SlotEdges.of(self.chunk(batch), sources, num_slots))
+
+    def _kept_or(self, batch: int, what: str, make: Callable[[], Any]) -> Any:
+        made = self._kept.get((batch, what))
         if made is None:
-            made = (
-                cut_chunk(self._local, self._rows[batch])
-                if kind == "chunk"
-                else local_graph(kind, self.chunk(batch).local)
-            )
+            made = make()
             if self._keep:
-                self._kept[batch, kind] = made
+                self._kept[batch, what] = made
         return made
 
 
@@ -87,6 +93,35 @@ class ChunkRows:
 
 
 @dataclass(frozen=True, eq=False)
+class SlotEdges:
+    """The edges of a chunk between slots and its own rows, for sums that need no copy of what is in slots.
+
+    Attributes:
+        places: (E_c,) int64, of each edge among the rank's edges.
+        to_rows, to_slots: From slots to rows, and back.
+        degrees: ``(c, 1)`` int64 in-degrees of rows; 1 for those that have none.
+    """
+
+    places: Tensor
+    to_rows: EdgeGroups
+    to_slots: EdgeGroups
+    degrees: Tensor
+
+    @classmethod
+    def of(cls, chunk: Chunk, sources: Ids, num_slots: int) -> SlotEdges:
+        """Those of a chunk whose sources are in these slots."""
+        indptr, slots = chunk.local.indptr, sources[chunk.local.indices].astype(np.int32)
+        degrees = np.diff(indptr)
+        rows = np.repeat(np.arange(len(degrees), dtype=np.int32), degrees)
+        return cls(
+            torch.from_numpy(chunk.edges),
+            EdgeGroups(indptr, slots, NONE, NONE),
+            group_edges(slots, rows, num_slots),
+            torch.from_numpy(degrees).clamp(min=1).unsqueeze(1),
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Sums:
     """Sums or means over the in-edges of a chunk, and their adjoint.
 
@@ -98,19 +133,29 @@ class Sums:
     mean: bool
     weight: Tensor | None
 
-    def forward(self, graph: CSRLocalGraph, edges: Ids, x: Tensor) -> Tensor:
-        """``(c, *F)`` of rows ``(sources, *F)``."""
-        total = graph.sum(x, self._weight(edges, x))
-        return total / self._divisor(graph, total) if self.mean else total
+    def forward(self, edges: SlotEdges, held: Tensor) -> Tensor:
+        """``(c, *F)`` of what is in slots ``(num_slots, *F)``."""
+        x = _flat(held)
+        total = x.new_empty(edges.to_rows.num_heads, x.shape[1], dtype=sum_dtype(x.dtype))
+        sum_over_edges(edges.to_rows, x, total, self._weight(edges, total.dtype), add=False)
+        total = total.div_(edges.degrees) if self.mean else total
+        return total.to(held.dtype).view(len(total), *held.shape[1:])
 
-    def adjoint(self, graph: CSRLocalGraph, edges: Ids, grad: Tensor) -> Tensor:
-        """``(sources, *F)`` gradients of rows, from those ``(c, *F)`` of their sums."""
-        grad = grad / self._divisor(graph, grad) if self.mean else grad
-        return weighted_sum(grad, self._weight(edges, grad), graph.edges.transposed)
+    def adjoint(self, edges: SlotEdges, grad: Tensor, held: Tensor) -> None:
+        """Add to slots ``(num_slots, *F)`` the gradients of what was in them, from those ``(c, *F)`` of their sums."""
+        out, rows = _flat(held), _flat(grad)
+        rows = rows / edges.degrees if self.mean else rows
+        weight = self._weight(edges, sum_dtype(out.dtype))
+        if weight is not None and len(edges.to_slots.order):
+            weight = weight[torch.from_numpy(edges.to_slots.order)]
+        sums = out.to(sum_dtype(out.dtype))  # itself, but for 16 bits
+        sum_over_edges(edges.to_slots, rows, sums, weight, add=True)
+        if sums is not out:
+            out.copy_(sums)
 
-    def _weight(self, edges: Ids, x: Tensor) -> Tensor | None:
-        return None if self.weight is None else self.weight[torch.from_numpy(edges)].to(x.dtype)
+    def _weight(self, edges: SlotEdges, dtype: torch.dtype) -> Tensor | None:
+        return None if self.weight is None else self.weight[edges.places].to(dtype)
 
-    @staticmethod
-    def _divisor(graph: CSRLocalGraph, x: Tensor) -> Tensor:
-        return graph.in_degrees.clamp(min=1).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+
+def _flat(rows: Tensor) -> Tensor:
+    return rows.reshape(len(rows), rows.shape[1:].numel())

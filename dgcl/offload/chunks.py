@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,13 @@ from dgcl.partition import partition_graph
 from dgcl.relation.local_graph import LocalGraph, edge_places
 from dgcl.topology.checks import check_choice
 
-__all__ = ["CHUNK_BY", "Chunk", "chunk_rows", "cut_chunk"]
+__all__ = ["CHUNK_BY", "MOST_CHUNKS", "Chunk", "chunk_rows", "cut_chunk"]
 
 #: Ways to divide a rank's vertices: few edges between chunks, ascending ids, reverse Cuthill-McKee, at random.
 CHUNK_BY = ("metis", "range", "rcm", "random")
+
+#: Of each rank: to order chunks takes time that grows with the square of their number, and each has exchanges.
+MOST_CHUNKS: Final = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +63,10 @@ def chunk_rows(
         Of each chunk the rows of ``local.owned_ids``, ascending.
 
     Raises:
-        ValueError: An unknown way, or less than one chunk.
+        ValueError: An unknown way, less than one chunk, or too many.
     """
-    if num_chunks < 1:
-        raise ValueError(f"chunks must be at least 1 (got {num_chunks})")
+    if not 1 <= num_chunks <= MOST_CHUNKS:
+        raise ValueError(f"chunks must be at least 1 and at most {MOST_CHUNKS} (got {num_chunks})")
     check_choice(chunk_by, "chunk_by", CHUNK_BY)
     n = local.num_owned
     weights = np.diff(local.indptr) + 1

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.offload.placing import add_rows, move_rows, put_rows
+from dgcl.offload.placing import add_rows, bytes_of_row, move_rows, put_rows
 from dgcl.planner.reading.render import size as size_in_words
 from dgcl.ranks.free_memory import available_memory
 
@@ -55,14 +55,19 @@ class HostStore:
             each read, and written to the disk before that after each write.
 
     Attributes:
+        on_disk: Whether rows are ever read from a disk, or through a network; files in memory are not.
         bytes_read, bytes_written: So far, of rows that were named.
 
     Raises:
+        TypeError: No path.
         ValueError: There is no such folder, or files in it can be read by other users.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, cached: bool = True) -> None:
+        if not isinstance(folder, str | os.PathLike | None):
+            raise TypeError(f"store must be None or the path of a folder (got {folder!r})")
         self.folder, self.cached = None if folder is None else Path(folder), cached
+        self.on_disk = self.folder is not None and not _is_in_memory(self.folder)
         self.bytes_read = self.bytes_written = 0
         self._files: dict[int, _MappedFile] = {}  # of tensors that live, by address
         self._waiting: list[_MappedFile] = []  # of tensors that are gone, the oldest first
@@ -174,7 +179,7 @@ class HostStore:
     def load(self, rows: Tensor, which: Tensor, target: Tensor, places: Tensor) -> None:
         """``target[places] = rows[which]``, as :meth:`read`."""
         if self.cached:
-            self.bytes_read += len(which) * _row_bytes(rows)
+            self.bytes_read += len(which) * bytes_of_row(rows)
             move_rows(target, places, rows.detach(), which)
         else:
             put_rows(target, places, self.read(rows, which))
@@ -182,14 +187,14 @@ class HostStore:
     def unload(self, rows: Tensor, which: Tensor, source: Tensor, places: Tensor) -> None:
         """``rows[which] = source[places]``, as :meth:`write`."""
         if self.cached:
-            self.bytes_written += len(which) * _row_bytes(rows)
+            self.bytes_written += len(which) * bytes_of_row(rows)
             move_rows(rows, which, source, places)
         else:
             self.write(rows, which, source.index_select(0, places))
 
     def asking_for(self, rows: Tensor, which: Tensor) -> Callable[[], None]:
         """What lets the kernel begin to read some rows of a file, for any thread; it does not keep the rows alive."""
-        file, at, row_bytes = self._file_of(rows), self._offset(rows), _row_bytes(rows)
+        file, at, row_bytes = self._file_of(rows), self._offset(rows), bytes_of_row(rows)
 
         def ask() -> None:
             if file is not None:
@@ -208,7 +213,7 @@ class HostStore:
             else:
                 rows[which] = values
             return
-        at, row_bytes = self._offset(rows), rows[:1].nbytes
+        at, row_bytes = self._offset(rows), bytes_of_row(rows)
         data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
         for first, count, done in _stretches(which):
             piece = data[done * row_bytes : (done + count) * row_bytes]
@@ -219,8 +224,8 @@ class HostStore:
     def add(self, rows: Tensor, which: Tensor, source: Tensor, places: Tensor) -> None:
         """``rows[which] += source[places]``: they are read, and written again."""
         if self.cached:
-            self.bytes_read += len(which) * _row_bytes(rows)
-            self.bytes_written += len(which) * _row_bytes(rows)
+            self.bytes_read += len(which) * bytes_of_row(rows)
+            self.bytes_written += len(which) * bytes_of_row(rows)
             add_rows(rows, which, source, places)
         elif len(which):
             self.write(rows, which, self.read(rows, which).add_(source.index_select(0, places)))
@@ -231,7 +236,7 @@ class HostStore:
             return None
         count = which.stop - which.start if isinstance(which, slice) else len(which)
         found = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
-        at, row_bytes = self._offset(rows), rows[:1].nbytes
+        at, row_bytes = self._offset(rows), bytes_of_row(rows)
         data = found.view(-1).view(torch.uint8).numpy().data
         stretches = _stretches(which)
         # what lies between is read, too: a disk reads one long stretch faster than many short ones
@@ -321,6 +326,17 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
+def _is_in_memory(folder: Path) -> bool:
+    """Whether files there are pages of memory, as Linux tells."""
+    with suppress(OSError):
+        device = os.stat(folder).st_dev
+        for mount in Path("/proc/self/mountinfo").read_text().splitlines():
+            fields = mount.split()
+            if fields[2] == f"{os.major(device)}:{os.minor(device)}":
+                return fields[fields.index("-") + 1] in ("tmpfs", "ramfs")
+    return False
+
+
 def _allocate(descriptor: int, num_bytes: int, folder: Path) -> None:
     try:
         os.posix_fallocate(descriptor, 0, num_bytes)
@@ -342,10 +358,6 @@ def _near(stretches: list[tuple[int, int, int]], gap: int) -> list[tuple[int, in
         else:
             joined.append((first, first + count))
     return joined
-
-
-def _row_bytes(rows: Tensor) -> int:
-    return rows.shape[1:].numel() * rows.element_size()
 
 
 def _stretches(which: Rows) -> list[tuple[int, int, int]]:

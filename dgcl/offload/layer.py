@@ -19,7 +19,7 @@ from dgcl.offload.account import Account
 from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
 from dgcl.offload.chunked_rows import RowOrder
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.placing import add_rows, put_zeros
+from dgcl.offload.placing import add_rows, bytes_of_row, put_zeros
 from dgcl.offload.recompute import RandomNumbers, in_place_of
 from dgcl.offload.slots import Mover
 from dgcl.offload.tables import Batch, RankTables
@@ -140,17 +140,15 @@ class LayerCall:
         work = self.machinery
         if self.sums is None:
             return [held.index_select(0, _ids(batch)) for held in slots]
-        sources = slots[0].index_select(0, _ids(batch))
-        edges = work.graphs.chunk(number).edges
-        found = [self.sums.forward(work.graphs.graph(number, "csr"), edges, sources)]
-        return [*found, sources[: _count(batch)]] if self.own_rows else found
+        found = [self.sums.forward(work.graphs.edges(number), slots[0])]
+        return [*found, slots[0].index_select(0, _ids(batch)[: _count(batch)])] if self.own_rows else found
 
     def _kept_rows(self, aggregate: Tensor, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same from host memory."""
         work = self.machinery
         wanted = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
         for rows, kind in wanted:
-            work.account.add(kind, _count(batch), _row_bytes(rows))
+            work.account.add(kind, _count(batch), bytes_of_row(rows))
         return [work.store.read(rows, batch.rows) for rows, _ in wanted]
 
     def _stored(self, out: Tensor | None, batch: Batch, rows: Tensor, kind: str) -> Tensor:
@@ -166,7 +164,7 @@ class LayerCall:
                 f" and {out.dtype} in another chunk; rows must be the same whatever the chunk"
             )
         work.store.write(out, batch.rows, rows)
-        work.account.add(kind, len(rows), _row_bytes(out))
+        work.account.add(kind, len(rows), bytes_of_row(out))
         return out
 
     # Backward
@@ -248,7 +246,7 @@ class LayerCall:
             if grad is not None and got.requires_grad
         ]
         for _, grad in pairs:
-            work.account.add("gradients_in", len(grad), _row_bytes(grad))
+            work.account.add("gradients_in", len(grad), bytes_of_row(grad))
         leaves = [each for each, needs_grad in zip(rows, wanted, strict=True) if needs_grad]
         if not pairs or not (leaves or stand_ins):
             return [None] * len(parameters)
@@ -269,9 +267,7 @@ class LayerCall:
                     add_rows(held, places, new)
         elif opened[0] is not None:
             if found[0] is not None:
-                edges = work.graphs.chunk(number).edges
-                graph = work.graphs.graph(number, "csr")
-                add_rows(opened[0], places, self.sums.adjoint(graph, edges, found[0]))
+                self.sums.adjoint(work.graphs.edges(number), found[0], opened[0])
             if self.own_rows and found[1] is not None:
                 add_rows(opened[0], places[: _count(batch)], found[1])
 
@@ -337,10 +333,6 @@ def _ids(batch: Batch) -> Tensor:
 
 def _count(batch: Batch) -> int:
     return batch.rows.stop - batch.rows.start
-
-
-def _row_bytes(rows: Tensor) -> int:
-    return rows.shape[1:].numel() * rows.element_size()
 
 
 def _sum(total: Tensor | None, new: Tensor | None) -> Tensor | None:

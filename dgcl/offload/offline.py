@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.offload.chunks import chunk_rows, cut_chunk
+from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
 from dgcl.offload.prediction import DeviceBytes, device_bytes, smallest_fitting
 from dgcl.offload.schedule import Schedule, reorganise, volumes
 from dgcl.relation.demand import halo_demand
@@ -84,7 +84,7 @@ class OfflineRanks:
         Returns:
             (0, the least peak that was seen) where not even chunks of one vertex fit.
         """
-        most = max(1, *(local.num_owned for local in self.locals))
+        most = min(MOST_CHUNKS, max(1, *(local.num_owned for local in self.locals)))
         return smallest_fitting(
             lambda n: self.device_bytes(self.arrange(n), widths, itemsize).total, limit, most
         )

@@ -67,14 +67,14 @@ class Offload(Handle):
 
     Args:
         comm: The communicator, on the CPU, with ``edges="head"`` and without replicas.
-        chunks: Chunks of each rank. Else ``memory_limit``: as few as are predicted to fit.
+        chunks: Chunks of each rank, 1024 at most. Else ``memory_limit``: as few as are predicted to fit.
         memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what
             :meth:`describe` predicts.
         dtype: Of the rows, for the same.
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
-        prefetch: Load what the next batch wants from files while this one is computed, by a thread.
+        prefetch: Load what the next batch wants from a disk while this one is computed, by a thread.
         residency: What stays in slots from batch to batch: "optimal", or "adjacent" (the paper's).
         slots: Rows a rank can hold, for "optimal"; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
@@ -139,6 +139,8 @@ class Offload(Handle):
         if memory_limit is not None or not store_cached:  # memory counts
             return_freed_memory()
         self.comm = comm
+        prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
+        keep_graphs = memory_limit is None if keep_graphs is None else keep_graphs
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
         made = arrange(comm.control, comm.local, comm.plan.topology, wanted, options)
         self.num_chunks = len(made.rows)
@@ -152,11 +154,9 @@ class Offload(Handle):
             comm.rank,
             made.tables,
             self._order,
-            ChunkGraphs(
-                comm.local, made.rows, kind, memory_limit is None if keep_graphs is None else keep_graphs
-            ),
+            ChunkGraphs(comm.local, made.rows, kind, keep_graphs, made.tables),
             self.store,
-            Mover(self.store, self._transport, self.account, prefetch and store is not None),
+            Mover(self.store, self._transport, self.account, prefetch),
             self.account,
             comm.world_size > 1 and not comm.control.has_group,
             comm.next_dropout_call,
@@ -171,7 +171,7 @@ class Offload(Handle):
                 comm.local.num_edges,
             ),
             made.byte_seconds,
-            prefetch and store is not None,
+            prefetch,
         )
         self._layers = 0
         self._constants = ConstantAggregates()

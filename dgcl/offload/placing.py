@@ -9,10 +9,14 @@ from torch import Tensor
 from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import SUMMABLE, add_arrivals
 
-__all__ = ["add_rows", "move_rows", "put_rows", "put_zeros"]
-
+__all__ = ["add_rows", "bytes_of_row", "move_rows", "put_rows", "put_zeros"]
 
 _SUM_CODES = {dtype: SUMMABLE.index(str(dtype)[6:]) for dtype in (torch.float32, torch.float64)}
+
+
+def bytes_of_row(rows: Tensor) -> int:
+    """Of rows ``(n, *F)``, however many there are."""
+    return rows.shape[1:].numel() * rows.element_size()
 
 
 def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
@@ -23,7 +27,7 @@ def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
         places: ``(k,)`` int64, each in 0..n-1.
         rows: ``(k, *F)``, or ``(1, *F)`` for all places.
     """
-    row_bytes = target.shape[1:].numel() * target.element_size()
+    row_bytes = bytes_of_row(target)
     if row_bytes == 0 or rows.dtype != target.dtype or not (target.is_contiguous() and rows.is_contiguous()):
         target[places] = rows
     else:
@@ -37,7 +41,7 @@ def move_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor) -> N
         target, source: ``(n, *F)`` and ``(m, *F)``, without a graph.
         places, rows: ``(k,)`` int64, each in 0..n-1 and in 0..m-1.
     """
-    row_bytes = target.shape[1:].numel() * target.element_size()
+    row_bytes = bytes_of_row(target)
     fits = target.dtype == source.dtype and target.is_contiguous() and source.is_contiguous()
     if row_bytes == 0 or not fits or max(len(target), len(source)) >= 2**31:
         put_rows(target, places, source.index_select(0, rows))
@@ -54,7 +58,7 @@ def add_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor | None
         target, source: ``(n, *F)`` and ``(m, *F)``, without a graph.
         places, rows: ``(k,)`` int64, each in 0..n-1, none twice, and in 0..m-1; no ``rows``: all of ``source``.
     """
-    row_bytes = target.shape[1:].numel() * target.element_size()
+    row_bytes = bytes_of_row(target)
     fits = target.dtype == source.dtype and target.is_contiguous() and source.is_contiguous()
     if row_bytes == 0 or not fits or target.dtype not in _SUM_CODES or max(len(target), len(source)) >= 2**31:
         target.index_add_(0, places, source if rows is None else source.index_select(0, rows))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dgcl.offload.chunks import CHUNK_BY
+from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.offload.residency import POLICIES
 from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
@@ -129,8 +130,7 @@ def agree_on_layer(
     if problem is None:
         kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
     with control.collective("Offload.layer"):
-        agree(control, problem)
-        told = control.exchange((name, kinds, how, torch.is_grad_enabled()))
+        told = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
     for rank, theirs in enumerate(told):
         if theirs != told[0]:
             raise ValueError(
@@ -156,6 +156,8 @@ def _check_settings(
         check_path(store, "store")
     if slots is not None:
         check_index(slots, "slots")
+        if not slots:
+            raise ValueError("slots must be at least 1, or None (got 0)")
     if not (plan is None or isinstance(plan, PlanOptions)):
         raise TypeError(f"plan must be a dgcl.PlanOptions, or None (got {shown(plan)})")
     check_index(seed, "seed")
@@ -176,7 +178,11 @@ def check_offload(
     method: str,
     *settings: Any,
 ) -> None:
-    """Refuse what cannot be, before anything is exchanged."""
+    """Refuse what cannot be, before anything is exchanged.
+
+    Raises:
+        TypeError, ValueError: Naming the argument.
+    """
     _check_settings(*settings)
     check_choice(chunk_by, "chunk_by", CHUNK_BY)
     check_choice(residency, "residency", POLICIES)
@@ -193,11 +199,11 @@ def check_offload(
         raise ValueError(
             f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
         )
-    if chunks is not None and (isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1):
-        raise ValueError(f"chunks must be a whole number of at least 1 (got {chunks!r})")
-    if chunks is not None and chunks > comm.num_nodes:
-        raise ValueError(f"chunks must be at most {comm.num_nodes}, the vertices of the graph (got {chunks})")
-    if memory_limit is not None and (widths is None or not _are_widths(widths)):
+    if chunks is not None and not (_is_whole(chunks, 1) and chunks <= MOST_CHUNKS):
+        raise ValueError(
+            f"chunks must be a whole number from 1 to {MOST_CHUNKS}, of each rank (got {chunks!r})"
+        )
+    if (memory_limit is not None or widths is not None) and not _are_widths(widths):
         raise ValueError(
             "widths must be given with memory_limit, as integers: those of the input and of each layer's result"
             f" (got {widths!r})"
@@ -206,9 +212,11 @@ def check_offload(
 
 
 def _are_widths(widths: Any) -> bool:
-    return (
-        isinstance(widths, Sequence) and len(widths) >= 2 and all(isinstance(width, int) for width in widths)
-    )
+    return isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_whole(each, 1) for each in widths)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:

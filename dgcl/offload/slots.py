@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dgcl.offload.account import Account
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.placing import add_rows, put_rows
+from dgcl.offload.placing import add_rows, bytes_of_row, put_rows
 from dgcl.offload.residency import Ids
 from dgcl.offload.tables import HostRows, Swap
 from dgcl.transport.base import Transport
@@ -69,14 +69,14 @@ class Mover:
                 self.store.load(x, _index(load.rows), held, _index(load.slots))
             else:
                 put_rows(held, _index(load.slots), self.store.counted(loading[number].result()))
-            self.account.add(f"loaded{suffix}", len(load.rows), _row_bytes(x))
+            self.account.add(f"loaded{suffix}", len(load.rows), bytes_of_row(x))
         if swap is None:
             return
         assert self.transport is not None
         for held in slots:
             came = self.transport.begin_expand(held.index_select(0, _index(swap.send)), swap.number).wait()
             put_rows(held, _index(swap.receive), came)
-            self.account.add(f"exchanged{suffix}", len(swap.receive), _row_bytes(held))
+            self.account.add(f"exchanged{suffix}", len(swap.receive), bytes_of_row(held))
 
     def give_back(
         self,
@@ -94,21 +94,15 @@ class Mover:
             sums = held.new_zeros((len(swap.send), *held.shape[1:]))
             self.transport.begin_fold(mine, swap.number).wait(sums)
             add_rows(held, _index(swap.send), sums)
-            self.account.add("exchanged_again", len(swap.receive), _row_bytes(held))
+            self.account.add("exchanged_again", len(swap.receive), bytes_of_row(held))
         written, added = (tuple(map(_index, pair)) for pair in load.first_and_again)
         for grad, held in zip(gradients, slots, strict=True):
             if grad is None or held is None:
                 continue
             self.store.unload(grad, written[0], held, written[1])
             self.store.add(grad, added[0], held, added[1])
-            self.account.add("gradients_out", len(load.rows), _row_bytes(held))
+            self.account.add("gradients_out", len(load.rows), bytes_of_row(held))
 
 
 def _index(ids: Ids) -> Tensor:
     return torch.from_numpy(ids)
-
-
-def _row_bytes(rows: Tensor) -> int:
-    return (
-        int(rows[:1].numel() if len(rows) else rows.new_empty(rows.shape[1:]).numel()) * rows.element_size()
-    )

@@ -83,14 +83,19 @@ def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name
     return piece
 
 
-def agree(control: Control, problem: Exception | None) -> None:
-    """Raise on every rank if one has a problem; on the others a ValueError with its text. Collective."""
-    said = control.exchange(None if problem is None else str(problem))
+def agree(control: Control, problem: Exception | None, told: Any = None) -> list[Any]:
+    """Raise on every rank if one has a problem, on the others a ValueError with its text. Collective.
+
+    Returns:
+        What every rank tells.
+    """
+    said = control.exchange((None if problem is None else str(problem), told))
     if problem is not None:
         raise problem
-    for rank, text in enumerate(said):
+    for rank, (text, _) in enumerate(said):
         if text is not None:
             raise ValueError(f"{text}, on rank {rank}")
+    return [each for _, each in said]
 
 
 def collect_rows(

@@ -230,7 +230,8 @@ def test_smallest_number_of_chunks(limit: int, expected: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"num_chunks": 0}, "chunks must be at least 1"),
+        ({"num_chunks": 0}, "chunks must be at least 1 and at most 1024"),
+        ({"num_chunks": 10**6}, "chunks must be at least 1 and at most 1024"),
         ({"num_chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of metis"),
     ],
 )

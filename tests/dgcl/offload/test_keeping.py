@@ -111,7 +111,9 @@ def test_time_decides(
         """(of the exchanges and what is made again; of equality the seconds of a written byte)."""
         exchange = off._arrangement.exchange_seconds / off.comm.plan.row_bytes * ROW_BYTES
         each = [(m * READ, e * EDGE) for m, e in zip(loads, edges, strict=True)]
-        again = exchange + ROW_BYTES * max(max(pair) if prefetch else sum(pair) for pair in each)
+        again = exchange + ROW_BYTES * max(
+            max(pair) if prefetch and off.store.on_disk else sum(pair) for pair in each
+        )
         return again, again / (max(rows) * ROW_BYTES) - READ * (1 + own_rows)
 
     options = {"store": tmp_path, "prefetch": prefetch}

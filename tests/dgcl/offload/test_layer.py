@@ -260,6 +260,30 @@ def test_constant_inputs_are_aggregated_once() -> None:
     on_ranks(run)
 
 
+@pytest.mark.parametrize("aggregate", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: Any) -> None:
+    """A mean of rows is in range though their sum is beyond float16."""
+    scale = 3e4 if aggregate == "mean" else 1.0
+    x = (scale * features().abs().clamp(0.5, 2)).to(dtype)
+    matrix = dense()
+    if aggregate == "mean":
+        matrix /= matrix.sum(1, keepdim=True).clamp(min=1)
+    weights = features(seed=1).to(dtype)
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+        mine = off.dispatch_features(x).requires_grad_()
+        out = off.layer(nn.Identity(), mine, aggregate=aggregate)
+        out.backward(off.dispatch_features(weights))
+        assert mine.grad is not None
+        return off.collect(out.detach(), None), off.collect(mine.grad, None)
+
+    precision = 2.0**-10 if dtype == torch.float16 else 2.0**-7
+    for out, grad in on_ranks(run):
+        torch.testing.assert_close(out.double(), matrix @ x.double(), rtol=precision, atol=0)
+        torch.testing.assert_close(grad.double(), matrix.T @ weights.double(), rtol=0, atol=16 * precision)
+
+
 def test_inference_has_no_gradients_and_keeps_nothing() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -219,8 +219,22 @@ class Sums(torch.nn.Module):
     [
         ({}, r"one of chunks and memory_limit must be given \(got chunks=None and memory_limit=None\)"),
         ({"chunks": 2, "memory_limit": 5}, r"must be given \(got chunks=2 and memory_limit=5\)"),
-        ({"chunks": 0}, "chunks must be a whole number of at least 1"),
-        ({"chunks": 10**6}, r"chunks must be at most \d+, the vertices of the graph \(got 1000000\)"),
+        ({"chunks": 0}, r"chunks must be a whole number from 1 to 1024, of each rank \(got 0\)"),
+        ({"chunks": 10**6}, r"chunks must be a whole number from 1 to 1024, of each rank \(got 1000000\)"),
+        ({"chunks": "8"}, r"chunks must be a whole number from 1 to 1024, of each rank \(got '8'\)"),
+        ({"chunks": True}, r"chunks must be .* \(got True\)"),
+        (
+            {"chunks": 2, "slots": 2.5},
+            r"slots must be an integer >= 0 \(got 2.5\)",
+        ),
+        ({"chunks": 2, "slots": 0}, r"slots must be at least 1, or None \(got 0\)"),
+        ({"chunks": 2, "seed": "x"}, r"seed must be an integer >= 0 \(got 'x'\)"),
+        ({"chunks": 2, "widths": (2, "x")}, r"widths must be given .* as integers.* \(got \(2, 'x'\)\)"),
+        (
+            {"chunks": 2, "dtype": "float32"},
+            r"dtype must be a torch.dtype \(got 'float32'\)",
+        ),
+        ({"chunks": 2, "store": 5}, r"store must be a path, .* \(got 5\)"),
         ({"memory_limit": "1GB"}, "widths must be given with memory_limit"),
         ({"memory_limit": "much", "widths": (2, 2)}, "memory_limit must be a positive number of bytes"),
         ({"chunks": 2, "kind": "networkx"}, "kind must be one of csr, pyg, dgl"),
@@ -232,8 +246,18 @@ class Sums(torch.nn.Module):
 )
 def test_arguments_that_cannot_be(options: dict[str, Any], message: str) -> None:
     def run(comm: dgcl.Communicator) -> None:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             dgcl.Offload(comm, **options)
+
+    connected(run)
+
+
+def test_files_in_memory_have_no_thread_that_reads_ahead() -> None:
+    def run(comm: dgcl.Communicator) -> None:
+        off = dgcl.Offload(comm, chunks=2, store="/dev/shm")
+        x = off.dispatch_features(torch.ones(30, 3)).requires_grad_()
+        off.layer(Sums(torch.nn.Identity()), x).sum().backward()
+        assert off._machinery.mover._helper is None
 
     connected(run)
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from dgcl.offload.host_store import HostStore
+from dgcl.offload.host_store import HostStore, _is_in_memory
 from dgcl.prepare.sizes import as_bytes
 
 SHAPE = (50, 3, 2)
@@ -166,6 +167,16 @@ def test_a_limit_of_file_sizes_is_an_error(tmp_path: Path) -> None:
             store.empty((1 << 21, 1), torch.float64)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("folder", ["/dev/shm", "/proc", "/tmp", "."])
+def test_which_files_are_on_a_disk(folder: str) -> None:
+    """As ``stat`` of coreutils tells; rows of the process are not."""
+    assert not HostStore().on_disk
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True
+    ).stdout
+    assert _is_in_memory(Path(folder)) == (kind.strip() in ("tmpfs", "ramfs"))
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
