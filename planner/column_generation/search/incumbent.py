@@ -34,7 +34,7 @@ class Incumbent:
         started, worked = time.perf_counter(), time.process_time()
         self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
         self.stage_times: StageTimes | None = None
-        if relation.world_size > MANY_DEVICES and relation.num_classes:
+        if relation.num_classes and len({device.machine for device in topology.devices}) > 1:
             self.stage_times = stage_times(relation, topology, options.row_bytes)
             cuts, own = self.stage_times.cuts, self.stage_times.bound()
             self.bound = best_bound(relation, topology, options.row_bytes, own, cuts=cuts)
