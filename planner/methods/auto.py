@@ -5,12 +5,13 @@ On several machines it plans machine by machine first, and on more than `MANY_DE
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dgcl.planner.column_generation.search.effort import Effort
-from dgcl.planner.column_generation.search.incumbent import Incumbent
+from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
-MANY_DEVICES = 64  # above, column generation takes minutes, and finds nothing better
-FEW_EDGES = 500_000  # of trees; on fewer devices machine by machine only up to as many: a tenth of a second or two
+FEW_EDGES = (
+    500_000  # of trees, on fewer devices: beyond, planning machine by machine takes time and gains nothing
+)
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -48,10 +50,12 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
 
         hierarchical.prepare()
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
+    aside = copy.copy(found)  # column generation ends with better plans where it begins with none
     if by_machines and not found.is_good():
-        _plan_by_machines(found)
-        if relation.world_size > MANY_DEVICES and found.seconds < np.inf:
-            return found
+        _plan_by_machines(aside)
+        many = relation.world_size > MANY_DEVICES and aside.seconds < np.inf
+        if many or aside.is_good():
+            return aside
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
         quick = relation.deliveries * relation.world_size**3 <= GREEDY_STEPS
@@ -60,6 +64,8 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
             from dgcl.planner.methods import spst
 
             found.offer(spst.plan(relation, topology, options), "spst")
+    if aside.seconds < found.seconds:
+        found.offer(aside.trees(), "hierarchical")
     return found
 
 
@@ -75,9 +81,9 @@ def _plan_by_machines(found: Incumbent) -> None:
     from dgcl.planner.methods.hierarchical import best_trees
 
     assert found.stage_times is not None
-    needed = found.seconds == np.inf
     trees = best_trees(
-        found.relation, found.topology, found.options, found.stage_times, found.deadline, needed, found.seconds
-    )
+        found.relation, found.topology, found.options, found.stage_times, found.deadline,
+        needed=found.seconds == np.inf, beat=found.seconds,
+    )  # fmt: skip
     if trees is not None:
         found.offer(trees, "hierarchical")

@@ -160,7 +160,9 @@ def _spread(
                 if tree.ready[u] < 0 and u != v:
                     k, full = _best_stage(machines, loads, u, v, tree.ready[holder] + 1, stages, rows, least)
                     if full < least:
-                        first, then = _best_stage(machines, loads, holder, u, tree.ready[holder], k, rows, least)
+                        first, then = _best_stage(
+                            machines, loads, holder, u, tree.ready[holder], k, rows, least
+                        )
                         full = max(full, then)
                         if full < least:
                             sender, before, at, least = u, first, k, full
@@ -199,7 +201,9 @@ def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, r
         for j in range(machines.first[home], machines.first[home + 1]):
             u = machines.member[j]
             has = tree.ready[u] >= 0
-            k, full = _best_stage(machines, loads, u, receiver, tree.ready[u] if has else 1, last, rows, least)
+            k, full = _best_stage(
+                machines, loads, u, receiver, tree.ready[u] if has else 1, last, rows, least
+            )
             if full < least and not has:
                 full = max(full, _best_stage(machines, loads, owner, u, 0, k, rows, least)[1])
             if full < least:

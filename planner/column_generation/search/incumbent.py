@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
 
+MANY_DEVICES = (
+    64  # above, column generation takes minutes, and finds nothing better than plans machine by machine
+)
 # After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which
 # matter on more than MANY_DEVICES.
-MANY_DEVICES, AFTER_LINK, AFTER_DELIVERY = 64, 4e-6, 1e-7
+AFTER_LINK, AFTER_DELIVERY = 4e-6, 1e-7
 MIN_GAIN = 2e-4  # relative; a plan with more stages must be faster by this much
 
 

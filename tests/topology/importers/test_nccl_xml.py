@@ -174,7 +174,19 @@ def test_virtual_interfaces_are_left_out() -> None:
         "macvlan0",
         "eth0.100",
     )
-    physical = ("eth0", "bond0", "br0", "enp5s0f0", "ens3", "ib0", "mlx5_0", "loom", "eno1", "greatest", "eth7.2")
+    physical = (
+        "eth0",
+        "bond0",
+        "br0",
+        "enp5s0f0",
+        "ens3",
+        "ib0",
+        "mlx5_0",
+        "loom",
+        "eno1",
+        "greatest",
+        "eth7.2",
+    )
     nets = "".join(f'<net name="{name}" speed="10000"/>' for name in (*virtual, *physical))
     found = imported(system(cpu(0, gpu("0000:01:00.0", 0) + f"<nic>{nets}</nic>")))
     ports = [c.b.removesuffix(".port") for c in found.topology.connections if c.b.endswith(".port")]
