@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
-FEW_EDGES = (
-    500_000  # of trees, on fewer devices: beyond, planning machine by machine takes time and gains nothing
-)
+FEW_EDGES = 500_000  # of trees, on fewer devices: with more, it takes time and gains nothing
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:

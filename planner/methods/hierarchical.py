@@ -54,7 +54,7 @@ MANY = 2_000_000  # deliveries: beyond, patterns are tried on SAMPLE of them, an
 SAMPLE, MOST = 500_000, 2
 UNEVEN = 0.02  # what a plan of a sample takes longer, relatively: its rows are less even
 TRIED = 0.1  # of the trees of a pass but the first; then it is given up if at this pace it would end too late
-BLIND = 0.2  # what a tree takes that is planned without a look at loads, over one with; at most
+BLIND = 0.5  # what a tree takes that is planned without a look at loads, over one with; at most
 EDGES = 1 << 20  # planned at a time; the time limit is looked at in between
 
 _Edges = tuple[Int64Array, Int32Array, Int32Array, Int32Array]  # ptr, src, dst, stage

@@ -261,7 +261,7 @@ def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, ro
 def _grow_blindly(
     machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float, turn: int
 ) -> bool:
-    """Plan the tree as :func:`_grow` does, but without a look at loads: in a tenth of the time.
+    """Plan the tree as :func:`_grow` does, but without a look at loads: in less than half of the time.
 
     A row enters each machine straight, at its destinations and in the stages in turn, and goes on in the next stage.
     """

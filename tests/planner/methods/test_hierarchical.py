@@ -151,7 +151,7 @@ def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch: pyt
     assert trees is not None
     walk(relation, trees, topology)
     seconds = predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes)
-    assert seconds < 0.5 * times.direct
+    assert seconds < 0.75 * times.direct
 
 
 def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
@@ -169,9 +169,10 @@ def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
     walk(near, trees, apart)
 
 
-def test_auto_plans_by_machines_on_many_ranks_only() -> None:
+def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel() -> None:
     many = make_plan(synthetic_relation("web-google", 128, scale=0.5), without_latency("dgx_a100x16"))
     assert many.meta["made_by"] == "hierarchical"
     assert many.gap <= 0.05
-    few = make_plan(synthetic_relation("web-google", 32, scale=0.05), without_latency("dgx_a100x4"))
-    assert few.meta["made_by"] != "hierarchical"
+    few = make_plan(synthetic_relation("web-google", 32), resolve_topology("dgx_a100x4"))
+    assert few.meta["made_by"] == "hierarchical"
+    assert few.gap <= 0.001
