@@ -287,11 +287,14 @@ def _run_pass(
     src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
     start, begun, blindly = 0, time.perf_counter(), False
     while start < num:
-        now = time.perf_counter()
-        whole = (now - begun) * num / max(start, 1)  # at this pace
-        if now > deadline or (again and start > num * TRIED and begun + whole > deadline):
+        left, passed = deadline - time.perf_counter(), time.perf_counter() - begun
+        rest = passed * (num - start) / start if start else 0.0  # at this pace
+        if again and (left < 0.0 or (start > num * TRIED and rest > left)):
             return None
-        blindly = blindly or (not again and now + BLIND * (whole - (now - begun)) > deadline)
+        if not again and not blindly:
+            if 0.5 * BLIND * rest > left:
+                return None
+            blindly = _must_hurry(rest, left)
         start = plan_trees(
             work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
             start, ptr, src, dst, stage, EDGES, blindly,
@@ -303,6 +306,11 @@ def _run_pass(
             loads.room[:] = follow + taken / taken.sum() * work.floor * (1.0 + TIGHT)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]
+
+
+def _must_hurry(rest: float, left: float) -> bool:
+    """Tell whether there is no more time than it takes to plan the other trees blindly."""
+    return BLIND * rest > left
 
 
 def _machines(topology: Topology, unit: float) -> Machines:

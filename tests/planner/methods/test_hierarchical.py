@@ -142,7 +142,7 @@ def test_rows_take_the_wide_way_inside_a_machine() -> None:
 
 @pytest.mark.parametrize("name", ["dgx1x4", "hgx_h100x4"])
 def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hierarchical, "BLIND", 1e12)
+    monkeypatch.setattr(hierarchical, "_must_hurry", lambda rest, left: True)
     monkeypatch.setattr(hierarchical, "MAX_PASSES", 1)
     topology = resolve_topology(name)
     relation = synthetic_relation("reddit", topology.num_devices, scale=0.02)
