@@ -1,16 +1,17 @@
 """The default method: peer-to-peer where that is within the gap, else the best plan by column generation.
 
-On more than `MANY_DEVICES` of several machines it plans machine by machine instead.
+On several machines it plans machine by machine first, and on more than `MANY_DEVICES` nothing else.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dgcl.planner.column_generation.search.effort import Effort
-from dgcl.planner.column_generation.search.incumbent import Incumbent
+from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
-MANY_DEVICES = (
-    64  # above, :mod:`dgcl.planner.methods.hierarchical` in place of column generation, which takes minutes
-)
+FEW_EDGES = 500_000  # of trees, on fewer devices: with more, it takes time and gains nothing
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -43,15 +42,18 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
     """Return what `plan` finds, to be improved further."""
-    if relation.world_size > MANY_DEVICES and options.time_limit is not None:
+    by_machines = _is_for_machines(relation, topology)
+    if by_machines and options.time_limit is not None:
         from dgcl.planner.methods import hierarchical
 
         hierarchical.prepare()
     found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
-    if relation.world_size > MANY_DEVICES and not found.is_good():
-        _plan_by_machines(found)
-        if found.seconds < np.inf:
-            return found
+    aside = copy.copy(found)  # column generation ends with better plans where it begins with none
+    if by_machines and not found.is_good():
+        _plan_by_machines(aside)
+        many = relation.world_size > MANY_DEVICES and aside.seconds < np.inf
+        if many or aside.is_good():
+            return aside
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
         quick = relation.deliveries * relation.world_size**3 <= GREEDY_STEPS
@@ -60,24 +62,26 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
             from dgcl.planner.methods import spst
 
             found.offer(spst.plan(relation, topology, options), "spst")
+    if aside.seconds < found.seconds:
+        found.offer(aside.trees(), "hierarchical")
     return found
 
 
-def _plan_by_machines(found: Incumbent) -> None:
-    """Offer the plan that enters each machine once, if there are several machines."""
-    if len({device.machine for device in found.topology.devices}) > 1:
-        from dgcl.planner.methods.hierarchical import best_trees
+def _is_for_machines(relation: Relation, topology: Topology) -> bool:
+    """Tell whether to plan machine by machine."""
+    if relation.num_classes == 0 or len({device.machine for device in topology.devices}) == 1:
+        return False
+    return relation.world_size > MANY_DEVICES or int(relation.num_dests().sum()) <= FEW_EDGES
 
-        assert found.stage_times is not None
-        needed = found.seconds == np.inf
-        trees = best_trees(
-            found.relation,
-            found.topology,
-            found.options,
-            found.stage_times,
-            found.deadline,
-            needed,
-            found.seconds,
-        )
-        if trees is not None:
-            found.offer(trees, "hierarchical")
+
+def _plan_by_machines(found: Incumbent) -> None:
+    """Offer the plan that enters each machine once."""
+    from dgcl.planner.methods.hierarchical import best_trees
+
+    assert found.stage_times is not None
+    trees = best_trees(
+        found.relation, found.topology, found.options, found.stage_times, found.deadline,
+        needed=found.seconds == np.inf, beat=found.seconds,
+    )  # fmt: skip
+    if trees is not None:
+        found.offer(trees, "hierarchical")

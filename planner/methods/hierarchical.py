@@ -53,7 +53,8 @@ FAR = 1.25  # over the best plan after one pass: another pattern is tried instea
 MANY = 2_000_000  # deliveries: beyond, patterns are tried on SAMPLE of them, and at most MOST passes are over all
 SAMPLE, MOST = 500_000, 2
 UNEVEN = 0.02  # what a plan of a sample takes longer, relatively: its rows are less even
-TRIED = 0.1  # of the trees of a pass; then it is given up if at this pace it would end too late
+TRIED = 0.1  # of the trees of a pass but the first; then it is given up if at this pace it would end too late
+BLIND = 0.5  # what a tree takes that is planned without a look at loads, over one with; at most
 EDGES = 1 << 20  # planned at a time; the time limit is looked at in between
 
 _Edges = tuple[Int64Array, Int32Array, Int32Array, Int32Array]  # ptr, src, dst, stage
@@ -203,8 +204,12 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
         num_stages, num_far = len(pattern), pattern.count("f")
         if num_stages >= work.relation.world_size or ("n" in pattern and work.near >= work.far):
             continue
-        if least[pattern] >= beat or (best is not None and time.perf_counter() > deadline):
+        if least[pattern] >= beat:
             break
+        if best is not None:
+            ahead = BLIND * best.slowest / work.share if work.share < 1.0 else 0.0
+            if time.perf_counter() + ahead > deadline:
+                break
         latency = np.array([work.far if kind == "f" else work.near for kind in pattern])
         bytes_alone = np.array(
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
@@ -269,23 +274,30 @@ def _run_pass(
 ) -> _Edges | None:
     """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over.
 
+    If all would be ready too late, the last ones are planned without a look at loads.
+
     With `follow`, the latency of each stage, rooms become in proportion to what is taken so far.
     """
     from dgcl.planner.methods.hierarchical_kernel import no_tree, plan_trees
 
     relation, num, none = work.relation, work.order.shape[0], np.zeros(0, np.int32)
-    tree = no_tree(relation.world_size)
+    tree, again = no_tree(relation.world_size), before is not None
     before = (np.zeros(num + 1, np.int64), none, none, none) if before is None else before
     ptr = np.zeros(num + 1, np.int64)
     src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
-    start, begun = 0, time.perf_counter()
+    start, begun, blindly = 0, time.perf_counter(), False
     while start < num:
-        now = time.perf_counter()
-        if max(now, begun + (now - begun) * num / start if start > num * TRIED else now) > deadline:
+        left, passed = deadline - time.perf_counter(), time.perf_counter() - begun
+        rest = passed * (num - start) / start if start else 0.0  # at this pace
+        if again and (left < 0.0 or (start > num * TRIED and rest > left)):
             return None
+        if not again and not blindly:
+            if 0.5 * BLIND * rest > left:
+                return None
+            blindly = _must_hurry(rest, left)
         start = plan_trees(
             work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
-            start, ptr, src, dst, stage, EDGES,
+            start, ptr, src, dst, stage, EDGES, blindly,
         )  # fmt: skip
         if start < 0:
             return None
@@ -294,6 +306,11 @@ def _run_pass(
             loads.room[:] = follow + taken / taken.sum() * work.floor * (1.0 + TIGHT)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]
+
+
+def _must_hurry(rest: float, left: float) -> bool:
+    """Tell whether there is no more time than it takes to plan the other trees blindly."""
+    return BLIND * rest > left
 
 
 def _machines(topology: Topology, unit: float) -> Machines:

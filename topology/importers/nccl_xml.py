@@ -33,12 +33,15 @@ from dgcl.topology.rates import MOST_NVLINKS, cpu_bus, pcie_rate
 
 _VERSIONS = ("1", "2")  # NCCL's and RCCL's
 # Interfaces of containers, virtual machines and tunnels, which no cable leaves (br- is what Docker and Open vSwitch
-# call bridges). A bridge like br0 may stand for the card below it, and a bond for several: these stay.
+# call bridges, azv and eni with a hash what clouds call the ends of pods). A bridge like br0 may stand for the card
+# below it, and a bond for several: these stay. A VLAN (eth0.100) is its card a second time.
 _VIRTUAL = re.compile(
-    r"lo|docker\d*|docker_gwbridge|br-\S{1,32}|veth\S{0,32}|(virbr|vnet|tap|tun|dummy|podman|lxdbr|wg|vxlan)\d+\S{0,8}|"
-    r"(cali|cni|flannel|cilium|lxc|kube-|tailscale)\S{0,32}"
+    r"lo|docker_gwbridge|ovs-system|(azv|eni)[0-9a-f]{8,32}|"
+    r"(br-|veth|cali|cni|flannel|cilium|lxc|kube-|nodelocal|weave|ovn-|genev|tailscale|zt|tap|qbr|qv[bo])\S{0,32}|"
+    r"(docker|nerdctl|podman|lxdbr|cbr|virbr|vmnet|vnet|fwbr|fwpr|fwln|tun|tunl|gre|gretap|erspan|sit|ip6tnl|ip_vti|"
+    r"wg|ppp|vxlan|macvlan|macvtap|ipvlan|ifb|dummy)\d*(?:[.ip@_-]\S{0,16})?"
 )
-_MOST_NAMES, _LONGEST_NAME = 20, 60  # of unknown attributes, in a note
+_MOST_NAMES, _LONGEST_NAME = 20, 60  # names in a note; letters of a port, or of an unknown attribute
 _MOST_NODES = 4096  # NUMA nodes of a file, of all its machines
 
 
@@ -209,12 +212,15 @@ class _Reader:
             name = have["name"].strip()
             if have.get("coll") == "1" and (self._host, name) in self._plain_nets:
                 continue  # a second view of a port that is listed as a plain <net>, too
-            if not on_pci and _VIRTUAL.fullmatch(name):
+            below, _, vlan = name.rpartition(".")
+            again = vlan.isdigit() and (self._host, below) in self._plain_nets
+            if not on_pci and (again or _VIRTUAL.fullmatch(name)):
                 self._virtual.add(name)
                 continue
-            if not name or not name.isprintable():
+            if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
                 raise ValueError(
-                    f"line {child.line}: name must be printable text (got {shown(have['name'])})"
+                    f"line {child.line}: name must be printable text of at most {_LONGEST_NAME} characters "
+                    f"(got {shown(have['name'])})"
                 )
             speed = integer(child, "speed", -1, 10**8) if "speed" in have else -1
             net = Net(name, speed / 8000 if speed > 0 else None)

@@ -231,25 +231,23 @@ def _check_list(text: str, name: str, number: int) -> None:
 
 
 def _check_affinities(rows: dict[str, _Row], gpus: list[str], columns: tuple[str, ...]) -> None:
-    """Raise ValueError if the CPU lists of two GPUs overlap without being equal: one of them is damaged."""
-    if not columns or columns[0] != "CPU Affinity":
-        return
-    lists = {
-        rows[name].affinity[0]: name for name in reversed(gpus) if len(rows[name].affinity) == len(columns)
-    }
-    spans = sorted(
-        (int(low), int(high or low), name)
-        for text, name in lists.items()
-        if _LIST.fullmatch(text)
-        for low, _, high in (part.partition("-") for part in text.split(","))
-    )
-    for (_, high, first), (low, _, second) in pairwise(spans):
-        if low <= high:
-            one, other = sorted((first, second), key=gpus.index)
-            raise ValueError(
-                f"line {rows[other].line}: the CPU affinity of {other}, {shown(rows[other].affinity[0])},"
-                f" overlaps that of {one}, {shown(rows[one].affinity[0])}, without being equal"
-            )
+    """Raise ValueError if the CPUs or the NUMA nodes of two GPUs overlap without being equal: one is damaged."""
+    for place, column in enumerate(columns):
+        cells = {name: rows[name].affinity for name in gpus if len(rows[name].affinity) == len(columns)}
+        lists = {cells[name][place]: name for name in reversed(cells)}
+        spans = sorted(
+            (int(low), int(high or low), name)
+            for text, name in lists.items()
+            if _LIST.fullmatch(text)
+            for low, _, high in (part.partition("-") for part in text.split(","))
+        )
+        for (_, high, first), (low, _, second) in pairwise(spans):
+            if low <= high:
+                one, other = sorted((first, second), key=gpus.index)
+                raise ValueError(
+                    f"line {rows[other].line}: the {column} of {other}, {shown(cells[other][place])}, overlaps that of"
+                    f" {one}, {shown(cells[one][place])}, without being equal"
+                )
 
 
 def _read_footer(line: str, number: int, columns: list[str], nic_names: dict[str, str]) -> bool:

@@ -200,7 +200,7 @@ class _Model:
         return names
 
     def _note_affinity(self, nodes: list[list[int]]) -> None:
-        """Say which GPUs of one affinity the words put on different NUMA nodes."""
+        """Say which GPUs of one affinity the words put on different NUMA nodes, and the other way round."""
         node_of = {device: index for index, node in enumerate(nodes) for device in node}
         by_affinity: dict[str, list[int]] = {}
         for gpu in range(self._num_gpus):
@@ -212,6 +212,14 @@ class _Model:
                 self._draft.note(
                     f"{names} have one affinity, {text}, but are SYS apart or tell nothing of each other: they were "
                     f"put on {apart} NUMA nodes, by their words"
+                )
+        for node in nodes:
+            numas = {gpu: self._matrix.numa(gpu) for gpu in node if gpu < self._num_gpus}
+            told = sorted({numa for numa in numas.values() if numa is not None})
+            if len(told) > 1:
+                self._draft.note(
+                    f"{', '.join(self._names[gpu] for gpu in numas)} have affinities to NUMA nodes"
+                    f" {', '.join(map(str, told))}, but are nearer than SYS: they were put on one, by their words"
                 )
 
     def _cpu_names(self, nodes: list[list[int]]) -> list[str]:

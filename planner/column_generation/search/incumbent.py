@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
 
+MANY_DEVICES = (
+    64  # above, column generation takes minutes, and finds nothing better than plans machine by machine
+)
 # After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which
 # matter on more than MANY_DEVICES.
-MANY_DEVICES, AFTER_LINK, AFTER_DELIVERY = 64, 4e-6, 1e-7
+AFTER_LINK, AFTER_DELIVERY = 4e-6, 1e-7
 MIN_GAIN = 2e-4  # relative; a plan with more stages must be faster by this much
 
 
@@ -34,7 +37,7 @@ class Incumbent:
         started, worked = time.perf_counter(), time.process_time()
         self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
         self.stage_times: StageTimes | None = None
-        if relation.world_size > MANY_DEVICES and relation.num_classes:
+        if relation.num_classes and len({device.machine for device in topology.devices}) > 1:
             self.stage_times = stage_times(relation, topology, options.row_bytes)
             cuts, own = self.stage_times.cuts, self.stage_times.bound()
             self.bound = best_bound(relation, topology, options.row_bytes, own, cuts=cuts)

@@ -126,6 +126,34 @@ def test_rows_leave_a_busy_machine_once_and_go_on_from_others() -> None:
     assert first.sum() < many.deliveries
 
 
+def test_rows_take_the_wide_way_inside_a_machine() -> None:
+    """All rows enter the second machine at d6; from there to d8 the wires by way of d7 are ten times as wide."""
+    devices = tuple(Device(f"d{i}", machine=int(i > 5)) for i in range(9))
+    wires = [(i, 6, 1.0) for i in range(6)] + [(6, 8, 1.0), (6, 7, 10.0), (7, 8, 10.0)]
+    topology = Topology(
+        "wide", devices, tuple(Connection(f"{a}{b}", "wire", f"d{a}", f"d{b}", rate) for a, b, rate in wires)
+    )
+    relation = Relation.from_classes(9, [(i, {6, 8}, 50) for i in range(6)])
+    trees, gap = planned(relation, topology)
+    walk(relation, trees, topology)
+    assert gap < 1.5
+    assert ((trees.edge_src == 7) & (trees.edge_dst == 8)).sum() > 2
+
+
+@pytest.mark.parametrize("name", ["dgx1x4", "hgx_h100x4"])
+def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hierarchical, "_must_hurry", lambda rest, left: True)
+    monkeypatch.setattr(hierarchical, "MAX_PASSES", 1)
+    topology = resolve_topology(name)
+    relation = synthetic_relation("reddit", topology.num_devices, scale=0.02)
+    times = stage_times(relation, topology, OPTIONS.row_bytes)
+    trees = best_trees(relation, topology, OPTIONS, times, deadline=time.perf_counter() + 600)
+    assert trees is not None
+    walk(relation, trees, topology)
+    seconds = predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes)
+    assert seconds < 0.75 * times.direct
+
+
 def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
     devices = tuple(Device(f"d{i}", machine=i // 2) for i in range(4))
     wires = tuple(Connection(f"{a}{b}", "IB", f"d{a}", f"d{b}", 1.0) for a, b in ((0, 1), (2, 3), (1, 2)))
@@ -141,9 +169,10 @@ def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
     walk(near, trees, apart)
 
 
-def test_auto_plans_by_machines_on_many_ranks_only() -> None:
+def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel() -> None:
     many = make_plan(synthetic_relation("web-google", 128, scale=0.5), without_latency("dgx_a100x16"))
     assert many.meta["made_by"] == "hierarchical"
     assert many.gap <= 0.05
-    few = make_plan(synthetic_relation("web-google", 32, scale=0.05), without_latency("dgx_a100x4"))
-    assert few.meta["made_by"] != "hierarchical"
+    few = make_plan(synthetic_relation("web-google", 32), resolve_topology("dgx_a100x4"))
+    assert few.meta["made_by"] == "hierarchical"
+    assert few.gap <= 0.001

@@ -161,14 +161,46 @@ def test_virtual_interfaces_are_left_out() -> None:
         "lo",
         "tap0",
         "tun1",
+        "tap1a2b3c4d-5e",
+        "tunl0",
+        "ovs-system",
+        "genev_sys_6081",
+        "azv1a2b3c4d5e6",
+        "eni8d3f1c2b7a0",
+        "cbr0",
+        "vmnet8",
+        "fwbr101i0",
+        "gretap0",
+        "macvlan0",
+        "eth0.100",
     )
-    physical = ("eth0", "bond0", "br0", "enp5s0f0", "ens3", "ib0", "mlx5_0", "loom")
+    physical = (
+        "eth0",
+        "bond0",
+        "br0",
+        "enp5s0f0",
+        "ens3",
+        "ib0",
+        "mlx5_0",
+        "loom",
+        "eno1",
+        "greatest",
+        "eth7.2",
+    )
     nets = "".join(f'<net name="{name}" speed="10000"/>' for name in (*virtual, *physical))
     found = imported(system(cpu(0, gpu("0000:01:00.0", 0) + f"<nic>{nets}</nic>")))
     ports = [c.b.removesuffix(".port") for c in found.topology.connections if c.b.endswith(".port")]
     assert ports == list(physical)
     (note,) = [note for note in found.notes if "virtual" in note]
-    assert all(name in note for name in virtual)
+    assert "br-0123456789ab, br-int" in note
+    assert note.endswith("and 2 more left out")
+
+
+def test_a_port_of_an_endless_name_is_refused() -> None:
+    text = system(cpu(0, gpu("0000:01:00.0", 0) + f'<nic><net name="{"x" * 5000}" speed="10000"/></nic>'))
+    with pytest.raises(ValueError, match=r"line \d+: name must be printable text of at most 60") as raised:
+        imported(text)
+    assert len(str(raised.value)) < 200
 
 
 def test_a_port_of_two_speeds_is_refused() -> None:

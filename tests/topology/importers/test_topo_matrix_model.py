@@ -165,6 +165,13 @@ def test_switches_hang_on_their_host_bridge() -> None:
     assert {("gpu0", "pcie0", "PCIe"), ("gpu1", "pcie0", "PCIe")} <= found
 
 
+def test_gpus_of_several_nodes_that_the_words_put_on_one_are_told() -> None:
+    notes = imported(matrix(pairs(4, "NODE"), ["0", "0", "1", "1"])).notes
+    assert any(
+        n.startswith("gpu0, gpu1, gpu2, gpu3 have affinities to NUMA nodes 0, 1, but are near") for n in notes
+    )
+
+
 @pytest.mark.parametrize(
     ("affinity", "told"),
     [
