@@ -86,6 +86,7 @@ def run(
     weight: Any,
     sender: Any,
     at_once: int,
+    turns: Any,
 ) -> Any:
     """Run all messages to their end.
 
@@ -101,8 +102,8 @@ def run(
         previous: (N,) int64, the message queued ahead, or -1.
         urgency: (N,) int64, weight: (N,) float64 > 0, see :func:`fair_rates`.
         sender: (N,) int64, who sends each message, -1 for nobody.
-        at_once: how many messages of one sender may flow at a time; of those that could, the first in the order of
-            messages goes first. 0: any number.
+        at_once: how many messages of one sender may flow at a time; 0: any number.
+        turns: (N,) int64, the messages in the order in which those that could flow are taken.
 
     Returns:
         issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
@@ -168,8 +169,9 @@ def run(
                         heapq.heappush(latencies, (issued[other] + latency[other], other))
             _end_latencies(latencies, now, ahead, could)
             done.clear()
-            ready: Any = np.flatnonzero(could)
-            for m in ready:
+            for m in turns:
+                if not could[m]:
+                    continue
                 if at_once and sender[m] >= 0:
                     if sending[sender[m]] == at_once:
                         continue

@@ -227,12 +227,26 @@ def _run(
         np.concatenate([weight, np.ones(num_gates)]),
         np.concatenate([found.src, nobody]),
         at_once,
+        np.concatenate([_turns(found, order), np.arange(num, total)]),
     )
     if np.isnan(arrived).any():
         raise ValueError(
             "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
         )
     return (issued[:num], flowing[:num], arrived[:num]), busy
+
+
+def _turns(found: Messages, order: Order) -> Int64Array:
+    """Return the messages in the order in which a rank that cannot send them all at a time sends them.
+
+    That is by stage and receiver; of GPUs, which send in the order "neighbours", by stage and the next rank first, so
+    that not all of them send to the lowest rank at a time.
+    """
+    if order != "neighbours" or found.num == 0:
+        return np.arange(found.num)
+    ahead = (found.dst - found.src) % (1 + max(found.src.max(), found.dst.max()))
+    turns: Int64Array = np.lexsort((ahead, found.src, found.stage))
+    return turns
 
 
 def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:

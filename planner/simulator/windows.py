@@ -118,6 +118,7 @@ def simulate_windows(
         np.ones(total),
         np.concatenate([*(each.src for each in found), np.full(total - num, -1, np.int64)]),
         0,
+        np.arange(total),
     )
     arrived = ended[start]
     for q, each in enumerate(found):

@@ -52,13 +52,20 @@ class LaneCopies(StagedRows):
             self._prepared.place_copy(operation, *((here, other) if is_target else (other, here)))
 
     def _rounds(self, stage: int, sends: tuple[int, ...]) -> None:
-        """Run a stage: round k puts slice k of every send into its slot, then takes slice k of every receive."""
+        """Run a stage: round k puts slice k of every send into its slot, then takes slice k of every receive.
+
+        Slices follow each other on one stream each way, so every rank begins with the next one: else all would meet at
+        the lowest (:mod:`dgcl.planner.simulator.simulate` plays it so).
+        """
         if sends:
             self._follow(MAIN, OUT)
-        receives = [i for i in self._in if self._schedule.recv_stage[i] == stage]
+        schedule, rank, size = self._schedule, self._kind.program.rank, self._kind.program.world_size
+        outgoing = sorted(sends, key=lambda i: (schedule.send_peer[i] - rank) % size)
+        receives = [i for i in self._in if schedule.recv_stage[i] == stage]
+        receives.sort(key=lambda i: (rank - schedule.recv_peer[i]) % size)
         longest = max(map(len, [*(self._out[i] for i in sends), *(self._in[i] for i in receives)]), default=0)
         for k in range(longest):
-            for i in sends:
+            for i in outgoing:
                 for piece in self._out[i][k : k + 1]:
                     self._send(i, piece)
             for i in receives:

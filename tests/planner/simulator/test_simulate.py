@@ -299,6 +299,26 @@ def test_a_plan_that_waits_in_a_circle_is_refused() -> None:
         simulate(plan)
 
 
+@pytest.mark.parametrize(
+    ("order", "seconds"),
+    [
+        pytest.param("eager", 6.0, id="all meet at the lowest rank"),
+        pytest.param("neighbours", 3.0, id="each begins with the next rank, and none meet"),
+    ],
+)
+def test_one_send_at_a_time_to_all_others(order: Any, seconds: float) -> None:
+    """Four ranks with a port each, and a row for everybody.
+
+    By the lowest rank first: 3 s at rank 0's port, while rank 0 has sent all; then 2 > 1 and 3 > 1 with 1 > 2, 1 > 3;
+    then 2 > 3 with 3 > 2, a second each but for 2 > 1 and 3 > 1, which share a port.
+    """
+    everybody = range(4)
+    classes = [(rank, set(everybody) - {rank}, 1) for rank in everybody]
+    trees = [(rank, 1, [(rank, other, 0) for other in everybody if other != rank]) for rank in everybody]
+    plan = plan_of(switched(4, 1.0), classes, trees)
+    assert simulate(plan, order=order, sends_at_once=1).seconds == pytest.approx(seconds)
+
+
 # Random plans
 
 
