@@ -1,6 +1,7 @@
 """Offload in figures: rows by way to divide vertices, epochs beside those in memory, and rates beside the disk's own.
 
-    python docs/benchmarks/offload.py GRAPHS/ [--store /dev/shm] [--disk FOLDER] [--write docs/offload_figures.md]
+    python docs/benchmarks/offload.py GRAPHS/ [--store /dev/shm] [--disk FOLDER]
+        [--only rows|epochs|rates] [--write docs/offload_figures.md]
 
 Rows are counted, so they are the same on every machine. Epochs are of a GCN of three layers, 128 wide, on ogbn_arxiv
 with ranks as processes, in turns, on the machine that is named; the least of twelve counts. Some minutes.
@@ -232,20 +233,22 @@ def main() -> int:
     parser.add_argument("--store", default="/dev/shm", help="memory-backed files, for epochs")
     parser.add_argument("--disk", help="a folder on a disk, for rates")
     parser.add_argument("--write", default="", help="page to put the tables into")
-    parser.add_argument("--counts-only", action="store_true", help="only what is the same on every machine")
+    parser.add_argument("--only", choices=["rows", "epochs", "rates"], help="one table of the three")
     given = parser.parse_args()
-    made = {"offload-rows": table(COUNTED, counted(given.graphs))}
-    if not given.counts_only:
-        named = (
+    made = {
+        "rows": lambda: table(COUNTED, counted(given.graphs)),
+        "epochs": lambda: (
             f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start\n\n"
-        )
-        made["offload-epochs"] = named + table(RUN, measured(given.graphs, given.store))
-        if given.disk:
-            made["offload-rates"] = table(RATES, rates(given.graphs, given.disk))
-    for name, text in made.items():
-        print(text)
-        if given.write:
-            write_between(given.write, name, text)
+            + table(RUN, measured(given.graphs, given.store))
+        ),
+        "rates": lambda: table(RATES, rates(given.graphs, given.disk)),
+    }
+    for name, make in made.items():
+        if given.only in (None, name) and (given.disk or name != "rates"):
+            text = make()
+            print(text)
+            if given.write:
+                write_between(given.write, f"offload-{name}", text)
     return 0
 
 
