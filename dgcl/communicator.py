@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex
 from weakref import WeakSet
 
 import torch
@@ -240,7 +240,7 @@ class Communicator(GridRows, WholeGraphRows):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from a :meth:`state_dict`, of a run on any number of ranks. Every rank calls it."""
-        if not isinstance(state, Mapping) or not isinstance(state.get("dropout_calls"), int):
+        if not isinstance(state, Mapping) or not isinstance(state.get("dropout_calls"), SupportsIndex):
             raise ValueError(f"state must be what comm.state_dict() gave (got {str(state)[:80]})")
         self._dropout_calls = int(state["dropout_calls"])
 

@@ -13,6 +13,8 @@ import reprlib
 from collections.abc import Iterable
 from numbers import Real
 
+import numpy as np
+
 #: Devices of a topology. It has a link for each ordered pair of them, and a plan looks at all links: a
 #: thousand devices are a million links, and some hundred MB.
 MOST_DEVICES = 1024
@@ -82,19 +84,20 @@ def check_choice(value: object, field: str, known: Iterable[str]) -> str:
 
 
 def check_flag(value: object, field: str) -> bool:
-    """True or False."""
-    if not isinstance(value, bool):
+    """True or False, NumPy's as well."""
+    if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{field} must be True or False (got {shown(value)})")
-    return value
+    return bool(value)
 
 
 def check_path(value: object, field: str) -> str:
     """A file's name. An integer is none: ``open`` takes it for a file that is open already."""
-    if not isinstance(value, (str, os.PathLike)):
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str):
         raise TypeError(f"{field} must be a path, as text or a pathlib.Path (got {shown(value)})")
-    if not os.fspath(value):
+    if not path:
         raise ValueError(f"{field} must be a path (got {shown(value)})")
-    return str(os.fspath(value))
+    return path
 
 
 def check_num_devices(count: int, whole: str) -> None:

@@ -276,9 +276,11 @@ def _check_weight(name: str, weight: Tensor | None, outputs: Tensor, *, of_class
     """Refuse weights that are not one for each class, or, of elements, do not broadcast to the outputs."""
     if weight is None:
         return
-    require_floats(**{name: weight})
+    require_floats(**{name: weight}) if of_classes else require_tensors(**{name: weight})
     require_dense(**{name: weight})
-    if weight.device != outputs.device:
+    if weight.is_complex():
+        raise TypeError(f"{name} must be real (got {weight.dtype})")
+    if weight.dim() and weight.device != outputs.device:
         raise ValueError(f"{name} must be on {outputs.device}, as the outputs are (got {weight.device})")
     if of_classes:
         fits = weight.shape == outputs.shape[1:2]

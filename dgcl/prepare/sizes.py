@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from numbers import Integral
+from contextlib import suppress
 
 from dgcl.topology.checks import shown
 
@@ -18,8 +19,10 @@ def as_bytes(value: int | str, name: str) -> int:
     Raises:
         ValueError: It is neither, or not positive.
     """
-    if isinstance(value, Integral) and not isinstance(value, bool) and value > 0:
-        return int(value)
+    if not isinstance(value, (str, bool)):
+        with suppress(TypeError):
+            if (number := operator.index(value)) > 0:
+                return number
     match = (
         re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", value.strip(), re.IGNORECASE)
         if isinstance(value, str)

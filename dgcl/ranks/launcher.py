@@ -21,6 +21,7 @@ from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 from dgcl.topology.checks import check_choice, check_index, check_num_devices, check_number
 
 _SETUP_TIMEOUT = 1800.0
+_MOST_THREADS = 1024  # of a rank; torch fails or hangs with many more
 _BEGUN = "begun"  # the first message of a process
 
 
@@ -63,9 +64,13 @@ def launch(
 
     check_choice(ranks, "ranks", ("threads", "processes"))
     check_number(timeout, "timeout", positive=True)
-    if threads_per_rank is not None and not 1 <= check_index(threads_per_rank, "threads_per_rank") <= 1024:
-        bound = "at least 1" if threads_per_rank < 1 else "at most 1024"
-        raise ValueError(f"threads_per_rank must be {bound} (got {threads_per_rank})")
+    if (
+        threads_per_rank is not None
+        and not 1 <= check_index(threads_per_rank, "threads_per_rank") <= _MOST_THREADS
+    ):
+        raise ValueError(
+            f"threads_per_rank must be an integer from 1 to {_MOST_THREADS} (got {threads_per_rank})"
+        )
     num_threads = fair_threads(num_ranks) if threads_per_rank is None else threads_per_rank
     if ranks == "processes":
         return _launch_processes(function, num_ranks, args, timeout, num_threads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -140,7 +140,7 @@ def check_model_of_rows(widths: Any, dtype: Any, training: Any, input_grad: Any,
     check_flag(training, "training")
     check_flag(input_grad, "input_grad")
     for name, some in (("widths", widths), ("constants", constants)):
-        if not isinstance(some, (Sequence, np.ndarray)) or isinstance(some, (str, bytes)):
+        if not isinstance(some, Iterable) or isinstance(some, (str, bytes, Mapping)):
             raise TypeError(f"{name} must be a list of numbers of elements (got {shown(some)})")
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype (got {shown(dtype)})")

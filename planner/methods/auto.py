@@ -52,7 +52,7 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
     if by_machines and not found.is_good():
         _plan_by_machines(aside)
         many = relation.world_size > MANY_DEVICES and aside.seconds < np.inf
-        if many or aside.is_good():
+        if many or aside.is_good() or aside.is_late():
             return aside
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()

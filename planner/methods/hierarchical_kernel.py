@@ -264,6 +264,7 @@ def _grow_blindly(
     """Plan the tree as :func:`_grow` does, but without a look at loads: in less than half of the time.
 
     A row enters each machine straight, at its destinations and in the stages in turn, and goes on in the next stage.
+    False where there is no link for that, or no stage that is long enough: then nothing is planned by machines.
     """
     tree.size[0], begin, stages = 0, 0, loads.room.shape[0]
     while begin < num:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, stage_seconds
@@ -24,9 +24,6 @@ from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, shown
-
-if TYPE_CHECKING:
-    from dgcl.topology import Topology
 
 
 class Planner(Protocol):

@@ -86,7 +86,7 @@ def run(
     weight: Any,
     sender: Any,
     at_once: int,
-    turns: Any,
+    send_order: Any,
 ) -> Any:
     """Run all messages to their end.
 
@@ -103,9 +103,9 @@ def run(
         urgency: (N,) int64, weight: (N,) float64 > 0, see :func:`fair_rates`.
         sender: (N,) int64, who sends each message, -1 for nobody.
         at_once: how many messages of one sender may flow at a time; 0: any number.
-        turns: (N,) int64, the messages in the order in which those that could flow are taken.
+        send_order: (N,) int64, the messages in the order in which those that could flow are taken.
 
-    Returns:
+    Resend_order:
         issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
         float64, seconds during which anything flowed over each direction.
     """
@@ -169,7 +169,7 @@ def run(
                         heapq.heappush(latencies, (issued[other] + latency[other], other))
             _end_latencies(latencies, now, ahead, could)
             done.clear()
-            for m in turns:
+            for m in send_order:
                 if not could[m]:
                     continue
                 if at_once and sender[m] >= 0:

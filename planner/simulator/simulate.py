@@ -227,7 +227,7 @@ def _run(
         np.concatenate([weight, np.ones(num_gates)]),
         np.concatenate([found.src, nobody]),
         at_once,
-        np.concatenate([_turns(found, order), np.arange(num, total)]),
+        np.concatenate([_send_order(found, order), np.arange(num, total)]),
     )
     if np.isnan(arrived).any():
         raise ValueError(
@@ -236,7 +236,7 @@ def _run(
     return (issued[:num], flowing[:num], arrived[:num]), busy
 
 
-def _turns(found: Messages, order: Order) -> Int64Array:
+def _send_order(found: Messages, order: Order) -> Int64Array:
     """Return the messages in the order in which a rank that cannot send them all at a time sends them.
 
     That is by stage and receiver; of GPUs, which send in the order "neighbours", by stage and the next rank first, so
@@ -245,8 +245,8 @@ def _turns(found: Messages, order: Order) -> Int64Array:
     if order != "neighbours" or found.num == 0:
         return np.arange(found.num)
     ahead = (found.dst - found.src) % (1 + max(found.src.max(), found.dst.max()))
-    turns: Int64Array = np.lexsort((ahead, found.src, found.stage))
-    return turns
+    taken: Int64Array = np.lexsort((ahead, found.src, found.stage))
+    return taken
 
 
 def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:

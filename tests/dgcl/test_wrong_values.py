@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import nn
 import dgcl
 import dgcl.partition
 import dgcl.relation
+from dgcl.cli import main
 from dgcl.ranks.context import context
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +94,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "load_topology": (dgcl.topology.load_topology, ()),
     "launch": (launch, ()),
     "build_comm_info": (dgcl.build_comm_info, (GRAPH, "uniform")),
-    "load_comm_info": (dgcl.load_comm_info, ("nowhere",)),
+    "load_comm_info": (dgcl.load_comm_info, ("parts",)),
     "dispatch_features": (dgcl.dispatch_features, (X,)),
     "graph_allgather": (dgcl.graph_allgather, (X,)),
     "collect": (dgcl.collect, (X,)),
@@ -126,7 +128,6 @@ CALLED = {
     ("bce_with_logits", "logits"): "logits|outputs",
     ("global_sum", "x"): "tensor|x",
     ("build_comm_info", "graph"): "graph|edge_index|torch tensor",
-    **{("load_comm_info", each): f"{each}|parts" for each in ("grid", "timeout", "channel", "device")},
 }
 
 
@@ -135,6 +136,7 @@ def _communicator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("wrong_values"))
         dgcl.graph.save_graph("graph.npz", GRAPH)
+        main(["partition", "graph.npz", "--parts", "1", "--out", "parts/"])
         before = context.control, context.communicator
         dgcl.init()
         comm = dgcl.build_comm_info(GRAPH, "uniform")
@@ -157,7 +159,7 @@ def problem(name: str, argument: str, value: Any) -> str:
         words = CALLED.get((name, argument), argument).split("|")
         if not str(Path(last.filename).resolve()).startswith(OURS) or "raise" not in (last.line or ""):
             return f"{type(error).__name__} from {last.filename}:{last.lineno}: {error}"
-        if not any(word in str(error) for word in words):
+        if not any(re.search(rf"\b{re.escape(word)}\b", str(error)) for word in words):
             return f"no {' or '.join(words)} in: {error}"
     return ""
 

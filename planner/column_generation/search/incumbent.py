@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
 
-MANY_DEVICES = (
-    64  # above, column generation takes minutes, and finds nothing better than plans machine by machine
-)
+MANY_DEVICES = 64  # above, column generation takes minutes, and finds nothing better than plans by machines
 # After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which
 # matter on more than MANY_DEVICES.
 AFTER_LINK, AFTER_DELIVERY = 4e-6, 1e-7

@@ -7,12 +7,12 @@ send from host to host, are predicted to take, and take, wherever edges are summ
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dgcl
+from dgcl.cli.info import describe_machine
 from tests.dgcl.multihost.aggregation_exchanges import aggregation_on_rank
 from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.pages import print_into, require_hosts
@@ -20,7 +20,7 @@ from tests.dgcl.multihost.rank_main import limited_topology
 
 MARKS = "<!-- hosts: begin -->", "<!-- hosts: end -->"
 RANKS = [2, 2]
-MEGABYTES, TURNS = 125.0, 3
+MEGABYTES, ROUNDS = 125.0, 3
 EDGES = {
     "head": dgcl.EdgeOptions(),
     "tail": dgcl.EdgeOptions("tail"),
@@ -38,14 +38,14 @@ def lines(graph: str) -> Iterator[str]:
     yield "|" + " --- |" * 11
     pool = HostPool(RANKS, MEGABYTES)
     topology = limited_topology(pool.host_of_rank, MEGABYTES)
-    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in EDGES}
-    for name, options in [*EDGES.items()] * TURNS:
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in EDGES}
+    for name, options in [*EDGES.items()] * ROUNDS:
         found = pool.run(aggregation_on_rank, graph, topology, options, pool.host_of_rank)
         sums = {key: sum(one[key] for one in found) for key in ("planned", "crossing")}
         wire = sum(one["counted"] for one in found[:: RANKS[0]])  # one card for the ranks of a host
-        turns[name].append({**found[0], **sums, "counted": wire})
+        rounds[name].append({**found[0], **sums, "counted": wire})
     first: dict[str, Any] = {}
-    for name, each in turns.items():
+    for name, each in rounds.items():
         best = {**each[0], **{key: min(one[key] for one in each) for key in ("exchanges", "step", "counted")}}
         first = first or best
         of_first = {key: best[key] / first[key] for key in ("planned", "exchanges", "step")}
@@ -58,9 +58,11 @@ def lines(graph: str) -> Iterator[str]:
         )
     pool.close()
     yield ""
+    machine = describe_machine()
     yield (
-        f"Measured on {os.cpu_count()} cores, which both hosts share; {Path(graph).stem}, both ways; the least of"
-        f" {TURNS} turns."
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, which both hosts share, {machine['system']};"
+        f" {Path(graph).stem}, both ways; the least of"
+        f" {ROUNDS} rounds."
     )
 
 

@@ -95,7 +95,7 @@ def test_more_threads_than_cores_are_reported(
         (
             {"num_ranks": 2, "threads_per_rank": 0},
             ValueError,
-            r"threads_per_rank must be at least 1 \(got 0\)",
+            r"threads_per_rank must be an integer from 1 to 1024 \(got 0\)",
         ),
         (
             {"num_ranks": 2, "ranks": "fibers"},
