@@ -182,7 +182,12 @@ def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int) -> None:
         pytest.param(
             {"vertex_weights": [1] * 9, "method": "range"}, ValueError, "go with method 'metis'", id="unused"
         ),
-        pytest.param({"balance_tolerance": 0}, ValueError, "balance_tolerance must be a positive number", id="tolerance"),
+        pytest.param(
+            {"balance_tolerance": 0},
+            ValueError,
+            "balance_tolerance must be a positive number",
+            id="tolerance",
+        ),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
