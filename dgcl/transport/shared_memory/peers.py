@@ -68,7 +68,6 @@ class Peers:
         )
         self._files: list[PeerFile | None] = []
         self.control_pages: list[ControlPage] = []
-        self._processes: list[int] = []
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
         self._segments: list[list[Segment]] = [[] for _ in handles]
         trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]

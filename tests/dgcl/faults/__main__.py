@@ -62,11 +62,12 @@ _PAGE = """# Faults at random moments
 {command}
 ```
 
-{ranks} ranks meet, build a communicator and windows, and train; at a random moment, from `dgcl.init` on, a fault
-strikes one of them (`tests/dgcl/faults/moments.py`). Every survivor must raise an error in time, and blame the
-victim in it. Ranks wait for each other {waits}. Seconds are from the fault to the last
-survivor's error. A trial is played again, three times at most, where a survivor was still computing when another had
-waited for it all that time. [Reliability](reliability.md#faults) tells of faults at chosen places.
+{ranks} ranks meet, build a communicator and windows, and train; at a random moment, from `dgcl.init` on and within
+twice the time that they take before they train, a fault strikes one of them (`tests/dgcl/faults/moments.py`). Every
+survivor must raise an error in time, and blame the victim in it. Ranks wait for each other {waits}.
+Seconds are from the fault to the last survivor's error. A trial is played again, three times at most, where a survivor
+was still computing when another had waited for it all that time. [Reliability](reliability.md#faults) tells of faults
+at chosen places.
 
 | kind | what strikes |
 | --- | --- |
@@ -91,8 +92,10 @@ def play_moments(num: int, loads: list[int], seed: int, page: Path | None) -> in
     wrong = 0
     for load in loads:
         with moments.loaded(load):
-            outcomes = moments.play_trials(moments.draw(num, seed, deadlines[load]), at_once=2)
-        text += "\n".join([f"\n## {num} faults at a load of {load}\n", *moments.table(outcomes), ""])
+            set_up = moments.set_up_seconds(at_once=2)
+            outcomes = moments.play_trials(moments.draw(num, seed, deadlines[load], set_up), at_once=2)
+        title = f"\n## {num} faults at a load of {load}, within {2 * set_up:.1f} s\n"
+        text += "\n".join([title, *moments.table(outcomes), ""])
         for each in outcomes:
             wrong += bool(each.wrong)
             for line in each.wrong:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -39,7 +39,6 @@ KINDS = {
     "interrupt": "`SIGINT`, which ends the program",
     "exception": "an exception of the user's, which ends the program without `close()`",
 }
-_SET_UP_SECONDS = 2.0  # about what the program takes before it trains; faults strike in twice that time
 _HANG = 60.0  # seconds beyond the deadline
 _TRIES = 3
 
@@ -80,14 +79,14 @@ class Outcome:
     in_set_up: bool
 
 
-def draw(num: int, seed: int, deadline: float) -> list[Trial]:
-    """``num`` trials, the kinds in turn; victims and moments are drawn."""
+def draw(num: int, seed: int, deadline: float, set_up: float = 2.0) -> list[Trial]:
+    """``num`` trials, the kinds in turn; victims and moments are drawn, these within twice ``set_up`` seconds."""
     generator, kinds = np.random.default_rng(seed), list(KINDS)
     return [
         Trial(
             kinds[number % len(kinds)],
             int(generator.integers(WORLD_SIZE)),
-            float(generator.uniform(0, 2 * _SET_UP_SECONDS)),
+            float(generator.uniform(0, 2 * set_up)),
             deadline,
         )
         for number in range(num)
@@ -112,6 +111,18 @@ def program(channel: Connection, deadline: float) -> None:
         time.sleep(0.001)  # something of the user's
         pending.wait()
         comm.all_reduce_sum(torch.ones(1))
+
+
+def set_up_seconds(at_once: int) -> float:
+    """What the program takes before it trains, so many at a time, on the machine as it is now."""
+    with ExitStack() as running:
+        jobs = [running.enter_context(Ranks(WORLD_SIZE, serve, _HANG, False)) for _ in range(at_once)]
+        for ranks in jobs:
+            ranks.told()
+        begun = time.monotonic()
+        for ranks in jobs:
+            ranks.told()
+        return time.monotonic() - begun
 
 
 def serve(channel: Connection, deadline: float, has_child: bool) -> None:
