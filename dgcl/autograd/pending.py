@@ -52,11 +52,9 @@ class PendingFold:
     If it is dropped without a wait, the communicator fails, because peers would wait for this rank.
     """
 
-    def __init__(self, comm: Exchanging, halo_rows: Tensor, exchange: int = 0, wait: bool = False) -> None:
+    def __init__(self, comm: Exchanging, halo_rows: Tensor, exchange: int = 0) -> None:
         self._halo_rows = halo_rows
-        if halo_rows.is_complex():  # the sum of complex numbers is that of their parts
-            halo_rows = torch.view_as_real(halo_rows.resolve_conj())
-        self._started = comm.transport.begin_fold(halo_rows, exchange, wait=wait)
+        self._started = comm.transport.begin_fold(_in_parts(halo_rows.resolve_conj()), exchange)
 
     def wait(self, into: Tensor) -> Tensor:
         """Add to ``into`` ``(num_owned, *F)`` in place, in a fixed order; returns it.
@@ -67,8 +65,13 @@ class PendingFold:
             TypeError: ``into`` is of another type than the halo rows.
         """
         _check_into(into, self._halo_rows)
-        self._started.wait(torch.view_as_real(into) if into.is_complex() else into)
+        self._started.wait(_in_parts(into))
         return into
+
+
+def _in_parts(rows: Tensor) -> Tensor:
+    """The same rows, of complex numbers as their parts, whose sums are those of the numbers."""
+    return torch.view_as_real(rows) if rows.is_complex() else rows
 
 
 def _check_into(into: Tensor, halo_rows: Tensor) -> None:
@@ -85,7 +88,8 @@ def _check_into(into: Tensor, halo_rows: Tensor) -> None:
 def fold_halo(comm: Exchanging, halo_rows: Tensor, into: Tensor, exchange: int = 0) -> Tensor:
     """Add rows ``(num_halo, *F)`` to their owners' rows ``into`` ``(num_owned, *F)``, in place. Collective."""
     _check_into(into, halo_rows)
-    return PendingFold(comm, halo_rows, exchange, wait=True).wait(into)
+    comm.transport.begin_fold(_in_parts(halo_rows.resolve_conj()), exchange, wait=True).wait(_in_parts(into))
+    return into
 
 
 class _HaloRows(torch.autograd.Function):

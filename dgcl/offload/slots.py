@@ -74,7 +74,9 @@ class Mover:
             return
         assert self.transport is not None
         for held in slots:
-            came = self.transport.begin_expand(held.index_select(0, _index(swap.send)), swap.number).wait()
+            came = self.transport.begin_expand(
+                held.index_select(0, _index(swap.send)), swap.number, wait=True
+            ).wait()
             put_rows(held, _index(swap.receive), came)
             self.account.add(f"exchanged{suffix}", len(swap.receive), bytes_of_row(held))
 
@@ -92,7 +94,7 @@ class Mover:
             assert self.transport is not None
             mine = held.index_select(0, _index(swap.receive))
             sums = held.new_zeros((len(swap.send), *held.shape[1:]))
-            self.transport.begin_fold(mine, swap.number).wait(sums)
+            self.transport.begin_fold(mine, swap.number, wait=True).wait(sums)
             add_rows(held, _index(swap.send), sums)
             self.account.add("exchanged_again", len(swap.receive), bytes_of_row(held))
         written, added = (tuple(map(_index, pair)) for pair in load.first_and_again)

@@ -35,10 +35,10 @@ from dgcl.transport.shared_memory.whole_call import (
 )
 
 #: Kinds of calls that a communicator remembers; who makes more begins anew.
-_MOST_KINDS: Final = 256
+MOST_KINDS: Final = 256
 
 
-@functools.lru_cache(_MOST_KINDS)
+@functools.lru_cache(MOST_KINDS)
 def _array_like(shape: tuple[int, ...], element: DTypeLike) -> tuple[tuple[int, ...], DTypeLike]:
     """Shape and type of arrays, one object for equal ones."""
     return shape, element
@@ -205,6 +205,6 @@ class RepeatedCalls:
         """Prepare the next call like one that has just been made, where that is possible."""
         known = self._expands if verb == EXPAND else self._folds
         if self._runtime.is_plain and rows.numel() and rows.is_contiguous():
-            if len(known) >= _MOST_KINDS:
+            if len(known) >= MOST_KINDS:
                 known.clear()
             known[exchange, rows.shape, rows.dtype] = RepeatedCall(self._runtime, exchange, verb, rows)

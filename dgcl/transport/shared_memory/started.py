@@ -25,6 +25,7 @@ from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.results import as_tensor
+from dgcl.transport.shared_memory.sequence import CallSequence
 
 
 class StartedExpand:
@@ -146,6 +147,20 @@ class StartedFold:
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if not exiting() and not self.__dict__.get("_over", True):
             _fail(self._runtime, "a started fold was dropped before it was finished")
+
+
+class FoldAtOnce:
+    """A fold of halo rows whose caller waits at once: one compiled step, or else a :class:`StartedFold`."""
+
+    def __init__(self, step: CallSequence, halo_rows: Tensor, start: Callable[[], StartedFold]) -> None:
+        self._step, self._start = step, start
+        self._given = _materialised(halo_rows).contiguous()
+
+    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
+        """As :meth:`StartedFold.wait`."""
+        if fresh is None and into.is_contiguous() and self._step.run(self._given, into, self._given):
+            return into
+        return self._start().wait(into, fresh)
 
 
 def _fail(runtime: Runtime, reason: str) -> None:

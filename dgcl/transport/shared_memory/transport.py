@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,12 +17,12 @@ from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.repeated import RepeatedCalls
+from dgcl.transport.shared_memory.repeated import MOST_KINDS, RepeatedCalls
 from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.sequence import TYPES, CallSequence
-from dgcl.transport.shared_memory.started import StartedExpand, StartedFold
+from dgcl.transport.shared_memory.started import FoldAtOnce, StartedExpand, StartedFold
 from dgcl.transport.shared_memory.tasks import CallRecord
-from dgcl.transport.steps import Step
+from dgcl.transport.steps import FOLDED, PARTIAL, Begin, Step, Wait
 
 
 class SharedMemoryTransport:
@@ -37,6 +38,7 @@ class SharedMemoryTransport:
         self.bytes_sent = runtime.bytes_sent
         self._repeated = RepeatedCalls(runtime)
         self._find_expand, self._find_fold = self._repeated.find_expand, self._repeated.find_fold
+        self._fold_steps: dict[object, CallSequence | None] = {}  # of halo rows alone, by kind
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
@@ -99,9 +101,21 @@ class SharedMemoryTransport:
 
     def begin_fold(
         self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
-    ) -> StartedFold:
+    ) -> StartedFold | FoldAtOnce:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
-        return StartedFold(self.runtime, halo_rows, exchange, wait, purpose)
+        start = functools.partial(StartedFold, self.runtime, halo_rows, exchange, wait, purpose)
+        step = self._fold_step(halo_rows, exchange, purpose) if wait else None
+        return start() if step is None else FoldAtOnce(step, halo_rows, start)
+
+    def _fold_step(self, rows: Tensor, exchange: int, purpose: int) -> CallSequence | None:
+        kind = exchange, rows.shape[1:], rows.dtype, purpose
+        if kind not in self._fold_steps:
+            if len(self._fold_steps) >= MOST_KINDS:
+                self._fold_steps.clear()
+            begin = Begin(FOLD, exchange, PARTIAL, FOLDED, purpose)
+            steps: list[Step] = [begin, Wait(begin)]
+            self._fold_steps[kind] = self.sequence(steps, math.prod(rows.shape[1:]), rows.dtype)
+        return self._fold_steps[kind]
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
