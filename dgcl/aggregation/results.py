@@ -52,7 +52,8 @@ class ResultMemory:
             self._returned.append(piece)
 
         self._arrays[piece.ctypes.data] = weakref.ref(array, give_back)
-        return torch.from_numpy(array).view(dtype).view(num_rows, width)
+        # The type last: autograd takes a view of floats for one, and refuses to change it in place.
+        return torch.from_numpy(array).view(num_rows, -1).view(dtype)
 
     def _take(self, size: int) -> np.ndarray:
         self._collect()

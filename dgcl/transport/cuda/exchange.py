@@ -397,4 +397,4 @@ class DeviceExchange(WholeCalls):
         memory = self.pool.tensor_over(block, max(num_bytes, 1))
         if num_bytes == 0:
             return torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
-        return memory.view(dtype).view(shape)
+        return memory.view(*shape[:-1], -1).view(dtype)  # the type last, as in shared_memory/results.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,11 +14,9 @@ from dgcl.transport.shared_memory.pool import Block, BufferPool
 
 def as_tensor(pool: BufferPool, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor over a block of a pool; the block returns to the pool when the tensor's storage dies."""
-    size = math.prod(shape) * dtype.itemsize
     twin = numpy_dtype(dtype)
-    if twin is not None:
-        return torch.from_numpy(pool.array(block, size, twin).reshape(shape))
-    memory = pool.array(block, size)
-    if size == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(memory).view(dtype).view(shape)
+    element = np.dtype(f"u{dtype.itemsize}") if twin is None else twin
+    memory = pool.array(block, math.prod(shape) * dtype.itemsize, element).reshape(shape)
+    rows = torch.from_numpy(memory)
+    # The type last: autograd takes a view of floats for one, and refuses to change it in place.
+    return rows if twin is not None else rows.view(dtype)
