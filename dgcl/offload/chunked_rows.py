@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from dgcl.nn.arguments import require_dense
 from dgcl.offload.host_store import HostStore
+from dgcl.ranks.tensors import require_tensors
 
 __all__ = ["ChunkedRows", "RowOrder"]
 
@@ -72,11 +74,14 @@ class RowOrder:
             store: Host memory.
 
         Raises:
-            ValueError: Another number of rows.
+            TypeError: No tensor.
+            ValueError: Another number of rows, or a sparse tensor.
             OSError: No room.
         """
         if isinstance(rows, ChunkedRows) and rows.order is self:
             return rows
+        require_tensors(rows=rows)
+        require_dense(rows=rows)
         if rows.dim() == 0 or len(rows) != len(self.rows):
             raise ValueError(
                 f"rows must be those of this rank's {len(self.rows)} vertices (got shape {tuple(rows.shape)})"

@@ -20,7 +20,7 @@ from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
 from dgcl.offload.chunked_rows import RowOrder
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.placing import add_rows, bytes_of_row, put_zeros
-from dgcl.offload.recompute import RandomNumbers, in_place_of
+from dgcl.offload.recompute import RandomNumbers, in_place_of, without_hooks
 from dgcl.offload.slots import Mover
 from dgcl.offload.tables import Batch, RankTables
 
@@ -250,9 +250,13 @@ class LayerCall:
         leaves = [each for each, needs_grad in zip(rows, wanted, strict=True) if needs_grad]
         if not pairs or not (leaves or stand_ins):
             return [None] * len(parameters)
-        found = torch.autograd.grad(
-            [got for got, _ in pairs], [*leaves, *stand_ins], [grad for _, grad in pairs], allow_unused=True
-        )
+        with without_hooks(stand_ins):
+            found = torch.autograd.grad(
+                [got for got, _ in pairs],
+                [*leaves, *stand_ins],
+                [grad for _, grad in pairs],
+                allow_unused=True,
+            )
         self._add(number, batch, list(found[: len(leaves)]), opened)
         return list(found[len(leaves) :])
 

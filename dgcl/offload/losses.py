@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dgcl.nn.arguments import require_dense, require_floats
 from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.offload.host_store import HostStore
+from dgcl.ranks.tensors import require_tensors
 
 __all__ = ["chunked_accuracy", "chunked_cross_entropy"]
 
@@ -48,6 +50,14 @@ def chunked_cross_entropy(
         ValueError: Shapes or types do not fit.
     """
     labels, mask = _checked(logits, labels, mask)
+    wrong = (mask & ((labels < 0) | (labels >= logits.shape[1]))).nonzero().squeeze(1)
+    if len(wrong):
+        label, row = int(labels[wrong[0]]), int(logits.order.rows[wrong[0]])
+        raise ValueError(
+            f"labels must be classes 0..{logits.shape[1] - 1}, the columns of the logits (got {label} in row {row};"
+            f" {len(wrong)} such labels on this rank); give the model more"
+            f" columns, or leave rows out with mask= or labels of {IGNORED}"
+        )
     out: Tensor = _CrossEntropy.apply(logits, labels, mask, stretches, store, comm)
     return out
 
@@ -118,12 +128,16 @@ def chunked_accuracy(
 
 def _checked(logits: ChunkedRows, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Labels, and which rows count, in the order of host memory."""
+    require_floats(logits=logits)
+    require_tensors(labels=labels)
+    require_dense(labels=labels)
     if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,) int64, as off.dispatch_features gives them"
             f" (got {tuple(logits.shape)} and {tuple(labels.shape)} {labels.dtype})"
         )
     mask = torch.ones(len(labels), dtype=torch.bool) if mask is None else mask
+    require_tensors(mask=mask)
     if mask.dtype != torch.bool or mask.shape != labels.shape:
         raise ValueError(
             f"mask must be bool with shape {tuple(labels.shape)} (got {mask.dtype}, shape {tuple(mask.shape)})"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["RandomNumbers", "in_place_of"]
+__all__ = ["RandomNumbers", "in_place_of", "without_hooks"]
 
 #: Held while a chunk is computed where ranks are threads: they share torch's generator, whose state is kept by chunk.
 _generator = threading.Lock()
@@ -69,3 +69,20 @@ def in_place_of(module: Any, parameters: Sequence[tuple[Tensor, Tensor]]) -> Ite
     finally:
         for part, name, parameter in places:
             part._parameters[name] = parameter
+
+
+@contextmanager
+def without_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Let gradients of a chunk pass by the hooks of parameters, which are for those of all chunks together.
+
+    A function reads its parameters where they are: nothing can be put in their place, as in a module's.
+    """
+    hooks = [parameter._backward_hooks or {} for parameter in parameters]
+    taken = [dict(each) for each in hooks]
+    try:
+        for each in hooks:
+            each.clear()
+        yield
+    finally:
+        for each, before in zip(hooks, taken, strict=True):
+            each.update(before)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.offload.residency import POLICIES
 from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
+from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.whole_rows import agree
 from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
 
@@ -39,9 +41,12 @@ def check_module(module: Any, layer: str) -> None:
         layer: What it is called in the message.
 
     Raises:
+        TypeError: It cannot be called.
         ValueError: Naming the module in it, with a way out.
     """
     if not isinstance(module, torch.nn.Module):
+        if not callable(module):
+            raise TypeError(f"{layer}: module must be a torch.nn.Module or a function (got {_kind(module)})")
         return
     for name, part in module.named_modules():
         if _takes_statistics(part):
@@ -68,9 +73,13 @@ def check_rows_of_layer(name: str, inputs: Sequence[Any], num_owned: int) -> Non
     Raises:
         TypeError, ValueError: Naming the layer.
     """
+    if not inputs:
+        raise TypeError(f"{name}: x must be a CPU tensor of rows, or a tuple of them (got an empty tuple)")
     for rows in inputs:
-        if not isinstance(rows, Tensor) or rows.device.type != "cpu":
-            raise TypeError(f"{name}: x must be a CPU tensor of rows, or a tuple of them (got {_kind(rows)})")
+        if not isinstance(rows, Tensor) or rows.device.type != "cpu" or rows.layout != torch.strided:
+            raise TypeError(
+                f"{name}: x must be a dense CPU tensor of rows, or a tuple of them (got {_kind(rows)})"
+            )
         if rows.dim() == 0 or len(rows) != num_owned or not rows.is_floating_point():
             raise ValueError(
                 f"{name}: x must have {num_owned} floating point rows, as off.dispatch_features and off.layer"
@@ -91,12 +100,14 @@ def check_aggregate(
     """Refuse options of aggregation that do not go together.
 
     Raises:
-        ValueError: Naming the layer.
+        TypeError, ValueError: Naming the layer.
     """
-    if aggregate not in (None, "sum", "mean"):
-        raise ValueError(f"{name}: aggregate must be 'sum', 'mean' or None (got {aggregate!r})")
-    if keep not in (True, False, "auto"):
-        raise ValueError(f"{name}: keep must be True, False or 'auto' (got {keep!r})")
+    if not (aggregate is None or (isinstance(aggregate, str) and aggregate in ("sum", "mean"))):
+        raise ValueError(f"{name}: aggregate must be 'sum', 'mean' or None (got {shown(aggregate)})")
+    check_flag(own_rows, f"{name}: own_rows")
+    check_flag(constant, f"{name}: constant")
+    if not (isinstance(keep, (bool, np.bool_)) or (isinstance(keep, str) and keep == "auto")):
+        raise ValueError(f"{name}: keep must be True, False or 'auto' (got {shown(keep)})")
     if aggregate is None and (own_rows or edge_weight is not None or constant or keep != "auto"):
         raise ValueError(
             f"{name}: own_rows, edge_weight, constant and keep go with aggregate='sum' or 'mean'"
@@ -109,10 +120,19 @@ def check_aggregate(
         raise ValueError(f"{name}: aggregate takes one tensor of rows (got a tuple of {len(inputs)})")
     if constant and inputs[0].requires_grad:
         raise ValueError(f"{name}: x must not require a gradient with constant=True: its aggregate is kept")
-    if edge_weight is not None and (edge_weight.requires_grad or edge_weight.shape != (num_edges,)):
+    if edge_weight is None:
+        return
+    require_tensors(edge_weight=edge_weight)
+    if (
+        edge_weight.requires_grad
+        or edge_weight.shape != (num_edges,)
+        or edge_weight.is_complex()
+        or edge_weight.layout != torch.strided
+    ):
         raise ValueError(
-            f"{name}: edge_weight must be {num_edges} constant weights, as comm.dispatch_edges"
-            f" gives them (got shape {tuple(edge_weight.shape)}, requires_grad={edge_weight.requires_grad})"
+            f"{name}: edge_weight must be {num_edges} constant weights, real and dense, as comm.dispatch_edges gives"
+            f" them (got {edge_weight.dtype}, shape {tuple(edge_weight.shape)}, {edge_weight.layout},"
+            f" requires_grad={edge_weight.requires_grad})"
         )
 
 
@@ -220,7 +240,7 @@ def _is_whole(value: Any, least: int) -> bool:
 
 
 def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:
-    """What a module learns."""
+    """What a module learns, each once."""
     if isinstance(module, torch.nn.Module):
         if parameters is not None:
             raise TypeError("parameters goes with a function; those of a torch.nn.Module are known")
@@ -229,8 +249,19 @@ def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) 
         raise TypeError(
             f"module must be a torch.nn.Module, or come with parameters=, those that it learns (got {_kind(module)})"
         )
-    return [p for p in parameters if p.requires_grad]
+    given: list[Any] = (
+        list(parameters)
+        if isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
+        else [None]
+    )
+    for each in given:
+        if not isinstance(each, Tensor):
+            odd = parameters if each is None else each
+            raise TypeError(
+                f"parameters must be a list of tensors, those that module learns (got {_kind(odd)})"
+            )
+    return list({id(each): each for each in given if each.requires_grad}.values())
 
 
 def _kind(value: Any) -> str:
-    return f"a tensor on {value.device}" if isinstance(value, Tensor) else type(value).__name__
+    return f"a {value.layout} tensor on {value.device}" if isinstance(value, Tensor) else type(value).__name__

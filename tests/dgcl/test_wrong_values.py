@@ -68,6 +68,27 @@ def launch(
     dgcl.launch(function, num_ranks, ranks=ranks, timeout=timeout, threads_per_rank=threads_per_rank)
 
 
+def offload_layer(
+    module: Any = lambda g, src, dst: dst,
+    x: Any = X,
+    aggregate: Any = None,
+    own_rows: Any = False,
+    edge_weight: Any = None,
+    constant: Any = False,
+    keep: Any = "auto",
+    parameters: Any = (),
+) -> None:
+    off = dgcl.Offload(context.communicator, chunks=2)
+    options = {"own_rows": own_rows, "edge_weight": edge_weight, "constant": constant, "keep": keep}
+    off.layer(module, x, aggregate=aggregate, parameters=parameters, **options)
+
+
+def offload_loss(logits: Any, labels: Any, mask: Any = None) -> None:
+    off = dgcl.Offload(context.communicator, chunks=2)
+    off.accuracy(logits, labels, mask)
+    off.cross_entropy(logits, labels, mask)
+
+
 #: A call that is right, by its arguments in order; all arguments of the function are tried, those left out too.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "PlanOptions": (dgcl.PlanOptions, ()),
@@ -108,6 +129,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "dropout": (dgcl.nn.dropout, (X,)),
     "sync_gradients": (dgcl.nn.sync_gradients, (nn.Linear(3, 3),)),
     "broadcast_parameters": (dgcl.nn.broadcast_parameters, (nn.Linear(3, 3),)),
+    "Offload.layer": (offload_layer, ()),
+    "Offload.cross_entropy": (offload_loss, (X, Y)),
     "save_graph": (dgcl.graph.save_graph, ("saved.npz", GRAPH)),
     "save_topology": (dgcl.topology.save_topology, (TOPOLOGY, "topology.json")),
 }
@@ -127,6 +150,8 @@ CALLED = {
     ("nll", "log_probabilities"): "log_probabilities|outputs",
     ("bce_with_logits", "logits"): "logits|outputs",
     ("global_sum", "x"): "tensor|x",
+    ("Offload.layer", "module"): "module|give one row",
+    ("Offload.cross_entropy", "logits"): "logits|rows",
     ("build_comm_info", "graph"): "graph|edge_index|torch tensor",
 }
 

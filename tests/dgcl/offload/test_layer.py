@@ -95,12 +95,15 @@ def test_parameters_get_gradients_as_of_any_function() -> None:
         assert calls == 3
 
 
-def test_functions_come_with_their_parameters() -> None:
+@pytest.mark.parametrize("times", [1, 2], ids=["named once", "named twice"])
+def test_functions_come_with_their_parameters(times: int) -> None:
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> Tensor:
         weight = features(4, 5)[:4].clone().requires_grad_()
+        weight.register_hook(lambda grad: grad / 3)  # of the gradient of all chunks, once
         x = off.dispatch_features(features())
-        off.layer(lambda g, src, dst: g.mean(src) @ weight, x, parameters=[weight]).square().sum().backward()
-        return comm.all_reduce_sum(weight.grad)
+        layer = off.layer(lambda g, src, dst: g.mean(src) @ weight, x, parameters=[weight] * times)
+        layer.square().sum().backward()
+        return comm.all_reduce_sum(3 * weight.grad)
 
     weight = features(4, 5)[:4].clone().requires_grad_()
     adjacency = dense() / dense().sum(1, keepdim=True).clamp(min=1)
@@ -443,6 +446,16 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
     ),
     ("rows", lambda off, x: off.layer(Spoilt("rows"), x), "must give one row for each of the"),
     ("function", lambda off, x: off.layer(lambda g, s, d: d, x), "come with parameters="),
+    (
+        "one tensor of parameters",
+        lambda off, x: off.layer(lambda g, s, d: d, x, parameters=torch.ones(4, 5, requires_grad=True)),
+        "parameters must be a list of tensors",
+    ),
+    (
+        "labels",
+        lambda off, x: off.cross_entropy(x, torch.arange(off.num_owned)),
+        r"labels must be classes 0\.\.3, the columns of the logits \(got (\d+) in row \1; \d+ such labels",
+    ),
     ("shape", lambda off, x: off.layer(Layer(), x[:3]), "x must have .* floating point rows"),
     ("integers", lambda off, x: off.layer(Layer(), x.long()), "floating point rows"),
     (
