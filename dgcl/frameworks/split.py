@@ -11,9 +11,9 @@ one order.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,10 +35,8 @@ class SplitGraph:
             raise ValueError(
                 "edge_weight must be constant; weights that need gradients go with comm.aggregator() or the csr graph"
             )
-        self.comm = comm
+        self.comm, self._weight = comm, edge_weight
         self._aggregate = Aggregator(comm, edge_weight=edge_weight)
-        degrees = np.maximum(comm.local.in_degrees[: comm.local.num_owned], 1)
-        self._degrees = torch.from_numpy(degrees).to(comm.device)
 
     def sum_owned(self, x: Tensor) -> Tensor:
         """``(num_owned, F)``: over the edges from owned rows ``(num_owned, F)``."""
@@ -57,15 +55,24 @@ class SplitGraph:
 
         Rows of other ranks travel while edges from owned rows are summed; in the backward gradients do.
         """
-        if x.dim() != 2 or len(x) != self.comm.local.num_owned:
-            raise ValueError(
-                f"x must hold this rank's {self.comm.local.num_owned} owned rows (got shape {tuple(x.shape)})"
-            )
-        return self._aggregate(x)
+        return self._aggregate(self._checked(x))
 
     def mean(self, x: Tensor) -> Tensor:
         """:meth:`sum` over the in-degree; zero where there is no in-edge. Collective."""
-        return self.sum(x) / self._degrees.to(x.dtype)[:, None]
+        return self._mean(self._checked(x))
+
+    @functools.cached_property
+    def _mean(self) -> Aggregator:
+        """Not the sum divided: a hub's may be beyond float16, and so may its degree."""
+        return Aggregator(self.comm, "mean", edge_weight=self._weight)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.dim() != 2 or len(x) != self.comm.local.num_owned:
+            raise ValueError(
+                f"x must hold this rank's {self.comm.local.num_owned} owned rows, (num_owned, F)"
+                f" (got shape {tuple(x.shape)})"
+            )
+        return x
 
 
 class _BlockSum(torch.autograd.Function):

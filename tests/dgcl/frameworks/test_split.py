@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,3 +46,13 @@ def test_sums_are_those_of_small_integers_in_any_type(dtype, autocast, verb) -> 
         assert found.dtype == grad.dtype == dtype
         torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(grad.double(), expected_grad, rtol=tolerance, atol=4 * tolerance)
+
+
+def test_means_of_16_bit_rows_are_right_where_sums_are_beyond_them() -> None:
+    def run() -> torch.Tensor:
+        edges = torch.stack([torch.arange(8).repeat(4), torch.arange(8).repeat_interleave(4)])
+        comm = dgcl.build_comm_info(dgcl.graph.as_graph(edges, num_nodes=8), "uniform", part=np.arange(8) % 2)
+        return comm.split_graph().mean(torch.full((comm.num_owned, 3), 60_000.0, dtype=torch.float16))
+
+    for mean in dgcl.launch(run, 2):
+        assert mean.tolist() == [[60_000.0] * 3] * 4
