@@ -15,6 +15,8 @@ What numba's own cache lacks:
   them. Where none does, the code stays in memory.
 - **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function declared
   with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every process.
+- **No entry for Python where nobody needs one.** It unpacks each array of each named tuple, a fifth of compiling. A
+  function declared with ``entry=False`` is called by compiled code alone.
 - **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
   anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
 
@@ -47,9 +49,9 @@ _Function = Callable[_Arguments, _Result]
 def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
 @overload
 def compiled(
-    signature: Any = None, /, *, inline: bool = True, allocates: bool = True
+    signature: Any = None, /, *, inline: bool = True, allocates: bool = True, entry: bool = True
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
-def compiled(what: Any = None, /, *, inline: bool = True, allocates: bool = True) -> Any:
+def compiled(what: Any = None, /, *, inline: bool = True, allocates: bool = True, entry: bool = True) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
@@ -58,10 +60,12 @@ def compiled(what: Any = None, /, *, inline: bool = True, allocates: bool = True
 
     With ``allocates=False`` it may make no arrays, and counts no references to those it gets: numba would do so at each
     use of a field of a named tuple, which takes longer than a short loop does.
+
+    With ``entry=False`` only compiled functions call it, which is compiled sooner; a call from Python is a TypeError.
     """
     if isinstance(what, FunctionType):
-        return _decorated(what, None, True)
-    return functools.partial(_decorated, signature=what, inline=inline, allocates=allocates)
+        return _decorated(what, None)
+    return functools.partial(_decorated, signature=what, inline=inline, allocates=allocates, entry=entry)
 
 
 def compile_all(*modules: ModuleType) -> None:
@@ -84,14 +88,22 @@ def entry_point(function: _Function[_Arguments, _Result]) -> _Function[_Argument
 
     That look takes longer than a short function does. The code takes for granted that arguments are of the types.
     """
-    entry: _Function[_Arguments, _Result] = function.compile(function.only_signature)  # type: ignore[attr-defined]
+    dispatcher: Any = function
+    assert dispatcher.has_entry
+    entry: _Function[_Arguments, _Result] = dispatcher.compile(dispatcher.only_signature)
     return entry
 
 
-def _decorated(function: FunctionType, signature: Any, inline: bool, allocates: bool = True) -> Any:
+def _decorated(
+    function: FunctionType,
+    signature: Any,
+    inline: bool = True,
+    allocates: bool = True,
+    entry: bool = True,
+) -> Any:
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
     dispatcher._cache = cache = KernelCache(function)
-    dispatcher.only_signature = signature
+    dispatcher.only_signature, dispatcher.has_entry = signature, entry
     compile_one, call_template = dispatcher.compile, dispatcher.get_call_template
 
     def without_literals(arguments: Any, keywords: Any) -> Any:
@@ -129,9 +141,25 @@ def _decorated(function: FunctionType, signature: Any, inline: bool, allocates: 
         return entry
 
     dispatcher.compile, dispatcher.get_call_template = compile, without_literals
-    if signature is not None:
+    if not entry:
+        _leave_out_entry(dispatcher)
+    elif signature is not None:
         dispatcher._compile_for_args = compile_for_arguments
     return dispatcher
+
+
+def _leave_out_entry(dispatcher: Any) -> None:
+    """Compile without what unpacks Python's arguments, and refuse to be called by Python."""
+    # Not its own options: copies of it (pickled, for instance) are numba's, and would call what is not there.
+    dispatcher._compiler.targetoptions = dispatcher.targetoptions | {"no_cpython_wrapper": True}
+
+    def add(result: Any) -> None:  # not to the list in which numba finds what Python may call
+        dispatcher.overloads[tuple(result.signature.args)] = result
+
+    def refuse(*_: Any) -> None:
+        raise TypeError(f"{dispatcher.__name__} is called by compiled functions alone (entry=False)")
+
+    dispatcher.add_overload, dispatcher._compile_for_args = add, refuse
 
 
 def _call_by_symbol(result: Any, symbol: str) -> None:

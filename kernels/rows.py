@@ -175,7 +175,9 @@ def _to_single(is_half: bool, bits: int) -> float:
 
 
 @compiled(
-    void(boolean, int64, int64, int64, int64, int32[::1], int32[::1], int64, int64, int64), inline=False
+    void(boolean, int64, int64, int64, int64, int32[::1], int32[::1], int64, int64, int64),
+    inline=False,
+    entry=False,
 )
 def _sum_16bit(
     is_half: bool,

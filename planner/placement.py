@@ -252,7 +252,7 @@ def _swaps(relation: Relation, topology: Topology) -> list[Int64Array]:
     return [order]
 
 
-@compiled
+@compiled(entry=False)
 def _after_swap(rows: FloatArray, inside: BoolArray, entering: float, a: int, b: int) -> float:
     """Return the rows into a set when part ``a`` leaves it and ``b`` joins it; ``inside`` (P,) is the set."""
     for p in range(inside.shape[0]):

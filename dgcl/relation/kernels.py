@@ -125,7 +125,7 @@ def number_classes(
     return numbers, first[:num_classes].copy(), class_ptr
 
 
-@compiled
+@compiled(entry=False)
 def _table_size(num: int) -> int:
     """Return a power of two that is at least twice `num`."""
     size = 4

@@ -205,7 +205,7 @@ def _cover(label: Any, links: _Links, scratch: _Scratch, cover: Any) -> float:
     return latency
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _find_users(links: _Links, scratch: _Scratch, num: int) -> None:
     """Fill `user_ptr` and `user` for the first `num` crossing links."""
     ptr, at = scratch.user_ptr, scratch.at
@@ -226,7 +226,7 @@ def _find_users(links: _Links, scratch: _Scratch, num: int) -> None:
             at[c] += 1
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _ports(links: _Links, scratch: _Scratch, num: int, first: bool) -> int:
     """Put the first or last directions of the crossing links into `order`, ascending; return how many there are."""
     trial = scratch.trial
@@ -243,7 +243,7 @@ def _ports(links: _Links, scratch: _Scratch, num: int, first: bool) -> int:
     return num_order
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _fill(links: _Links, scratch: _Scratch, num: int) -> int:
     """Put directions into `order` as they fill up while all links carry more at one pace; return how many do."""
     through, left, user_ptr = scratch.through, scratch.left, scratch.user_ptr
@@ -283,7 +283,7 @@ def _fill(links: _Links, scratch: _Scratch, num: int) -> int:
     return num_order
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _drop_superfluous(links: _Links, scratch: _Scratch, num: int, num_order: int) -> None:
     """Set `trial` to those of `order` that cover every link, after dropping what is not needed, the widest first."""
     hits, trial, at, by_width = scratch.hits, scratch.trial, scratch.at, scratch.by_width

@@ -81,7 +81,7 @@ def no_tree(world: int) -> Tree:
     )  # fmt: skip
 
 
-@compiled(allocates=False)
+@compiled(allocates=False, entry=False)
 def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) -> None:
     """Put rows on the link from u to v in stage k."""
     latency = machines.latency[u, v]
@@ -91,7 +91,7 @@ def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) 
         loads.wait[c, k] = max(loads.wait[c, k], latency)
 
 
-@compiled(allocates=False)
+@compiled(allocates=False, entry=False)
 def _send(machines: Machines, loads: Loads, tree: Tree, u: int, v: int, k: int, rows: float) -> None:
     """Add an edge to the tree."""
     _add(machines, loads, u, v, k, rows)
@@ -101,7 +101,7 @@ def _send(machines: Machines, loads: Loads, tree: Tree, u: int, v: int, k: int, 
     tree.ready[v] = k + 1
 
 
-@compiled(allocates=False)
+@compiled(allocates=False, entry=False)
 def _best_stage(
     machines: Machines, loads: Loads, u: int, v: int, begin: int, end: int, rows: float, least: float
 ) -> tuple[int, float]:
@@ -131,7 +131,7 @@ def _best_stage(
     return best, least
 
 
-@compiled(inline=False, allocates=False)
+@compiled(inline=False, allocates=False, entry=False)
 def _spread(
     machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, holder: int, rows: float
 ) -> bool:
@@ -174,7 +174,7 @@ def _spread(
     return True
 
 
-@compiled(inline=False, allocates=False)
+@compiled(inline=False, allocates=False, entry=False)
 def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, rows: float, turn: int) -> int:
     """Bring the row to one device of the machine of ``dest[begin:end]`` and return it; -1 if no link allows it.
 
@@ -230,7 +230,7 @@ def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, r
     return receiver
 
 
-@compiled(allocates=False)
+@compiled(allocates=False, entry=False)
 def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float, turn: int) -> bool:
     """Plan the tree from `owner` to the first `num` destinations; return False if no links allow it.
 
@@ -257,7 +257,7 @@ def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, ro
     return fine
 
 
-@compiled(inline=False, allocates=False)
+@compiled(inline=False, allocates=False, entry=False)
 def _grow_blindly(
     machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, rows: float, turn: int
 ) -> bool:
@@ -292,7 +292,7 @@ def _grow_blindly(
     return True
 
 
-@compiled(allocates=False)
+@compiled(allocates=False, entry=False)
 def _is_late(machines: Machines, loads: Loads, u: int, v: int, k: int) -> bool:
     """Tell whether the link from u to v takes longer than stage k should."""
     slowest = 0.0

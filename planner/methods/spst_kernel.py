@@ -9,7 +9,7 @@ import numpy as np
 from dgcl.planner.compiled import compiled
 
 
-@compiled
+@compiled(entry=False)
 def _added_seconds(
     link: int,
     stage: int,
@@ -32,7 +32,7 @@ def _added_seconds(
     return max(0.0, latency[link] + slowest - stage_seconds[stage]), latency[link] + alone
 
 
-@compiled
+@compiled(entry=False)
 def _add_traffic(
     link: int,
     stage: int,

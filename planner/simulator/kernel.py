@@ -37,7 +37,7 @@ def fair_rates(active: Any, urgency: Any, weight: Any, ptr: Any, hops: Any, capa
         served, last = served + shares.shape[0], level
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
     """Share ``left`` among the messages in ``active``, and subtract what they use."""
     for m in active:
@@ -188,7 +188,7 @@ def run(
     return issued, flowing, arrived, busy
 
 
-@compiled
+@compiled(entry=False)
 def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
     """Take the latencies that end by ``now`` off the heap; their messages may flow if nothing else is ahead."""
     while len(latencies) and latencies[0][0] <= now:
@@ -197,7 +197,7 @@ def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
         could[m] = ahead[m] == 0
 
 
-@compiled
+@compiled(entry=False)
 def _count_busy(active: Any, rate: Any, ptr: Any, hops: Any, step: float, busy: Any) -> None:
     """Add ``step`` seconds to every direction over which something flows."""
     used = np.zeros(busy.shape[0], np.bool_)

@@ -10,13 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import types
+from numba.core.registry import CPUDispatcher
 
-from dgcl.kernels.compiled import compiled
+from dgcl.kernels.compiled import compile_all, compiled, entry_point
 
 ROOT = Path(__file__).resolve().parents[2]
-CALLEE = (
-    "from dgcl.kernels.compiled import compiled\n\n@compiled(inline=False)\ndef part(n):\n    return 2 * n\n"
-)
+CALLEE = """
+from dgcl.kernels.compiled import compiled
+
+@compiled(inline=False, entry=False)
+def twice(n):
+    return 2 * n
+
+@compiled(inline=False)
+def part(n):
+    return twice(n)
+"""
 CALLER = (
     "from callee import part\nfrom dgcl.kernels.compiled import compiled\n\n"
     "@compiled\ndef total(n):\n    return part(n) + 1\n"
@@ -142,6 +152,14 @@ def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
     assert entries(probe / "cache") == before
 
 
+def test_what_is_loaded_without_an_entry_for_python_is_not_called_by_it(probe: Path) -> None:
+    code = "from callee import part, twice\nprint(part(3), flush=True)\ntwice(3)"
+    process = start(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
+    said, log = process.communicate(timeout=120)
+    assert said == "6\n"
+    assert "TypeError: twice is called by compiled functions alone" in log
+
+
 def test_whether_code_is_on_disk(probe: Path, tmp_path: Path) -> None:
     code = "from dgcl.kernels.compiled import is_on_disk\nfrom caller import total\nprint(is_on_disk(total))"
     assert run(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "True"
@@ -225,3 +243,32 @@ def _sums(out: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
 def test_a_literal_is_an_integer_like_any_other() -> None:
     assert _sums(np.arange(4)) == 11
     assert len(_add.overloads) == 1  # type: ignore[attr-defined]
+
+
+@compiled(inline=False, entry=False)
+def _twice(x: int) -> int:
+    return 2 * x
+
+
+@compiled
+def _twice_and_one(x: int) -> int:
+    return _twice(x) + 1
+
+
+@compiled(types.int64(types.int64), entry=False)
+def _half(x: int) -> int:
+    return x // 2
+
+
+def test_only_compiled_functions_call_one_without_an_entry_for_python() -> None:
+    for _ in ("before it is compiled", "and after"):
+        with pytest.raises(TypeError, match="_twice is called by compiled functions alone"):
+            _twice(3)
+        assert _twice_and_one(3) == 7
+    copy = CPUDispatcher._rebuild(**_twice._reduce_states() | {"uuid": "as unpickled elsewhere"})  # type: ignore[attr-defined]
+    assert copy(3) == 6
+    compile_all(sys.modules[__name__])
+    with pytest.raises(TypeError):
+        _half(3)
+    with pytest.raises(AssertionError):
+        entry_point(_half)

@@ -31,7 +31,7 @@ class FreeLinks(NamedTuple):
     dst: Int64Array
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _shortest_paths(
     price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array
 ) -> None:
@@ -56,7 +56,7 @@ def _shortest_paths(
                     first_link[s, d] = first_link[s, via]
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _cheapest(
     family: SubsetFamily, distance: FloatArray, value: FloatArray, split: Int32Array, target: Int32Array
 ) -> None:
@@ -89,7 +89,7 @@ def _cheapest(
             target[v, f] = choice
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _push(
     family: SubsetFamily,
     split: Int32Array,

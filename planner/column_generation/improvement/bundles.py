@@ -92,7 +92,7 @@ def assign_vertices(
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
 
 
-@compiled
+@compiled(entry=False)
 def _next_tree(forest: Forest, t: int, out: Int64Array) -> None:
     """Set `out` to the rows of tree t, t, and where its edges begin and end."""
     out[0], out[1] = forest.count[t], t

@@ -51,7 +51,7 @@ class TreeBuffer(NamedTuple):
     needed: Int32Array
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def empty_tree(world: int, room: int) -> TreeBuffer:
     """Allocate a tree of up to `room` edges."""
     return TreeBuffer(
@@ -63,7 +63,7 @@ def empty_tree(world: int, room: int) -> TreeBuffer:
     )
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer) -> int:
     """Put the cheapest tree of class c into `out`, clean and by stages; return the number of its edges."""
     source, num = instance.source[c], 0
@@ -77,7 +77,7 @@ def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer)
     )
 
 
-@compiled
+@compiled(entry=False)
 def _tree_price(price: FloatArray, link: Int32Array, stage: Int32Array, first: int, last: int) -> float:
     """Return what a row pays for the edges ``first:last``."""
     total = 0.0
@@ -86,7 +86,7 @@ def _tree_price(price: FloatArray, link: Int32Array, stage: Int32Array, first: i
     return total
 
 
-@compiled
+@compiled(entry=False)
 def _set_uses(uses: LinkUses, new: TreeBuffer, num_new: int, forest: Forest, t: int) -> int:
     """Describe the exchange of tree t for the new one in `uses`; return the number of link uses."""
     num = 0

@@ -64,7 +64,7 @@ class LinkUses(NamedTuple):
     delta: FloatArray
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def empty_uses(routes: Routes, num_stages: int, room: int) -> LinkUses:
     """Allocate a change of up to `room` link uses."""
     longest = 0
@@ -103,7 +103,7 @@ def smooth_makespan(
     return smooth
 
 
-@compiled
+@compiled(entry=False)
 def _worst_latency(smooth: SmoothMakespan, k: int, c: int) -> float:
     """Return the largest latency of the links in use through a direction; `rows` must be up to date."""
     worst = 0.0
@@ -151,7 +151,7 @@ def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float
     return time
 
 
-@compiled
+@compiled(entry=False)
 def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int) -> int:
     """Add to ``uses.delta`` how busy times change, list the directions in ``uses.touched``; return how many."""
     num_directions = smooth.busy.shape[1]
@@ -170,14 +170,14 @@ def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, nu
     return many
 
 
-@compiled
+@compiled(entry=False)
 def _clear_busy_changes(uses: LinkUses, many: int, num_directions: int) -> None:
     """Set what `_add_busy_changes` added back to zero."""
     for i in range(many):
         uses.delta[uses.touched[i] // num_directions, uses.touched[i] % num_directions] = 0.0
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def shift(
     smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int, beta: FloatArray, apply: bool
 ) -> float:
@@ -218,7 +218,7 @@ def shift(
     return gain
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def gradient(smooth: SmoothMakespan, weight: FloatArray) -> None:
     """Set `weight` (K, C) to the derivatives of the smoothed time by `busy`."""
     for k in range(weight.shape[0]):
@@ -252,7 +252,7 @@ def best_amount(
     return int(best)
 
 
-@compiled
+@compiled(entry=False)
 def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
     """Return the derivative of the smoothed time at no rows, and whether the time is convex in the rows.
 

@@ -108,7 +108,7 @@ class _Replacement(NamedTuple):
     earlier: int
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _cheapest_replacement(
     instance: Instance,
     link_of: Int32Array,
@@ -156,7 +156,7 @@ def _cheapest_replacement(
     return _Replacement(new_link, new_stage, moved, earlier)
 
 
-@compiled
+@compiled(entry=False)
 def _set_uses(uses: LinkUses, forest: Forest, e: int, new: _Replacement) -> int:
     """Describe the replacement of edge e in `uses`; return the number of link uses."""
     uses.link[0], uses.stage[0], uses.sign[0] = new.link, new.stage, 1
@@ -168,7 +168,7 @@ def _set_uses(uses: LinkUses, forest: Forest, e: int, new: _Replacement) -> int:
     return 4
 
 
-@compiled
+@compiled(entry=False)
 def _highest_price(smooth: SmoothMakespan, price: FloatArray) -> float:
     """Return the largest finite price of a (stage, link) in use."""
     highest = 0.0

@@ -26,7 +26,7 @@ from dgcl.planner.column_generation.trees.new_arrays import new_float_table
 from dgcl.planner.compiled import compiled
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def set_all(table: FloatArray, value: float) -> None:
     """Set every entry of a (K, n) table."""
     for k in range(table.shape[0]):
@@ -34,7 +34,7 @@ def set_all(table: FloatArray, value: float) -> None:
             table[k, c] = value
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def add_scaled(table: FloatArray, factor: float, other: FloatArray) -> None:
     """Add ``factor * other`` to a (K, n) table."""
     for k in range(table.shape[0]):
@@ -42,7 +42,7 @@ def add_scaled(table: FloatArray, factor: float, other: FloatArray) -> None:
             table[k, c] += factor * other[k, c]
 
 
-@compiled
+@compiled(entry=False)
 def soft_weights(score: FloatArray, weight: FloatArray) -> None:
     """Set `weight` to the softmax of `score` in each stage."""
     for k in range(score.shape[0]):
@@ -68,7 +68,7 @@ def answer_value(choices: Choices, start: FloatArray) -> float:
     return total
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def answer_columns(
     family: SubsetFamily,
     moves: Moves,

@@ -87,7 +87,7 @@ def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> Subs
     )
 
 
-@compiled
+@compiled(entry=False)
 def remaining_set(family: SubsetFamily, f: int | np.int64, g: int, w: int | np.int64) -> np.int64:
     """Return the set that is left of set f of group g once device w has the row."""
     if family.group_of[w] == g:

@@ -10,7 +10,7 @@ from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, M
 from dgcl.planner.compiled import compiled
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def trace(
     family: SubsetFamily,
     moves: Moves,

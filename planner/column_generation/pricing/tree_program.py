@@ -92,7 +92,7 @@ def carries_few(family: SubsetFamily, moves: Moves) -> BoolArray:
     return sparse
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _singles(family: SubsetFamily, world: int) -> Int64Array:
     """Return for each device the set of it alone, (P,); -1 where there is none."""
     single = filled_ints(world, -1)
@@ -160,7 +160,7 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                 _choose_splits(family, moves, leave, last, out, k, v, g)
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArray, ahead: FloatArray) -> None:
     """Set `ahead` (P, F) to the values `after` (P, F) a device has the row and is served; not for `sparse` groups."""
     for w in range(ahead.shape[0]):
@@ -175,7 +175,7 @@ def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArra
                     ahead[w, f] = after[w, f]
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _choose_one_by_one(
     family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices, k: int, v: int, g: int
 ) -> None:
@@ -197,7 +197,7 @@ def _choose_one_by_one(
         out.split[k, v, set_] = family.pair_ptr[set_]
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _choose_splits(
     family: SubsetFamily, moves: Moves, leave: FloatArray, last: bool, out: Choices, k: int, v: int, g: int
 ) -> None:

@@ -81,7 +81,7 @@ def _by_class(interval_hops: IntervalHops, num_classes: int) -> tuple[Int64Array
     return ptr, hop, interval
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _marks(
     interval: Int32Array,
     low: int,
@@ -109,7 +109,7 @@ def _marks(
     return kept
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _expand(
     family: SubsetFamily,
     moves: Moves,
@@ -166,7 +166,7 @@ class _ForcedPaths(NamedTuple):
     stage: Int32Array
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _expand_all(
     family: SubsetFamily,
     moves: Moves,

@@ -104,7 +104,7 @@ def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: 
     return ForcedStates(pair, move)
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _fill(
     lists: IntervalLists,
     item_ptr: Int64Array,
@@ -176,7 +176,7 @@ def decompose(
     )
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _twice(table: Int32Array) -> Int32Array:
     """Return a copy of the hops with room for twice as many."""
     out = new_int32_table(2 * table.shape[0], 3)

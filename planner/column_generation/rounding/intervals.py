@@ -52,7 +52,7 @@ def empty_interval_lists(
     )
 
 
-@compiled
+@compiled(entry=False)
 def take(lists: IntervalLists, class_: int, interval: int, size: int) -> int:
     """Return a fresh entry."""
     taken = lists.counter[0]
@@ -62,7 +62,7 @@ def take(lists: IntervalLists, class_: int, interval: int, size: int) -> int:
     return taken
 
 
-@compiled
+@compiled(entry=False)
 def _new_interval(lists: IntervalLists, begin: int | np.int64, end: int | np.int64) -> int:
     """Add an interval and return its number."""
     interval = lists.counter[1]
@@ -71,7 +71,7 @@ def _new_interval(lists: IntervalLists, begin: int | np.int64, end: int | np.int
     return interval
 
 
-@compiled
+@compiled(entry=False)
 def cut(lists: IntervalLists, at: int, length: int) -> None:
     """Leave `length` vertices in entry `at`; put the others into a new entry behind it."""
     interval = lists.entry[at, 1]
@@ -85,7 +85,7 @@ def cut(lists: IntervalLists, at: int, length: int) -> None:
     lists.size[at] = length
 
 
-@compiled
+@compiled(entry=False)
 def append(entry: Int32Array, at: int, head: Int32Array, tail: Int32Array, number: int) -> None:
     """Put entry `at` at the end of list `number`."""
     entry[at, 2] = -1

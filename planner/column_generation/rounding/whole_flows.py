@@ -47,7 +47,7 @@ def whole_flows(
     return whole
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def _apportion(rows: int, num: int, wanted: FloatArray, owed: FloatArray, out: Int64Array) -> None:
     """Divide `rows` in the proportions ``wanted[:num]``; remainders by fraction plus half of ``owed``."""
     total = 0.0

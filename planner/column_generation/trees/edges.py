@@ -17,7 +17,7 @@ class LinkEnds(NamedTuple):
     dst: Int32Array
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
     """Sort the first `num` edges by (stage, link), in place (insertion sort: short and nearly sorted)."""
     for e in range(1, num):
@@ -29,7 +29,7 @@ def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
         stage[at], link[at] = a, b
 
 
-@compiled
+@compiled(entry=False)
 def _is_clean(link: Int32Array, num: int, source: int, wanted: np.uint64, ends: LinkEnds) -> bool:
     """Tell whether nothing is left to clean, for up to 64 devices.
 
@@ -45,7 +45,7 @@ def _is_clean(link: Int32Array, num: int, source: int, wanted: np.uint64, ends: 
     return again == 0 and (entered & ~(wanted | sending)) == 0
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def cleaned(
     link: Int32Array,
     stage: Int32Array,
@@ -90,7 +90,7 @@ def cleaned(
     return kept - first
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def same_tree(
     edge_ptr: Int64Array, link: Int32Array, stage: Int32Array, first: int, last: int, num: int
 ) -> int:

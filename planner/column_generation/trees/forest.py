@@ -68,7 +68,7 @@ def _with_room(
     )  # fmt: skip
 
 
-@compiled(inline=False)
+@compiled(inline=False, entry=False)
 def append_tree(
     forest: Forest, class_: int, rows: int, link: Int32Array, stage: Int32Array, num: int
 ) -> bool:
