@@ -30,11 +30,11 @@ import functools
 import gc
 from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from llvmlite import binding
 from numba import njit, types
-from numba.core import sigutils
+from numba.core import compiler, sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
@@ -103,6 +103,7 @@ def _decorated(
 ) -> Any:
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
     dispatcher._cache = cache = KernelCache(function)
+    dispatcher._compiler._customize_flags = _Options
     dispatcher.only_signature, dispatcher.has_entry = signature, entry
     compile_one, call_template = dispatcher.compile, dispatcher.get_call_template
 
@@ -146,6 +147,25 @@ def _decorated(
     elif signature is not None:
         dispatcher._compile_for_args = compile_for_arguments
     return dispatcher
+
+
+_DEFAULTS: Final = {name: option.default for name, option in compiler.Flags.options.items()}
+
+
+class _Options(compiler.Flags):  # type: ignore[misc]
+    """Options of a compilation; at each operation, numba looks for a callee that was compiled with equal ones.
+
+    Numba's own comparison takes long, and tells callers with an entry from those without: it compiled callees twice.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Options) and self._but_entry() == other._but_entry()
+
+    def __hash__(self) -> int:
+        return hash(self.nrt)
+
+    def _but_entry(self) -> dict[str, Any]:
+        return {**_DEFAULTS, **self._values, "no_cpython_wrapper": None}
 
 
 def _leave_out_entry(dispatcher: Any) -> None:

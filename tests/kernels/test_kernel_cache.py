@@ -83,6 +83,27 @@ import edited
 print(edited.f(1))
 """
 
+ALLOCATING = """
+import numpy as np
+from dgcl.kernels.compiled import compiled
+
+@compiled(entry=False)
+def inner(n):
+    return np.zeros(n)[0]
+
+@compiled
+def outer(n):
+    return inner(n) + np.zeros(n)[0]
+"""
+COUNTED = """
+from numba.core import event
+from allocating import outer
+with event.install_recorder("numba:compile") as recorder:
+    print(outer(3))
+made = [(e.data["dispatcher"].py_func.__qualname__, e.data["args"]) for _, e in recorder.buffer if e.is_start]
+print(len(made) > 3, len(made) - len(set(made)))
+"""
+
 
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -164,6 +185,13 @@ def test_whether_code_is_on_disk(probe: Path, tmp_path: Path) -> None:
     code = "from dgcl.kernels.compiled import is_on_disk\nfrom caller import total\nprint(is_on_disk(total))"
     assert run(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "True"
     assert run(code, probe, NUMBA_CACHE_DIR=str(tmp_path))[0] == "False"
+
+
+def test_what_numba_has_compiled_for_one_function_serves_the_next(tmp_path: Path) -> None:
+    """Also one that Python calls, after one that it does not."""
+    (tmp_path / "allocating.py").write_text(ALLOCATING)
+    said, _ = run(COUNTED, tmp_path, NUMBA_CACHE_DIR=str(tmp_path))
+    assert said.split() == ["0.0", "True", "0"]
 
 
 def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) -> None:
