@@ -15,8 +15,8 @@ What numba's own cache lacks:
   them. Where none does, the code stays in memory.
 - **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function declared
   with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every process.
-- **No entry for Python where nobody needs one.** It unpacks each array of each named tuple, a fifth of compiling. A
-  function declared with ``entry=False`` is called by compiled code alone.
+- **No entry for Python where nobody needs one.** It unpacks each array of each named tuple. A function
+  declared with ``entry=False`` is called by compiled code alone.
 - **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
   anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
 
