@@ -323,13 +323,11 @@ def _machines(topology: Topology, unit: float) -> Machines:
     world = arrays.num_devices
     link, place, direction = _hops_that_count(arrays)
     kept, number = np.unique(direction, return_inverse=True)
-    hop = np.full((world, world, int(place.max(initial=0)) + 1), kept.shape[0], np.int32)
+    hop = np.full((world, world, int(place.max(initial=0)) + 1), -1, np.int32)
     hop[arrays.link_src[link], arrays.link_dst[link], place] = number
-    hop[arrays.link_of < 0] = -1
     latency = np.zeros((world, world))
     latency[arrays.link_src, arrays.link_dst] = arrays.link_latency / unit
-    inverse = np.append(1.0 / arrays.bandwidth[kept], 0.0)
-    return Machines(hop, latency, inverse, machine, first.astype(np.int64), member.astype(np.int64))
+    return Machines(hop, latency, 1.0 / arrays.bandwidth[kept], machine, first.astype(np.int64), member.astype(np.int64))
 
 
 def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int64Array, Int32Array]:

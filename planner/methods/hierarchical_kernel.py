@@ -19,8 +19,8 @@ class Machines(NamedTuple):
     """The links of a topology, and its devices by machine.
 
     Attributes:
-        hop: (P, P, H) int32, the directions that the link from row to column uses, as many as count; filled up with one
-            that is never busy. -1 where there is no link. By pairs, since the links to one machine then lie together.
+        hop: (P, P, H) int32, the directions that the link from row to column uses, as many as count; filled up with -1.
+            By pairs, since the links to one machine then lie together.
         latency: (P, P) float64, of each link, in rows per GB/s.
         inverse: (num_directions,) float64, 1 over the bandwidth.
         machine_of: (P,) int64.
@@ -87,6 +87,8 @@ def _add(machines: Machines, loads: Loads, u: int, v: int, k: int, rows: float) 
     latency = machines.latency[u, v]
     for h in range(machines.hop.shape[2]):
         c = machines.hop[u, v, h]
+        if c < 0:
+            break
         loads.busy[c, k] += rows * machines.inverse[c]
         loads.wait[c, k] = max(loads.wait[c, k], latency)
 
@@ -121,6 +123,8 @@ def _best_stage(
         slowest, most = 0.0, max(least, AMPLE) * room
         for h in range(machines.hop.shape[2]):
             c = machines.hop[u, v, h]
+            if c < 0:
+                break
             slowest = max(slowest, loads.busy[c, k] + rows * machines.inverse[c])
             if slowest > most:
                 break
@@ -297,7 +301,10 @@ def _is_late(machines: Machines, loads: Loads, u: int, v: int, k: int) -> bool:
     """Tell whether the link from u to v takes longer than stage k should."""
     slowest = 0.0
     for h in range(machines.hop.shape[2]):
-        slowest = max(slowest, loads.busy[machines.hop[u, v, h], k])
+        c = machines.hop[u, v, h]
+        if c < 0:
+            break
+        slowest = max(slowest, loads.busy[c, k])
     return machines.latency[u, v] + slowest > loads.room[k]
 
 
