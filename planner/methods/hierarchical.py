@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dgcl.topology import TopologyArrays
 
 PATTERNS = ("ffff", "fff", "ff", "fn", "nfn", "ffn", "ffffff")  # f: a far stage, n: a near one
-MAX_PASSES, SAMPLE_PASSES = 8, 3
+MAX_PASSES, SAMPLE_PASSES = 8, 1
 SLACK = 0.03  # of stages, above the bound, in the first pass
 TIGHT = 0.01  # the same where a sample has told how long each stage should be
 NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
@@ -55,6 +55,7 @@ SAMPLE, MOST = 500_000, 2
 UNEVEN = 0.02  # what a plan of a sample takes longer, relatively: its rows are less even
 TRIED = 0.1  # of the trees of a pass but the first; then it is given up if at this pace it would end too late
 BLIND = 0.5  # what a tree takes that is planned without a look at loads, over one with; at most
+FOLLOWED = 8  # times in a pass that stages get the proportions that they turn out to take; more often, chance decides
 EDGES = 1 << 20  # planned at a time; the time limit is looked at in between
 
 _Edges = tuple[Int64Array, Int32Array, Int32Array, Int32Array]  # ptr, src, dst, stage
@@ -164,8 +165,9 @@ def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Gene
         float(bytes_seconds(part, row_bytes, times.cuts.cuts, times.cuts.capacity).max()) * GIGA / row_bytes
     )
     return replace(
-        work, relation=part, order=draw.permutation(size), floor=floor, scale=work.floor / floor, share=share
-    )
+        work, relation=part, order=draw.permutation(size), floor=floor, scale=work.floor / floor, share=share,
+        follow=True,
+    )  # fmt: skip
 
 
 def _by_class(relation: Relation, order: Int64Array, edges: _Edges) -> Trees:
@@ -248,7 +250,7 @@ def _passes(
     for _ in range(most):
         started = time.perf_counter()
         until = np.inf if best is None and work.needed else deadline
-        found = _run_pass(work, loads, edges, until, latency if work.follow and edges is None else None)
+        found = _run_pass(work, loads, edges, until, latency)
         if found is None:
             break
         edges = found
@@ -270,13 +272,14 @@ def _passes(
 
 
 def _run_pass(
-    work: _Work, loads: Loads, before: _Edges | None, deadline: float, follow: FloatArray | None
+    work: _Work, loads: Loads, before: _Edges | None, deadline: float, latency: FloatArray
 ) -> _Edges | None:
     """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over.
 
     If all would be ready too late, the last ones are planned without a look at loads.
 
-    With `follow`, the latency of each stage, rooms become in proportion to what is taken so far.
+    Where that is to be followed, rooms become in proportion to what is taken so far, `FOLLOWED` times, besides the
+    `latency` of each stage; those of near stages do not shrink, because links inside may have larger latencies.
     """
     from dgcl.planner.methods.hierarchical_kernel import no_tree, plan_trees
 
@@ -285,7 +288,9 @@ def _run_pass(
     before = (np.zeros(num + 1, np.int64), none, none, none) if before is None else before
     ptr = np.zeros(num + 1, np.int64)
     src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
-    start, begun, blindly = 0, time.perf_counter(), False
+    piece = min(EDGES, 1 + work.deliveries // FOLLOWED)
+    start, begun, blindly, due = 0, time.perf_counter(), False, num / FOLLOWED
+    least = np.where(latency < work.far, loads.room, 0.0)
     while start < num:
         left, passed = deadline - time.perf_counter(), time.perf_counter() - begun
         rest = passed * (num - start) / start if start else 0.0  # at this pace
@@ -297,13 +302,15 @@ def _run_pass(
             blindly = _must_hurry(rest, left)
         start = plan_trees(
             work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
-            start, ptr, src, dst, stage, EDGES, blindly,
+            start, ptr, src, dst, stage, piece, blindly,
         )  # fmt: skip
         if start < 0:
             return None
-        if follow is not None:
+        if work.follow and not again and due <= start < num:
+            due += num / FOLLOWED
             taken = np.maximum(loads.busy.max(axis=0), TINY * work.floor)
-            loads.room[:] = follow + taken / taken.sum() * work.floor * (1.0 + TIGHT)
+            room = latency + taken / taken.sum() * work.floor * (1.0 + TIGHT)
+            loads.room[:] = np.maximum(room, least)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]
 
@@ -327,7 +334,9 @@ def _machines(topology: Topology, unit: float) -> Machines:
     hop[arrays.link_src[link], arrays.link_dst[link], place] = number
     latency = np.zeros((world, world))
     latency[arrays.link_src, arrays.link_dst] = arrays.link_latency / unit
-    return Machines(hop, latency, 1.0 / arrays.bandwidth[kept], machine, first.astype(np.int64), member.astype(np.int64))
+    return Machines(
+        hop, latency, 1.0 / arrays.bandwidth[kept], machine, first.astype(np.int64), member.astype(np.int64)
+    )
 
 
 def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int64Array, Int32Array]:
