@@ -78,6 +78,10 @@ def _check_into(into: Tensor, halo_rows: Tensor) -> None:
     """Raise unless rows can be added to ``into`` in place."""
     if into.dtype != halo_rows.dtype:
         raise TypeError(f"into must be of the type of halo_rows, {halo_rows.dtype} (got {into.dtype})")
+    if into.is_conj():
+        raise ValueError(
+            "into is a conjugate that is not carried out, and has no memory to add to; resolve_conj() it"
+        )
     if into.shape[1:] != halo_rows.shape[1:]:
         raise ValueError(
             f"into must have rows of the shape of halo_rows, {tuple(halo_rows.shape[1:])}"

@@ -79,6 +79,9 @@ def without_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
     """
     hooks = [parameter._backward_hooks or {} for parameter in parameters]
     taken = [dict(each) for each in hooks]
+    kept = [
+        (each, each.grad) for each in parameters if each.retains_grad
+    ]  # torch would add to it in each chunk
     try:
         for each in hooks:
             each.clear()
@@ -86,3 +89,5 @@ def without_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for each, before in zip(hooks, taken, strict=True):
             each.update(before)
+        for parameter, grad in kept:
+            parameter.grad = grad

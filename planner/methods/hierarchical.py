@@ -279,7 +279,8 @@ def _run_pass(
     If all would be ready too late, the last ones are planned without a look at loads.
 
     Where that is to be followed, rooms become in proportion to what is taken so far, `FOLLOWED` times, besides the
-    `latency` of each stage; those of near stages do not shrink, because links inside may have larger latencies.
+    latency of each stage. Links may have larger ones than `latency`, and a room that is smaller shuts them out: those
+    of near stages do not shrink, and those of far ones not below the largest latency between machines.
     """
     from dgcl.planner.methods.hierarchical_kernel import no_tree, plan_trees
 
@@ -290,7 +291,9 @@ def _run_pass(
     src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
     piece = min(EDGES, 1 + work.deliveries // FOLLOWED)
     start, begun, blindly, due = 0, time.perf_counter(), False, num / FOLLOWED
-    least = np.where(latency < work.far, loads.room, 0.0)
+    machine = work.machines.machine_of
+    largest = float(work.machines.latency[machine[:, None] != machine].max(initial=0.0))
+    least = np.where(latency < work.far, loads.room, (1.0 + TIGHT) * largest)
     while start < num:
         left, passed = deadline - time.perf_counter(), time.perf_counter() - begun
         rest = passed * (num - start) / start if start else 0.0  # at this pace
@@ -309,7 +312,8 @@ def _run_pass(
         if work.follow and not again and due <= start < num:
             due += num / FOLLOWED
             taken = np.maximum(loads.busy.max(axis=0), TINY * work.floor)
-            room = latency + taken / taken.sum() * work.floor * (1.0 + TIGHT)
+            room = np.maximum(latency, loads.wait.max(axis=0))
+            room += taken / taken.sum() * work.floor * (1.0 + TIGHT)
             loads.room[:] = np.maximum(room, least)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]

@@ -98,7 +98,8 @@ def test_parameters_get_gradients_as_of_any_function() -> None:
 @pytest.mark.parametrize("times", [1, 2], ids=["named once", "named twice"])
 def test_functions_come_with_their_parameters(times: int) -> None:
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> Tensor:
-        weight = features(4, 5)[:4].clone().requires_grad_()
+        weight = features(4, 5)[:4].clone().requires_grad_() * 1.0  # no leaf
+        weight.retain_grad()
         weight.register_hook(lambda grad: grad / 3)  # of the gradient of all chunks, once
         x = off.dispatch_features(features())
         layer = off.layer(lambda g, src, dst: g.mean(src) @ weight, x, parameters=[weight] * times)

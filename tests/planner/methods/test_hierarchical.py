@@ -112,6 +112,34 @@ def test_much_is_planned_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gap <= 0.10
 
 
+def test_links_of_large_latency_stay_open_while_stages_follow_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of four machines are far from each other: what stages turn out to take must not shut their links out."""
+    monkeypatch.setattr(hierarchical, "MANY", 4000)
+    monkeypatch.setattr(hierarchical, "SAMPLE", 3000)
+    machine = np.arange(16) // 4
+
+    def wire(a: int, b: int) -> Connection:
+        ends = {int(machine[a]), int(machine[b])}
+        bandwidth, latency = (100.0, 1e-8) if len(ends) == 1 else (2.0, 6e-6 if ends == {0, 3} else 5e-8)
+        return Connection(f"{a}-{b}", "wire", f"d{a}", f"d{b}", bandwidth, latency=latency)
+
+    wires = tuple(wire(a, b) for a in range(16) for b in range(a))
+    devices = tuple(Device(f"d{i}", machine=int(m)) for i, m in enumerate(machine))
+    draw, classes = np.random.default_rng(0), []
+    for _ in range(3000):
+        owner = int(draw.integers(16))
+        wanted = set(draw.choice(16, draw.integers(1, 8), replace=False).tolist()) - {owner}
+        if wanted:
+            classes.append((owner, wanted, int(draw.integers(1, 6))))
+    relation, topology = Relation.from_classes(16, classes), Topology("uneven", devices, wires)
+    assert relation.num_dests().sum() > 4000
+    trees, gap = planned(relation, topology)
+    walk(relation, trees, topology)
+    assert gap <= 0.4
+
+
 def test_rows_leave_a_busy_machine_once_and_go_on_from_others() -> None:
     """Machine 0 owns all, every machine needs all: straight from it would take seven times as long as entering does."""
     topology = without_latency("dgx_a100x8")
