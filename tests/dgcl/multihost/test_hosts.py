@@ -1,4 +1,7 @@
-"""Ranks on several hosts, under torchrun with its own rendezvous, over links of a known speed."""
+"""Ranks on several hosts, under torchrun with its own rendezvous, over links of a known speed.
+
+Bytes are counted; how fast they go is measured by a command (docs/cluster.md).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.dgcl.multihost.hosts import Hosts, missing
-from tests.dgcl.multihost.rank_main import CALLS, RUNS
+from tests.dgcl.multihost.rank_main import RUNS
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
 MODULE = "tests.dgcl.multihost.rank_main"
@@ -59,13 +62,8 @@ def test_training_is_that_of_one_device(world: Answers) -> None:
     assert [answer["equivalence"] for answer in world] == [len(RUNS)] * len(world)
 
 
-def seconds(world: Answers, method: str) -> float:
-    """What a call takes, as all ranks together saw it."""
-    return sum(float(answer["traffic"][method]["seconds"]) for answer in world) / len(world)
-
-
 def by_host(world: Answers, method: str) -> dict[int, dict[str, float]]:
-    """Of each host: bytes that its ranks sent to others, what its interface counted, and the seconds."""
+    """Of each host: bytes that its ranks sent to others, and what its interface counted."""
     hosts = world[0]["traffic"]["hosts"]
     found = {}
     for host in set(hosts):
@@ -73,7 +71,6 @@ def by_host(world: Answers, method: str) -> dict[int, dict[str, float]]:
         found[host] = {
             "crossing": sum(one["crossing"] for one in mine),
             "counted": max(one["counted"] for one in mine),
-            "rate": sum(one["crossing"] for one in mine) / CALLS / 1e6 / seconds(world, method),
         }
     return found
 
@@ -84,18 +81,14 @@ def test_interfaces_count_what_was_planned(world: Answers, method: str) -> None:
         assert found["counted"] == pytest.approx(found["crossing"], rel=0.02), (host, found)
 
 
-@pytest.mark.parametrize("method", ["direct", "auto"])
-def test_the_busiest_link_is_used(world: Answers, method: str) -> None:
-    # A quiet machine reaches 85% and more (docs/cluster.md, by a command); here other work may take the cores.
-    rate = max(found["rate"] for found in by_host(world, method).values())
-    assert rate >= 0.5 * world[0]["traffic"]["megabytes"]
-
-
 def test_a_row_that_crosses_once_gains_what_the_plan_predicts(world: Answers) -> None:
     direct, planned = (world[0]["traffic"][method]["predicted"] for method in ("direct", "auto"))
     assert direct / planned == pytest.approx(gain(world[0]["traffic"]["hosts"]), rel=0.02)
-    measured = seconds(world, "direct") / seconds(world, "auto")
-    assert measured == pytest.approx(direct / planned, rel=0.35)  # within 5% on a quiet machine
+    busiest = {
+        method: max(found["counted"] for found in by_host(world, method).values())
+        for method in ("direct", "auto")
+    }
+    assert busiest["direct"] / busiest["auto"] == pytest.approx(direct / planned, rel=0.04)
 
 
 def gain(hosts: list[int]) -> float:
