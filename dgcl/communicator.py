@@ -148,7 +148,7 @@ class Communicator(GridRows, WholeGraphRows):
             ValueError, TypeError: Wrong shape, device or dtype, or no such exchange.
             CommError: A peer is lost, late, or makes another call.
         """
-        number = self._numbers.get(exchange, -1)
+        number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
         program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
         check_rows(rows, program.num_owned, "num_owned", self.rank, self.device)
         return ops.expand(rows, self, self._number, number)
@@ -167,7 +167,7 @@ class Communicator(GridRows, WholeGraphRows):
         Raises:
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
-        number = self._numbers.get(exchange, -1)
+        number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
         num_local = self._num_local[number] if number >= 0 else self._no_exchange(exchange)
         check_rows(rows, num_local, "num_owned + num_halo", self.rank, self.device)
         return ops.fold(rows, self, self._number, number)

@@ -43,6 +43,8 @@ def graph_from_object(obj: Any, num_nodes: int | None) -> Graph:
         if len(obj) != 2:
             raise ValueError(f"a graph given as a tuple must be (indptr, indices) (got {len(obj)} items)")
         return graph_from_out_csr(obj[0], obj[1], num_nodes, name="graph (indptr, indices)")
+    if isinstance(obj, np.ma.MaskedArray):
+        raise TypeError("edge_index must not be a masked array; select its columns: edge_index.data[:, kept]")
     if is_tensor(obj) or isinstance(obj, (np.ndarray, list)):
         return _from_edge_index(obj, num_nodes)
     raise TypeError(f"graph must be {ACCEPTED} (got {type(obj).__module__}.{type(obj).__qualname__})")

@@ -30,6 +30,7 @@ from dgcl.offload.refusals import (
     check_module,
     check_offload,
     check_rows_of_layer,
+    check_widths,
     learned_by,
 )
 from dgcl.offload.slots import Mover
@@ -300,6 +301,8 @@ class Offload(Handle):
 
     def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
         """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
+        if not callable(model):
+            raise TypeError(f"model must be a torch.nn.Module or a function (got {type(model).__name__})")
         parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
         training = [part.training for part in parts]
         for part in parts:
@@ -353,6 +356,8 @@ class Offload(Handle):
             widths, dtype: As for the whole; default: what was given there.
             training: With a backward.
         """
+        if widths is not None:
+            check_widths(widths)
         widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
         return offload_memory(
             self._arrangement, self.store, self.account, widths, itemsize, training=training

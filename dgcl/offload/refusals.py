@@ -24,6 +24,7 @@ __all__ = [
     "check_module",
     "check_offload",
     "check_rows_of_layer",
+    "check_widths",
     "learned_by",
 ]
 
@@ -223,16 +224,26 @@ def check_offload(
         raise ValueError(
             f"chunks must be a whole number from 1 to {MOST_CHUNKS}, of each rank (got {chunks!r})"
         )
-    if (memory_limit is not None or widths is not None) and not _are_widths(widths):
-        raise ValueError(
-            "widths must be given with memory_limit, as integers: those of the input and of each layer's result"
-            f" (got {widths!r})"
-        )
+    if memory_limit is not None or widths is not None:
+        check_widths(widths, " with memory_limit")
     check_choice(kind, "kind", ("csr", "pyg", "dgl"))
 
 
-def _are_widths(widths: Any) -> bool:
-    return isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_whole(each, 1) for each in widths)
+def check_widths(widths: Any, where: str = "") -> None:
+    """Refuse what are not the columns of a model's input and of each layer's result.
+
+    Args:
+        widths: What was given.
+        where: What they must be given with, for the message.
+
+    Raises:
+        ValueError: Not two or more positive integers.
+    """
+    if not (isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_whole(each, 1) for each in widths)):
+        raise ValueError(
+            f"widths must be given{where}, as integers: those of the input and of each layer's result"
+            f" (got {shown(widths)})"
+        )
 
 
 def _is_whole(value: Any, least: int) -> bool:

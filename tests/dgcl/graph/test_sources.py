@@ -56,6 +56,10 @@ class TestTensors:
         with pytest.raises(TypeError, match="edge_index must hold integers"):
             as_graph(torch.zeros((2, 3)).to(dtype), num_nodes=3)
 
+    def test_a_mask_is_not_lost(self) -> None:
+        with pytest.raises(TypeError, match="edge_index must not be a masked array"):
+            as_graph(np.ma.masked_array(EDGES, mask=EDGES == 1), num_nodes=NUM_NODES)
+
     @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
     def test_sparse_coo_keeps_duplicates_and_order(self) -> None:
         zeros = torch.zeros(EDGES.shape[1])

@@ -99,6 +99,9 @@ def test_an_exchange_that_is_not_there() -> None:
         comm = join(shares)
         with pytest.raises(ValueError, match=r"exchange must be one of 'halo', 'partials'.* \(got 'sums'\)"):
             comm.expand(torch.ones(comm.num_owned), exchange="sums")
+        for verb in (comm.expand, comm.fold, comm.expand_async):
+            with pytest.raises(ValueError, match=r"exchange must be one of .* \(got \['halo'\]\)"):
+                verb(torch.ones(comm.num_owned), exchange=["halo"])  # type: ignore[arg-type]
 
     dgcl.launch(run, RANKS)
 
