@@ -207,20 +207,24 @@ class ConstantAggregates:
         """That of ``x``, if it was made.
 
         Raises:
-            RuntimeError: ``x`` was changed since.
+            RuntimeError: ``x`` or the weights were changed since.
         """
         found: Mapping[Any, Any] = self._of.get(x, {})
-        version, made, _ = found.get((aggregate, id(edge_weight)), (x._version, None, None))
-        if version != x._version:
+        versions, made, _ = found.get((aggregate, id(edge_weight)), (None, None, None))
+        if versions is not None and versions != _versions(x, edge_weight):
             raise RuntimeError(
-                "x was changed in place after a layer with constant=True had aggregated it; leave it as it is, or pass"
-                " constant=False"
+                "x or edge_weight was changed in place after a layer with constant=True had aggregated it; leave them as"
+                " they are, or pass constant=False"
             )
         return made
 
     def put(self, x: Tensor, aggregate: str | None, edge_weight: Tensor | None, made: Tensor | None) -> None:
         """Keep it, and the weights, by whose identity it is known."""
-        self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (x._version, made, edge_weight)
+        self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (_versions(x, edge_weight), made, edge_weight)
+
+
+def _versions(x: Tensor, edge_weight: Tensor | None) -> tuple[int, int | None]:
+    return x._version, None if edge_weight is None else edge_weight._version
 
 
 def host_seconds(store: HostStore) -> tuple[float, float]:

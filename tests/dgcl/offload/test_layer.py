@@ -256,9 +256,12 @@ def test_constant_inputs_are_aggregated_once() -> None:
             "gradients_in": n,
         }
         assert all(each.equal(expected) for each in found)
-        x += 1
-        with pytest.raises(RuntimeError, match="changed in place after a layer with constant=True"):
-            off.layer(layer, x, aggregate="mean", constant=True)
+        weights = torch.rand(comm.local.num_edges, dtype=torch.float64)
+        for changed, given in ((weights, weights), (x, None)):
+            off.layer(layer, x, aggregate="mean", constant=True, edge_weight=given)
+            changed += 1
+            with pytest.raises(RuntimeError, match="changed in place after a layer with constant=True"):
+                off.layer(layer, x, aggregate="mean", constant=True, edge_weight=given)
         return found
 
     on_ranks(run)
