@@ -223,8 +223,9 @@ class ConstantAggregates:
         self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (_versions(x, edge_weight), made, edge_weight)
 
 
-def _versions(x: Tensor, edge_weight: Tensor | None) -> tuple[int, int | None]:
-    return x._version, None if edge_weight is None else edge_weight._version
+def _versions(*tensors: Tensor | None) -> list[int | None]:
+    """How often each was changed in place; None in inference mode, which does not count it."""
+    return [None if each is None or each.is_inference() else each._version for each in tensors]
 
 
 def host_seconds(store: HostStore) -> tuple[float, float]:

@@ -157,7 +157,8 @@ class LayerCall:
         if out is None:
             total = work.tables.batches[-1].rows.stop
             holds = "aggregates" if kind == "kept" else "results"
-            out = work.store.empty((total, *rows.shape[1:]), rows.dtype, holds)
+            with torch.inference_mode(False):  # an aggregate that is kept may be saved for a backward later
+                out = work.store.empty((total, *rows.shape[1:]), rows.dtype, holds)
         elif rows.shape[1:] != out.shape[1:] or rows.dtype != out.dtype:
             raise ValueError(
                 f"{self} gives rows of shape {tuple(rows.shape[1:])} and {rows.dtype}, and gave {tuple(out.shape[1:])}"

@@ -291,6 +291,20 @@ def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: A
         torch.testing.assert_close(grad.double(), matrix.T @ weights.double(), rtol=0, atol=16 * precision)
 
 
+def test_a_constant_aggregate_that_inference_made_serves_training() -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+        x, layer = off.dispatch_features(features()), nn.Linear(4, 3).double()
+        with torch.inference_mode():
+            off.layer(layer, x, aggregate="sum", constant=True)
+        found, expected = (
+            torch.autograd.grad(off.layer(layer, x, aggregate="sum", constant=each).sum(), [layer.weight])[0]
+            for each in (True, False)
+        )
+        assert found.equal(expected)
+
+    on_ranks(run)
+
+
 def test_inference_has_no_gradients_and_keeps_nothing() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
