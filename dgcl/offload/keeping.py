@@ -213,14 +213,18 @@ class ConstantAggregates:
         versions, made, _ = found.get((aggregate, id(edge_weight)), (None, None, None))
         if versions is not None and versions != _versions(x, edge_weight):
             raise RuntimeError(
-                "x or edge_weight was changed in place after a layer with constant=True had aggregated it; leave them as"
-                " they are, or pass constant=False"
+                "x or edge_weight was changed in place after a layer with constant=True had aggregated it; leave them"
+                " as they are, or pass constant=False"
             )
         return made
 
     def put(self, x: Tensor, aggregate: str | None, edge_weight: Tensor | None, made: Tensor | None) -> None:
         """Keep it, and the weights, by whose identity it is known."""
-        self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (_versions(x, edge_weight), made, edge_weight)
+        self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (
+            _versions(x, edge_weight),
+            made,
+            edge_weight,
+        )
 
 
 def _versions(*tensors: Tensor | None) -> list[int | None]:
