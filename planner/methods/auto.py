@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
-GREEDY_STEPS = 10_000_000  # deliveries times devices^3, which SPST looks at in a tenth of a second or two
+GREEDY_STEPS = 200_000_000  # deliveries times devices times links, which take SPST a tenth of a second or two
 FEW_EDGES = 500_000  # of trees, on fewer devices: with more, it takes time and gains nothing
 
 
@@ -56,9 +56,10 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
             return aside
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
-        quick = relation.deliveries * relation.world_size**3 <= GREEDY_STEPS
-        asked = quick or relation.world_size <= GREEDY_DEVICES
-        if found.gap() > GREEDY_ABOVE and asked and not found.is_late():
+        links = topology.arrays().num_links
+        quick = relation.deliveries * relation.world_size * links <= GREEDY_STEPS
+        asked = (quick or relation.world_size <= GREEDY_DEVICES) and not found.is_late()
+        if found.gap() > GREEDY_ABOVE and (asked or found.seconds == aside.seconds == np.inf):
             from dgcl.planner.methods import spst
 
             found.offer(spst.plan(relation, topology, options), "spst")

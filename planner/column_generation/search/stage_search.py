@@ -164,6 +164,8 @@ class StageSearch:
         numbers = list(range(least, usual + 1))
         if most > usual and self.exact:
             numbers.append(most)
+        elif least >= usual:  # ways that are longer than they must be may be less busy
+            numbers += [more for more in (least + least // 2, 2 * least) if usual < more <= most]
         if self.may_reparent and not self.effort.thorough:
             self._rough_stages(problem, numbers)
             return
@@ -176,6 +178,8 @@ class StageSearch:
             program = StageProgram(problem, num_stages)
             if not program.is_feasible():  # not without links whose latency alone is too long
                 self.staged[num_stages] = np.inf
+                if num_stages == numbers[-1] < most:  # a row enters a group once, and has far to go in it
+                    numbers.append(min(num_stages + num_stages // 2, most))
                 continue
             program.sample_columns(self._rounds(), self._aim(), self.effort.samples, found.deadline)
             if not self._pursue(program, last=num_stages >= usual):

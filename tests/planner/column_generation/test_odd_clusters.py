@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from dgcl.planner import PlanOptions, Relation
-from dgcl.planner.methods import make_plan
+from dgcl.planner.column_generation.search.stage_search import StageSearch
+from dgcl.planner.methods import auto, make_plan
+from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Link, Topology
+from tests.planner.machines import line
 
 MACHINES, EACH = 4, 8
 NUM_DEVICES = MACHINES * EACH
@@ -85,3 +88,38 @@ def test_rows_go_round_a_thin_pair() -> None:
     plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=512))
     assert plan.direct_seconds == pytest.approx(8000 * 512 / 0.1e9)
     assert plan.predicted_seconds < plan.direct_seconds / 10
+
+
+@pytest.mark.parametrize(
+    ("machines", "each", "neighbours_only", "gap"),
+    [(6, 4, False, 0.22), (2, 8, True, 0.02), (3, 8, True, 0.02)],
+)
+def test_machines_in_a_ring_of_slow_cables(
+    machines: int, each: int, neighbours_only: bool, gap: float
+) -> None:
+    """Rows take many stages to the other side; ways that are longer than they must be leave cables less busy."""
+    devices = [Device(f"g{m}_{d}", m) for m in range(machines) for d in range(each)]
+    inside = [(d, e) for e in range(each) for d in range(e) if not neighbours_only or e == d + 1]
+    wires = [
+        Connection(f"w{m}_{d}_{e}", "wire", f"g{m}_{d}", f"g{m}_{e}", 4.0 + 3 * ((d + e + m) % 5))
+        for m in range(machines)
+        for d, e in inside
+    ]
+    cables = [
+        Connection(f"c{m}", "cable", f"g{m}_{m % each}", f"g{(m + 1) % machines}_{each - 1 - m % each}", 0.5)
+        for m in range(machines)
+    ]
+    topology = Topology("ring", tuple(devices), (*wires, *cables))
+    relation = synthetic_relation("web-google", machines * each, scale=0.01)
+    plan, greedy = (make_plan(relation, topology, method) for method in ("auto", "spst"))
+    assert plan.predicted_seconds <= greedy.predicted_seconds
+    assert plan.predicted_seconds <= (1.0 + gap) * plan.lower_bound_seconds
+
+
+def test_a_search_that_finds_nothing_leaves_it_to_the_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StageSearch, "run", lambda self: None)
+    monkeypatch.setattr(auto, "GREEDY_STEPS", 0)
+    topology = line(12)
+    relation = synthetic_relation("web-google", 12, scale=0.01)
+    plan, greedy = (make_plan(relation, topology, method) for method in ("auto", "spst"))
+    assert plan.predicted_seconds == greedy.predicted_seconds
