@@ -56,6 +56,7 @@ ATTEMPTS = 3  # searches with latency factors that follow from the best plan so 
 REPARENT_ABOVE = (
     0.01  # gap above which edges are re-parented, if the bound of groups is above the bound by as much
 )
+FAR = 0.05  # gap above which they are in any case: with few stages, groups cost more than their bound shows
 ROUGH_STEPS, ROUGH_GAP = 2, 0.02  # with re-parenting: linear programs, and the gap that is good enough
 POOR = 0.2  # gap of a plan of groups above which any link may be used, up to MAX_WORK (link, set) pairs
 MAX_WORK = 20_000_000
@@ -328,13 +329,13 @@ class StageSearch:
     def _reparent(self, trees: Trees, problem: Problem) -> None:
         """Offer the trees with rows that go on from one group to another."""
         found = self.found
-        near, wanted = (1.0 + REPARENT_ABOVE) * found.bound.seconds, self.may_reparent and not found.is_late()
-        if not wanted or trees_seconds(trees, self.arrays, found.options.row_bytes) < near:
+        wanted = self.may_reparent or (not self.exact and found.gap() > FAR)
+        near = (1.0 + REPARENT_ABOVE) * found.bound.seconds
+        if not wanted or found.is_late() or trees_seconds(trees, self.arrays, found.options.row_bytes) < near:
             return
         reparented = reparent(
             trees, problem, self.relation, self.arrays, min(trees.num_stages + 1, self.relation.world_size - 1),
-            enough=(1.0 + REPARENT_ABOVE) * found.bound.seconds / self.unit, latency_unit=1.0 / self.unit,
-            deadline=found.deadline,
+            enough=near / self.unit, latency_unit=1.0 / self.unit, deadline=found.deadline,
         )  # fmt: skip
         found.offer(reparented, "prices")
 
