@@ -58,7 +58,7 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
         StageSearch(found).run()
         links = topology.arrays().num_links
         quick = relation.deliveries * relation.world_size * links <= GREEDY_STEPS
-        asked = (quick or relation.world_size <= GREEDY_DEVICES) and not found.is_late()
+        asked = quick or (relation.world_size <= GREEDY_DEVICES and not found.is_late())
         if found.gap() > GREEDY_ABOVE and (asked or found.seconds == aside.seconds == np.inf):
             from dgcl.planner.methods import spst
 

@@ -112,7 +112,8 @@ def test_machines_in_a_ring_of_slow_cables(
     topology = Topology("ring", tuple(devices), (*wires, *cables))
     relation = synthetic_relation("web-google", machines * each, scale=0.01)
     plan, greedy = (make_plan(relation, topology, method) for method in ("auto", "spst"))
-    assert plan.predicted_seconds <= greedy.predicted_seconds
+    in_a_hurry = make_plan(relation, topology, "auto", PlanOptions(time_limit=1e-3))
+    assert max(plan.predicted_seconds, in_a_hurry.predicted_seconds) <= greedy.predicted_seconds
     assert plan.predicted_seconds <= (1.0 + gap) * plan.lower_bound_seconds
 
 
