@@ -6,7 +6,7 @@
 Functions are drawn by a seeded generator, five of each group of packages, and of each function one change: a comparison
 flipped, a number off by one, operands swapped, a condition negated, a statement left out. Each changed copy of the
 repository runs the tests that mirror its package, those nearest to the changed file first, until one fails. A run that
-takes longer than ``--timeout`` seconds counts as caught: the suite would not pass.
+crashes, or takes longer than ``--timeout`` seconds, counts as caught: the suite would not pass.
 """
 
 from __future__ import annotations
@@ -170,12 +170,12 @@ def judge(mutant: dict[str, str], timeout: float) -> dict[str, object]:
                 said, status = run.communicate(timeout=timeout)[0], run.returncode
             except subprocess.TimeoutExpired:
                 os.killpg(run.pid, 9)
-                said, status = "", -1
+                said, status = "", -9
         failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        if status not in (-1, 0, 1, 2):
+        if status > 2:  # below zero: a signal ended it
             raise RuntimeError(f"pytest ended with status {status}: {said[-2000:]}")
     result: dict[str, object] = {name: value for name, value in mutant.items() if name != "source"}
-    by = "timeout" if status < 0 else failed[0][:200] if failed else said[-200:]
+    by = f"signal {-status}" if status < 0 else failed[0][:200] if failed else said[-200:]
     return result | {
         "caught": status != 0,
         "by": by if status else "",

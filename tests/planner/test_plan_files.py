@@ -157,6 +157,12 @@ def test_broken_meta(plan: Plan, tmp_path: Path, changes: dict[str, Any] | str, 
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_whole_numbers_of_seconds_are_read(plan: Plan, tmp_path: Path) -> None:
+    """JSON of other writers has 0 where ours has 0.0: there is no bound."""
+    path = broken(plan, tmp_path / "plan.npz", {}, {"lower_bound_seconds": 0, "gap": 0})
+    assert Plan.load(path).meta["lower_bound_seconds"] == 0
+
+
 def test_a_topology_without_links_in_the_file_is_refused(plan: Plan, tmp_path: Path) -> None:
     topology = {k: v for k, v in plan.meta["topology"].items() if k != "links"}
     with pytest.raises(ValueError, match="lists its links explicitly"):
