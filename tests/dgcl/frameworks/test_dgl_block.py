@@ -152,6 +152,7 @@ def test_writing_to_degrees_changes_no_later_answer() -> None:
         pytest.param(lambda block: block.out_degrees(99), r"u must hold vertices in \[0, ", id="too-large"),
         pytest.param(lambda block: block.in_degrees([-1]), r"v must hold vertices in \[0, ", id="negative"),
         pytest.param(lambda block: block.in_degrees(etype="no"), "does not exist", id="etype"),
+        pytest.param(lambda block: block.out_degrees(etype="no"), "does not exist", id="etype of sources"),
         pytest.param(lambda block: block.add_edges([0], [0]), "cannot gain or lose", id="add_edges"),
         pytest.param(lambda block: block.remove_edges([0]), "cannot gain or lose", id="remove_edges"),
         pytest.param(lambda block: block.add_nodes(1), "cannot gain or lose", id="add_nodes"),
