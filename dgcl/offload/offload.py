@@ -18,6 +18,7 @@ from dgcl.offload.arranging import Wanted, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
+from dgcl.offload.evaluation import evaluate
 from dgcl.offload.host_store import HostStore, return_freed_memory
 from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery
@@ -301,18 +302,7 @@ class Offload(Handle):
 
     def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
         """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
-        if not callable(model):
-            raise TypeError(f"model must be a torch.nn.Module or a function (got {type(model).__name__})")
-        parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-        training = [part.training for part in parts]
-        for part in parts:
-            part.training = False
-        try:
-            with torch.no_grad():
-                return model(self, *arguments)
-        finally:
-            for part, before in zip(parts, training, strict=True):
-                part.training = before
+        return evaluate(model, self, *arguments)
 
     def batch_norm(self, norm: torch.nn.BatchNorm1d, x: Tensor) -> Tensor:
         """Normalise rows with the statistics of the whole graph, between layers; x is read three times in training.
