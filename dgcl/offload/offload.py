@@ -164,14 +164,11 @@ class Offload(Handle):
             comm.next_dropout_call,
             self._fail,
         )
+        loads = sum(len(batch.load.rows) for batch in made.tables.batches)
         self._keeping = Keeping(
             comm.control,
             self.store,
-            (
-                self.num_owned,
-                sum(len(batch.load.rows) for batch in made.tables.batches),
-                comm.local.num_edges,
-            ),
+            (self.num_owned, loads, comm.local.num_edges),
             made.byte_seconds,
             prefetch,
         )
@@ -323,9 +320,8 @@ class Offload(Handle):
             labels: ``(num_owned,)`` int64.
             mask: ``(num_owned,)`` bool, the rows that count; default all.
         """
-        return chunked_cross_entropy(
-            self._stored(logits), labels, mask, self._stretches, self.store, self.comm
-        )
+        rows = self._stored(logits)
+        return chunked_cross_entropy(rows, labels, mask, self._stretches, self.store, self.comm)
 
     def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """The fraction of vertices whose largest logit is that of their label; arguments as :meth:`cross_entropy`'s."""
@@ -383,12 +379,10 @@ class Offload(Handle):
         """Host memory for all rows of the kind of these; every rank hears where there is none. Collective."""
         shape, problem, out = (self.num_owned, *piece.shape[1:]), None, piece
         try:
-            is_vector = piece.dim() == 1
-            out = (
-                torch.empty(shape, dtype=piece.dtype)
-                if is_vector
-                else self.store.empty(shape, piece.dtype, "inputs")
-            )
+            if piece.dim() > 1:
+                out = self.store.empty(shape, piece.dtype, "inputs")
+            else:
+                out = torch.empty(shape, dtype=piece.dtype)
         except OSError as error:
             problem = error
         agree(self.comm.control, problem)
