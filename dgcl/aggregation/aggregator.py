@@ -32,7 +32,7 @@ from dgcl.ranks.tensors import require_tensors
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_choice
 from dgcl.transport.base import Transport
-from dgcl.transport.row_checks import as_memory, check_rows
+from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
 
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
@@ -189,7 +189,7 @@ class Constant:
             raise ValueError(
                 "x must not require a gradient to be constant: its aggregate is kept; pass x itself to the layer"
             )
-        self.rows, self._version = rows, _version(rows)
+        self.rows, self._version = rows, version_of(rows)
         self._aggregates: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()
 
     def aggregated(self, operation: Any, reduce: str, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
@@ -198,7 +198,7 @@ class Constant:
         Raises:
             RuntimeError: The rows were changed in place, or require a gradient by now.
         """
-        if self.rows.requires_grad or _version(self.rows) != self._version:
+        if self.rows.requires_grad or version_of(self.rows) != self._version:
             raise RuntimeError(
                 "x was said to be constant, and was changed in place, or made to require a gradient, since: its"
                 " aggregate is kept; call constant(x) again, or pass x itself to the layer"
@@ -209,11 +209,6 @@ class Constant:
             with torch.inference_mode(False), torch.no_grad():
                 made[reduce] = aggregate(as_memory(self.rows))
         return made[reduce]
-
-
-def _version(rows: Tensor) -> int | None:
-    """Number of in-place changes so far; None in inference mode, which does not count them."""
-    return None if rows.is_inference() else rows._version
 
 
 def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:

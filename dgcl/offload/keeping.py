@@ -31,6 +31,7 @@ from dgcl.planner.reading.render import size
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import places_of_ranks
 from dgcl.ranks.whole_rows import agree
+from dgcl.transport.row_checks import version_of
 
 __all__ = ["ConstantAggregates", "Keeping", "KeptOrAgain", "RankShare", "Rates", "choose"]
 
@@ -211,7 +212,7 @@ class ConstantAggregates:
         """
         found: Mapping[Any, Any] = self._of.get(x, {})
         versions, made, _ = found.get((aggregate, id(edge_weight)), (None, None, None))
-        if versions is not None and versions != _versions(x, edge_weight):
+        if versions is not None and versions != (version_of(x), version_of(edge_weight)):
             raise RuntimeError(
                 "x or edge_weight was changed in place after a layer with constant=True had aggregated it; leave them"
                 " as they are, or pass constant=False"
@@ -221,15 +222,10 @@ class ConstantAggregates:
     def put(self, x: Tensor, aggregate: str | None, edge_weight: Tensor | None, made: Tensor | None) -> None:
         """Keep it, and the weights, by whose identity it is known."""
         self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (
-            _versions(x, edge_weight),
+            (version_of(x), version_of(edge_weight)),
             made,
             edge_weight,
         )
-
-
-def _versions(*tensors: Tensor | None) -> list[int | None]:
-    """How often each was changed in place; None in inference mode, which does not count it."""
-    return [None if each is None or each.is_inference() else each._version for each in tensors]
 
 
 def host_seconds(store: HostStore) -> tuple[float, float]:

@@ -54,6 +54,11 @@ def as_memory(rows: Tensor) -> Tensor:
     return rows if convert is None else convert()
 
 
+def version_of(rows: Tensor | None) -> int | None:
+    """Number of in-place changes so far; None in inference mode, which does not count them, and for no tensor."""
+    return None if rows is None or rows.is_inference() else rows._version
+
+
 def check_summable(rows: Tensor) -> None:
     """Raise unless rows of this type can be summed.
 

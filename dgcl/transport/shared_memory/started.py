@@ -20,6 +20,7 @@ from torch import Tensor
 from dgcl.errors import CommError
 from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import add_arrivals
+from dgcl.transport.row_checks import version_of
 from dgcl.transport.shared_memory.abort_guard import AbortGuard
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
@@ -40,7 +41,7 @@ class StartedExpand:
     ) -> None:
         program = runtime.programs[exchange]
         self._runtime, self._source = runtime, rows
-        self._version = None if wait else _version(rows)  # a caller that waits cannot change them meanwhile
+        self._version = None if wait else version_of(rows)  # a caller that waits cannot change them meanwhile
         self._given = _materialised(rows).contiguous()
         runtime.check_usable()
         kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
@@ -71,7 +72,7 @@ class StartedExpand:
         """
         runtime = self._runtime
         runtime.check_present()
-        if self._version is not None and _version(self._source) != self._version:
+        if self._version is not None and version_of(self._source) != self._version:
             _fail(runtime, "rows of a started exchange were changed before they were sent")
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
@@ -170,8 +171,3 @@ def _fail(runtime: Runtime, reason: str) -> None:
 def _materialised(rows: Tensor) -> Tensor:
     """The rows with lazy conjugation and negation carried out, so that memory holds their values."""
     return rows.resolve_conj().resolve_neg()
-
-
-def _version(rows: Tensor) -> int | None:
-    """Number of in-place changes to the rows so far; None in inference mode, which does not count them."""
-    return None if rows.is_inference() else rows._version
