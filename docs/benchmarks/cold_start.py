@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from marked import write_between
+from marked import print_into
 
 ROOT = Path(__file__).resolve().parents[2]
 VERTICES, EDGES = 100_000, 1_000_000
@@ -90,10 +90,7 @@ def main() -> None:
                 shown = "" if np.isnan(epoch) else f"{epoch:.1f}"
                 rows.append(f"| `{name}` | {state} | {shown} | {end:.1f} | {cpu:.1f} |")
                 print(rows[-1], file=sys.stderr, flush=True)
-    table = "\n".join(rows)
-    print(table)
-    if given.write:
-        write_between(given.write, "cold-start", table)
+    print_into(given.write, "cold-start", "\n".join(rows))
 
 
 if __name__ == "__main__":

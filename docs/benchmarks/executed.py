@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from marked import write_between
+from marked import print_into
 
 from dgcl.planner import Relation, make_plan
 from dgcl.planner.bounds.best import best_bound
@@ -107,10 +107,7 @@ def main() -> int:
         for graph, relation in relations(machine, topology.num_devices, given.graphs):
             rows.append(line(machine, graph, relation, topology))
             print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join(rows)
-    print(text)
-    if given.write:
-        write_between(given.write, "executed", text)
+    print_into(given.write, "executed", "\n".join(rows))
     return 0
 
 

@@ -13,6 +13,13 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def print_into(page: str, name: str, text: str) -> None:
+    """Print figures, and if a page is named, put them into it: :func:`write_between`."""
+    print(text, flush=True)
+    if page:
+        write_between(page, name, text)
+
+
 def write_between(page: str, name: str, text: str) -> None:
     """Replace what stands between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a page.
 

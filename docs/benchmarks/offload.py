@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from marked import write_between
+from marked import print_into
 from torch import Tensor, nn
 
 import dgcl
@@ -245,10 +245,7 @@ def main() -> int:
     }
     for name, make in made.items():
         if given.only in (None, name) and (given.disk or name != "rates"):
-            text = make()
-            print(text)
-            if given.write:
-                write_between(given.write, f"offload-{name}", text)
+            print_into(given.write, f"offload-{name}", make())
     return 0
 
 

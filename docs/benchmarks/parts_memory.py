@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from marked import write_between
+from marked import print_into
 
 VERTICES, EDGES = 400_000, 4_000_000
 WAYS = {
@@ -134,10 +134,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(given, Path(folder))
         lines = table(found, (Path(folder) / "x.npy").stat().st_size)
-    text = "\n".join(lines)
-    print(text)
-    if given.write:
-        write_between(given.write, "memory", text)
+    print_into(given.write, "memory", "\n".join(lines))
     return 0
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from marked import write_between
+from marked import print_into
 from scipy.sparse import csr_array
+from windows import both_ways
 
 import dgcl
-from dgcl.graph import Graph, as_graph
+from dgcl.graph import Graph
 from dgcl.graph.files import read_graph
 from dgcl.partition import BALANCES, balance_weights, partition_graph
 from dgcl.topology import resolve_topology
@@ -41,13 +42,6 @@ HEADER = (
     "cover",
     "error",
 )
-
-
-def both_ways(graph: Graph) -> Graph:
-    """Every edge in both directions, once."""
-    tails, heads = (ends.astype(np.int64) for ends in graph.edges())
-    keys = np.unique(np.concatenate([tails * graph.num_nodes + heads, heads * graph.num_nodes + tails]))
-    return as_graph(np.stack([keys // graph.num_nodes, keys % graph.num_nodes]), graph.num_nodes)
 
 
 def receipts(made: Exchanges) -> int:
@@ -115,11 +109,8 @@ def main() -> int:
         graph = read_graph(given.graphs / f"{name}.npz").graph
         rows += lines(name, graph)
         if name in SYMMETRIC:
-            rows += lines(f"{name}, both ways", both_ways(graph))
-    text = "\n".join(rows)
-    print(text)
-    if given.write:
-        write_between(given.write, "placements", text)
+            rows += lines(f"{name}, both ways", both_ways(graph, loops=False))
+    print_into(given.write, "placements", "\n".join(rows))
     return 0
 
 

@@ -35,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marked import write_between
+from marked import print_into
 
 from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
@@ -220,13 +220,11 @@ def main() -> int:
     found = {} if given.no_setup else setup()
     targets = targets_of(cells, found)
     text = page(cells, targets)
-    print(text)
     if given.json:
         Path(given.json).write_text(
             json.dumps({"cells": cells, "setup": found, "targets": targets}, indent=1)
         )
-    if given.write:
-        write_between(given.write, "figures", text)
+    print_into(given.write, "figures", text)
     return 0 if all(cell["correct"] for cell in cells) else 1
 
 

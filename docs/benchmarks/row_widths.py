@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from marked import write_between
+from marked import print_into
 
 from dgcl.planner import PlanOptions, make_plan
 from dgcl.planner.cost import predicted_seconds
@@ -59,10 +59,7 @@ def main() -> int:
     for machine, graph in CASES:
         rows += lines(machine, graph)
         print("\n".join(rows[-len(WIDTHS) :]), file=sys.stderr, flush=True)
-    text = "\n".join(rows)
-    print(text)
-    if given.write:
-        write_between(given.write, "widths", text)
+    print_into(given.write, "widths", "\n".join(rows))
     return 0
 
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marked import write_between
+from marked import print_into
 from simulator_runs import against_runs
 from simulator_runs import table as run_table
 
@@ -75,11 +75,9 @@ def main() -> int:
     given = parser.parse_args()
     table, runs = variants(given.scale), against_runs()
     text = page(table, runs)
-    print(text)
     if given.json:
         Path(given.json).write_text(json.dumps({"variants": table, "runs": runs}, indent=1))
-    if given.write:
-        write_between(given.write, "figures", text)
+    print_into(given.write, "figures", text)
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from marked import write_between
+from marked import print_into
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
@@ -47,10 +47,10 @@ CHANNELS = (128, 208, 208, 172)
 MB = 1e6
 
 
-def both_ways(graph: Graph) -> Graph:
-    """Every edge in both directions, once, and a self loop at each vertex."""
+def both_ways(graph: Graph, loops: bool = True) -> Graph:
+    """Every edge in both directions, once, and with ``loops`` a self loop at each vertex."""
     tails, heads = (ends.astype(np.int64) for ends in graph.edges())
-    own, n = np.arange(graph.num_nodes), graph.num_nodes
+    own, n = np.arange(graph.num_nodes * loops), graph.num_nodes
     keys = np.unique(np.concatenate([tails * n + heads, heads * n + tails, own * n + own]))
     return as_graph(np.stack([keys // n, keys % n]), n)
 
@@ -261,10 +261,7 @@ def main() -> int:
     for name, table in (("windows", window_table), ("stacks", stack_table)):
         if given.only in (None, name):
             found = dgcl.launch(on_rank, RANKS, given.graph, given.rounds, name, ranks="processes")[0]
-            text = "\n".join([on, "", *table(found)])
-            print(text)
-            if given.write:
-                write_between(given.write, name, text)
+            print_into(given.write, name, "\n".join([on, "", *table(found)]))
     return 0
 
 
