@@ -60,9 +60,9 @@ def draw_performance(path: Path) -> None:
     save_figure(figure, path)
 
 
-def write_mesh(path: Path, side: int = 60) -> None:
+def write_mesh(path: Path) -> None:
     """A square mesh, both ways, as a text edge list."""
-    number = np.arange(side * side).reshape(side, side)
+    number = np.arange(60 * 60).reshape(60, 60)
     pairs = [(number[:, :-1], number[:, 1:]), (number[:-1], number[1:])]
     edges = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in pairs])
     np.savetxt(path, np.concatenate([edges, edges[:, ::-1]]), fmt="%d")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from marked import write_between
+from marked import print_into
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 from windows import both_ways, in_turns
@@ -245,7 +245,7 @@ def epoch_table(
     )
     rows = []
     for name, ranks, model in (
-        (name, ranks, model) for name in names for ranks in worlds for model in MODELS
+        (name, ranks, model) for name in names for ranks in worlds for model in models
     ):
         found = launched(epochs, ranks, str(folder / f"{name}.npz"), ranks, rounds, model)
         seconds = {each["name"]: each["seconds"] for each in found}
@@ -284,10 +284,7 @@ def main() -> int:
     }
     for name, make in made.items():
         if given.only in (None, name):
-            text = f"{on}\n\n{make()}"
-            print(text)
-            if given.write:
-                write_between(given.write, name, text)
+            print_into(given.write, name, f"{on}\n\n{make()}")
     return 0
 
 

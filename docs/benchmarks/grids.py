@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from marked import write_between
+from marked import print_into
 from scipy.sparse import csr_array, diags_array
 
 import dgcl
@@ -128,8 +128,8 @@ def real_counts(folder: Path) -> str:
     return table(["graph", *(f"({Grid(*sizes)})" for sizes in GRIDS_OF_8), "cover"], rows)
 
 
-def balances(folder: Path, seeds: int = 10) -> str:
-    """Edges of the fullest rank over the mean: random parts, the mean of some seeds; and ranges of natural ids."""
+def balances(folder: Path) -> str:
+    """Edges of the fullest rank over the mean: random parts, the mean of ten seeds; and ranges of natural ids."""
     rows = []
     for path in sorted(folder.glob("*.npz")):
         name, graph = path.stem, read_graph(path).graph
@@ -137,7 +137,7 @@ def balances(folder: Path, seeds: int = 10) -> str:
             continue
         cells = [name]
         for sizes in ((2, 2, 1), (4, 1, 1)):
-            parts = (partition_graph(graph, 4, method="random", seed=seed) for seed in range(seeds))
+            parts = (partition_graph(graph, 4, method="random", seed=seed) for seed in range(10))
             cells.append(f"{np.mean([counted(graph, part, sizes).imbalance for part in parts]):.3f}")
         natural = partition_graph(graph, 4, method="range")
         cells.append(f"{counted(graph, natural, (4, 1, 1)).imbalance:.2f}")
@@ -312,10 +312,7 @@ def main() -> int:
     if given.only is not None:
         made = {given.only: made[given.only]}
     for name, make in made.items():
-        text = make()
-        print(text, flush=True)
-        if given.write:
-            write_between(given.write, name, text)
+        print_into(given.write, name, make())
     return 0
 
 
