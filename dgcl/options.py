@@ -155,7 +155,7 @@ MOVED: Final[Mapping[str, str]] = {
 """Old keywords of ``build_comm_info``, and what to write instead."""
 
 
-def warn_of_moved(function: Callable[..., Any], moved: Mapping[str, Any], stacklevel: int = 4) -> None:
+def warn_of_moved(function: Callable[..., Any], moved: Mapping[str, Any]) -> None:
     """Warn of keywords of a function that moved into options; they still work for one release.
 
     Raises:
@@ -171,7 +171,7 @@ def warn_of_moved(function: Callable[..., Any], moved: Mapping[str, Any], stackl
         warnings.warn(
             f"{function.__name__}({name}=...) goes away after this release; write {MOVED[name]}",
             DeprecationWarning,
-            stacklevel=stacklevel,
+            stacklevel=4,
         )
 
 

@@ -49,7 +49,7 @@ OPERATION: Final = np.dtype(
 )
 OPERATION_WORDS: Final = OPERATION.itemsize // 8
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_I32 = ir.IntType(32)
 
 
 def _driver_function(*widths: int) -> Any:

@@ -128,11 +128,11 @@ class Trees:
         )
 
 
-def tree_chunks(trees: Trees, edges: int = 1 << 17) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive trees with about `edges` edges: work that stays in a cache."""
+def tree_chunks(trees: Trees) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of consecutive trees with about 131,072 edges: work that stays in a cache."""
     first = 0
     while first < trees.num_trees:
-        last = int(np.searchsorted(trees.edge_ptr, trees.edge_ptr[first] + edges, side="right")) - 1
+        last = int(np.searchsorted(trees.edge_ptr, trees.edge_ptr[first] + (1 << 17), side="right")) - 1
         last = min(max(first + 1, last), trees.num_trees)
         yield first, last
         first = last

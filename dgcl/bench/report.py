@@ -98,9 +98,9 @@ def short_size(num_bytes: float) -> str:
     return f"{num_bytes:.0f}{' KMG'[unit].strip()}"
 
 
-def histogram(line: Line, num_bins: int = 10) -> str:
+def histogram(line: Line) -> str:
     """How the times of calls are spread, for each verb: bins of equal width on a scale of logarithms."""
-    text = []
+    text, num_bins = [], 10
     for verb in VERBS:
         times = np.array(getattr(line, verb).calls) * 1e6
         times = np.maximum(times, 1e-3)  # the clock's own step

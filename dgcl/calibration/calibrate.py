@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,7 +67,6 @@ def calibrate(
     row_bytes: int = 512,
     num_checks: int = 0,
     effort: Effort | None = None,
-    progress: Callable[[str], None] | None = None,
     device: Device | None = None,
 ) -> Calibration | None:
     """Measure and fit. Collective; the topology and the outcome are rank 0's.
@@ -80,7 +78,6 @@ def calibrate(
         row_bytes: Bytes of a row. Narrower rows cost more for each byte: take what is typical of the model.
         num_checks: Plans to time in the same rounds, and to predict.
         effort: How long to measure; None: the default.
-        progress: Told on rank 0 what is being measured.
         device: This rank's GPU, opened; None: the ranks are on the CPU.
 
     Raises:
@@ -107,12 +104,7 @@ def calibrate(
             *((programs, plan.row_bytes) for plan, programs in checks),
         ]
 
-    def describe(number: int) -> str:
-        return (
-            plans[number].name if number < len(plans) else f"plan {number - len(plans) + 1} of {num_checks}"
-        )
-
-    every = time_all(control, prepare, effort or Effort(), progress, describe, device)
+    every = time_all(control, prepare, effort or Effort(), device)
     if control.rank != 0 or topology is None:
         return None
     seconds, checks = every[: len(plans)], every[len(plans) :]

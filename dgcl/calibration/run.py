@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl.calibration.calibrate import Calibration, calibrate
@@ -35,7 +34,6 @@ def run_rank(
     row_bytes: int,
     num_checks: int,
     effort: Effort,
-    progress: Callable[[str], None] | None = None,
     device: str = "cpu",
 ) -> Calibration | None:
     """What every rank of a calibration runs. Collective; the outcome is rank 0's.
@@ -45,7 +43,6 @@ def run_rank(
         row_bytes: Bytes of a row.
         num_checks: Plans to predict and time; 0: none.
         effort: How long to measure.
-        progress: Told on rank 0 what is being done.
         device: "cpu", or "cuda": rank r uses GPU r modulo their number, with the channels that communicators on GPUs
             have.
 
@@ -65,7 +62,6 @@ def run_rank(
         row_bytes=row_bytes,
         num_checks=num_checks,
         effort=effort,
-        progress=progress,
         device=opened,
     )
 
@@ -103,7 +99,7 @@ def run_on_host(
     """Start ranks on this host and calibrate."""
     import dgcl
 
-    args = topology, row_bytes, num_checks, effort, None, device
+    args = topology, row_bytes, num_checks, effort, device
     outcomes = dgcl.launch(run_rank, num_ranks, *args, ranks=ranks)
     assert isinstance(outcomes[0], Calibration)
     return outcomes[0]

@@ -44,8 +44,6 @@ def time_all(
     control: Control,
     prepare: Callable[[], Work],
     effort: Effort,
-    progress: Callable[[str], None] | None = None,
-    describe: Callable[[int], str] = str,
     device: Device | None = None,
 ) -> list[float]:
     """Seconds of each of several exchanges. Collective.
@@ -54,8 +52,6 @@ def time_all(
         control: The ranks.
         prepare: Called on rank 0 alone: what is to be timed.
         effort: How long to measure.
-        progress: Told on rank 0 what is being measured.
-        describe: What an exchange is, by its number.
         device: This rank's; None: the CPU.
 
     Raises:
@@ -67,14 +63,12 @@ def time_all(
     fastest = [float("inf")] * count
     flags = Flags(control, _TIMEOUT)
     try:
-        for number_of_round in range(effort.rounds):
+        for _ in range(effort.rounds):
             for number in range(count):
                 shares = None
                 if control.rank == 0:
                     programs, row_bytes = work[number]
                     shares = [(program, row_bytes) for program in programs]
-                    if progress is not None:
-                        progress(f"round {number_of_round + 1} of {effort.rounds}: {describe(number)}")
                 program, row_bytes = control.scatter(shares)
                 seconds = _time_exchange(program, control, flags, row_bytes, effort, device)
                 fastest[number] = min(fastest[number], seconds)
@@ -113,14 +107,12 @@ def _time_exchange(
         return time_on_device(program, control, flags, row_bytes, effort, device, _TIMEOUT)
     runtime = Runtime({HALO: program}, control, _TIMEOUT)
     try:
-        return _time(runtime, program, control, flags, row_bytes, effort)
+        return _time(runtime, control, flags, row_bytes, effort)
     finally:
         runtime.close()
 
 
-def _time(
-    runtime: Runtime, program: Program, control: Control, flags: Flags, row_bytes: int, effort: Effort
-) -> float:
+def _time(runtime: Runtime, control: Control, flags: Flags, row_bytes: int, effort: Effort) -> float:
     rows = row_type(torch.uint8, row_bytes)
     block = runtime.expand_buffer(rows)
     block.segment.memory[block.offset : block.offset + block.size] = 1  # first writes get the pages

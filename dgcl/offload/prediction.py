@@ -134,23 +134,20 @@ class LayerRows:
     kept_again: int
 
 
-def layer_rows(
-    schedule: Schedule, *, needs_grad: bool, kept: bool = False, own_rows: bool = False
-) -> LayerRows:
+def layer_rows(schedule: Schedule, *, needs_grad: bool, kept: bool = False) -> LayerRows:
     """Count the rows of a layer.
 
     Args:
         schedule: Of all ranks.
         needs_grad: The layer's input needs a gradient, as all but the first do.
         kept: Its aggregate is kept, so that no neighbour is loaded again.
-        own_rows: Beside a kept aggregate it reads each vertex's own row.
     """
     host, device = int(schedule.host_rows.sum()), int(schedule.device_rows.sum())
     num_rows = len(schedule.owner)
     again = 0 if kept else 1
     return LayerRows(
         loaded=host,
-        loaded_again=num_rows * own_rows if kept else host,
+        loaded_again=0 if kept else host,
         exchanged=device,
         exchanged_again=device * (again + needs_grad),
         gradients_out=host if needs_grad else 0,

@@ -220,7 +220,7 @@ def check_offload(
         raise ValueError(
             f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
         )
-    if chunks is not None and not (_is_whole(chunks, 1) and chunks <= MOST_CHUNKS):
+    if chunks is not None and not (_is_positive(chunks) and chunks <= MOST_CHUNKS):
         raise ValueError(
             f"chunks must be a whole number from 1 to {MOST_CHUNKS}, of each rank (got {chunks!r})"
         )
@@ -239,15 +239,15 @@ def check_widths(widths: Any, where: str = "") -> None:
     Raises:
         ValueError: Not two or more positive integers.
     """
-    if not (isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_whole(each, 1) for each in widths)):
+    if not (isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_positive(each) for each in widths)):
         raise ValueError(
             f"widths must be given{where}, as integers: those of the input and of each layer's result"
             f" (got {shown(widths)})"
         )
 
 
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
 def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:

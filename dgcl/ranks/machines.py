@@ -130,7 +130,7 @@ def find_topology(
     return imported
 
 
-def describe_host(topology: Topology, sysfs: Sysfs | None = None) -> str:
+def describe_host(topology: Topology) -> str:
     """One line about this host and how fast it copies."""
     rates = {c.kind: c.bandwidth for c in topology.connections if c.kind == "core" or c.duplex == "half"}
     copies = (
@@ -138,7 +138,7 @@ def describe_host(topology: Topology, sysfs: Sysfs | None = None) -> str:
         if len(rates) == 2
         else ""
     )
-    return f"{(sysfs or Sysfs()).host()}{copies}"
+    return f"{Sysfs().host()}{copies}"
 
 
 def host_of_ranks(num_ranks: int) -> Topology:

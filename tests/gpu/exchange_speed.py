@@ -8,7 +8,7 @@ same result is one ``index_select`` into place per sender and receiver.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -16,19 +16,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from dgcl.kernels.cuda_shapes import THREADS
 from dgcl.program import Program
 from dgcl.transport.cuda.program import EXPAND, FOLD
-from tests.gpu.device import Gpu, Target
-from tests.gpu.loopback import Loopback, connect
-from tests.gpu.programs import make_programs
-from tests.gpu.row_speed import Size, copy_speed, median_seconds
-from tests.gpu.streams import Streams
+from tests.gpu.device import Target
+from tests.gpu.loopback import Loopback
+from tests.gpu.row_speed import Size, median_seconds
 
 #: Microseconds of host time that one call may take.
 HOST_TARGET: Final = 60.0
-
-_NUM_NODES: Final = 1 << 20
 
 
 class Exchange(Protocol):
@@ -106,29 +101,6 @@ HEAD: Final = (
     f"| host us (p90), at most {HOST_TARGET:.0f} | ms | GB/s | of copy | torch | right |\n"
     "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
 )
-
-
-def run_exchanges(gpu: Gpu, size: Size, say: Callable[[str], object]) -> list[ExchangeLine]:
-    """Expand and fold for 2, 4 and 8 ranks, peer to peer and in stages."""
-    copy = copy_speed(gpu, size)
-    say(f"Device-to-device copy: {copy:.0f} GB/s, read plus written.\n")
-    say(HEAD)
-    lines = []
-    for num_ranks in (2, 4, 8):
-        for method in ("direct", "spst"):
-            programs = make_programs(num_ranks, _NUM_NODES, method)
-
-            def max_blocks(kernel: str, num_ranks: int = num_ranks) -> int:
-                return max(gpu.kernels.blocks_at_once(gpu.kernels[kernel], THREADS) // num_ranks, 1)
-
-            for width in (128, 602):
-                loopback = connect(programs, width, torch.float32, gpu.device, max_blocks, THREADS)
-                for line in measure_exchange(gpu, loopback, Streams(gpu, loopback), size, method, copy):
-                    say(str(line))
-                    lines.append(line)
-                del loopback  # many gigabytes
-    say("")
-    return lines
 
 
 def measure_exchange(

@@ -27,14 +27,13 @@ from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine
 from dgcl.topology.rates import PCIE_SPEEDS, pcie_rate
 
 
-def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu], host: str = "") -> Machine:
+def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Machine:
     """Describe the machine around some GPUs.
 
     Args:
         source: The driver.
         sysfs: The kernel.
         gpus: The GPUs of the job; ``Gpu.rank`` is their place here.
-        host: What to call the machine, where there are several.
     """
     notes: list[str] = []
     usable = {
@@ -60,9 +59,7 @@ def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu], host: 
                 f"{tree.unplaced} devices do not tell their NUMA node: they have one of their own here"
             )
         tree.move(None, only)
-    cpus = [
-        Cpu(numa, host, facts.bus.kind, facts.bus.bandwidth, below) for numa, below in tree.nodes().items()
-    ]
+    cpus = [Cpu(numa, "", facts.bus.kind, facts.bus.bandwidth, below) for numa, below in tree.nodes().items()]
     return Machine(tuple(cpus), tuple(notes))
 
 

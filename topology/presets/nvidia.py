@@ -59,7 +59,7 @@ def dgx1(num_machines: int = 1) -> Topology:
         for bricks, bandwidth in ((1, NV1), (2, NV2))
         for a, b in _CUBE_MESH[bricks]
     ]
-    tree = pcie_tree(8, 2, PCIE, wire("cpu0", "cpu1", "QPI", QPI))
+    tree = pcie_tree(8, PCIE, wire("cpu0", "cpu1", "QPI", QPI))
     node = Topology("dgx1", gpus(8, 4), (*nvlinks, *tree))
     return cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("plx0", IB, PCIE)])
 

@@ -169,7 +169,7 @@ def without_peer_access(
 def _box(name: str, count: int, bus: Connection | None, num_machines: int) -> Topology:
     """GPUs in pairs behind PCIe 3.0 switches."""
     per_socket = count if bus is None else count // 2
-    node = Topology(name, gpus(count, per_socket), tuple(pcie_tree(count, 2, PCIE, bus)))
+    node = Topology(name, gpus(count, per_socket), tuple(pcie_tree(count, PCIE, bus)))
     return cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("plx0", IB, PCIE)])
 
 

@@ -21,15 +21,15 @@ def gpus(count: int, per_socket: int) -> tuple[Device, ...]:
     return tuple(Device(f"gpu{g}", 0, socket=g // per_socket) for g in range(count))
 
 
-def pcie_tree(count: int, per_switch: int, bandwidth: float, bus: Connection | None) -> list[Connection]:
-    """GPUs behind PCIe switches (``plx0`` ...), half of the switches on each of two sockets.
+def pcie_tree(count: int, bandwidth: float, bus: Connection | None) -> list[Connection]:
+    """Pairs of GPUs behind PCIe switches (``plx0`` ...), half of the switches on each of two sockets.
 
     ``bus`` joins ``cpu0`` and ``cpu1``; None: there is one socket.
     """
-    switches = count // per_switch
+    switches = count // 2
     per_socket = switches if bus is None else switches // 2
     return [
-        *(wire(f"gpu{g}", f"plx{g // per_switch}", "PCIe", bandwidth) for g in range(count)),
+        *(wire(f"gpu{g}", f"plx{g // 2}", "PCIe", bandwidth) for g in range(count)),
         *(wire(f"plx{p}", f"cpu{p // per_socket}", "PCIe", bandwidth) for p in range(switches)),
         *([] if bus is None else [bus]),
     ]

@@ -84,7 +84,7 @@ _REASON_MAX = _COLLECTIVE - _REASON_START
 
 #: Words of a ready line: the call (written last), the call's tag, then (segment base, segment size, offset)
 #: of the buffer and of the relay rows.
-READY_CALL, READY_TAG, READY_BUFFER, READY_RELAY = 0, 1, 2, 5
+READY_BUFFER, READY_RELAY = 2, 5
 
 
 def control_page_bytes(world_size: int) -> int:

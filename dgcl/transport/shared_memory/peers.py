@@ -22,6 +22,7 @@ from dgcl.transport.shared_memory.control_page import (
     CLOSED,
     FAILED,
     READY_BUFFER,
+    READY_RELAY,
     ControlPage,
     control_page_bytes,
 )
@@ -182,7 +183,8 @@ class Peers:
 
     def buffer_line(self, peer: int, relay: bool) -> int:
         """Address of the buffer entry in ``peer``'s ready line for this rank; with ``relay``, of the relay entry."""
-        return self.control_pages[peer].ready_address(self.rank) + 8 * (READY_BUFFER + (3 if relay else 0))
+        entry = READY_RELAY if relay else READY_BUFFER
+        return self.control_pages[peer].ready_address(self.rank) + 8 * entry
 
     def reported_failure(self) -> tuple[int, CommError] | None:
         """The first peer that has posted an error, and that error."""

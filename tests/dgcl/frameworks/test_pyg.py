@@ -14,7 +14,6 @@ from dgcl.frameworks import local_graph
 from tests.dgcl.awkward import CASES, Case
 
 pyg = pytest.importorskip("torch_geometric.nn")
-pyg_utils = pytest.importorskip("torch_geometric.utils")
 
 PAIR_LAYERS: dict[str, Callable[[], nn.Module]] = {
     "SAGEConv-mean": lambda: pyg.SAGEConv(5, 3),

@@ -23,8 +23,6 @@ from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
 from tests.samples import examples
 
-GB = 10**9
-
 
 def problem_of(relation: Relation, topology: Topology, groups: list[np.ndarray] | None = None) -> Problem:
     arrays = topology.arrays()

@@ -113,7 +113,6 @@ def test_faults_in_any_tree_are_found() -> None:
 # Random mutations of plan files
 
 
-TREE_ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")
 UNTOUCHED = {
     "topology",
     "stage_seconds",

@@ -18,7 +18,6 @@ from dgcl.topology.importers.files import import_topology
 from tests.topology.importers import oracle
 from tests.topology.importers.cases import MATRIX, SHARED, TABLES, XML
 
-LETTERS = '0123456789ABNSVXYZ<>"/=.,- \t\n\x00\u00e9'
 EACH = 4  # damaged copies for each way of damaging
 DEPTHS = [pytest.param(EACH, id="quick"), pytest.param(10 * EACH, id="deep", marks=pytest.mark.slow)]
 

@@ -68,7 +68,7 @@ def values(vertices: np.ndarray, rank: int, width: int, dtype: torch.dtype) -> t
     return torch.from_numpy((vertices[:, None] * 7 + rank * 3 + columns) % 9 - 4).to(dtype)
 
 
-def check_expand(loopback: Loopback, world: World, run: Runner, width: int, dtype: torch.dtype) -> None:
+def check_expand(loopback: Loopback, run: Runner, width: int, dtype: torch.dtype) -> None:
     for rank in loopback.ranks:
         program = rank.program
         for buffer in (rank.local, rank.relay):
@@ -110,7 +110,7 @@ def run_case(
     )
     loopback = connect(world.programs, case.width, case.dtype, device, max_blocks, threads)
     for _ in range(2):
-        check_expand(loopback, world, run, case.width, case.dtype)
+        check_expand(loopback, run, case.width, case.dtype)
         check_fold(loopback, world, run, case.width, case.dtype)
     loopback.check(4)
 

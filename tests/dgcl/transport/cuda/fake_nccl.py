@@ -96,7 +96,6 @@ class Backend:
     def __init__(self, hub: Hub, rank: int, fake: FakeCuda) -> None:
         self.hub, self.rank, self.fake = hub, rank, fake
         self.aborted = self.closed = False
-        self.num_groups = 0
         self._batch: list[tuple[bool, int, torch.Tensor]] | None = None
         self._stream: int | None = None
 
@@ -122,7 +121,6 @@ class Backend:
         assert batch
         if self.aborted:
             raise RuntimeError("NCCL communicator was aborted")
-        self.num_groups += 1
         streams = self.fake._streams
         if self._stream is None:
             self._stream = self.fake.new_stream()
