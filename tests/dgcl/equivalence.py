@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from dgcl.topology import Connection, Device, Topology
+from dgcl.topology import Topology
 from tests.dgcl.awkward import CASES, Case
+from tests.planner.machines import line
 
 WIDTHS = [5, 8, 3]  # the first layer widens, the second narrows: both orders of transform and aggregation
 HEADS = 2
@@ -183,17 +184,7 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-10) -> No
         close(*pair, msg=lambda text, i=index: f"parameter {i}: {text}")
 
 
-def chain(world_size: int) -> Topology:
-    """Each device is linked to the next alone, so that rows for others must be relayed."""
-    devices = tuple(Device(f"d{rank}") for rank in range(world_size))
-    connections = tuple(
-        Connection(f"d{rank}-d{rank + 1}", "wire", f"d{rank}", f"d{rank + 1}", 10.0)
-        for rank in range(world_size - 1)
-    )
-    return Topology("chain", devices, connections, None)
-
-
-TOPOLOGIES: dict[str, Callable[[int], Any]] = {"uniform": lambda world_size: "uniform", "chain": chain}
+TOPOLOGIES: dict[str, Callable[[int], Any]] = {"uniform": lambda world_size: "uniform", "chain": line}
 
 
 # DGL

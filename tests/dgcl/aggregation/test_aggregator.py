@@ -289,7 +289,11 @@ TOY = {
 
 
 def train_the_toy(edges: str, world_size: int, **options: Any) -> dict[str, float]:
-    comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, world_size), edges=edges)
+    part = in_ranges(24, world_size)
+    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, edges=edges), **options)
+
+
+def toy_figures(comm: dgcl.Communicator, **options: Any) -> dict[str, float]:
     v, k = np.meshgrid(np.arange(24), np.arange(8), indexing="ij")
     h = comm.dispatch_features(torch.from_numpy(np.cos(0.1 * (v + 1) * (k + 1))))
     weights = []
@@ -303,10 +307,9 @@ def train_the_toy(edges: str, world_size: int, **options: Any) -> dict[str, floa
     loss = dgcl.nn.nll(scores, own % 4, mask=own % 3 == 0)
     loss.backward()
     dgcl.nn.sync_gradients(weights)
-    whole = comm.collect(scores.detach(), None)
     return {
         "loss": loss.item(),
-        "log-probabilities": whole.norm().item(),
+        "log-probabilities": comm.collect(scores.detach(), None).norm().item(),
         "first gradient": weights[0].grad.norm().item(),
         "second gradient": weights[1].grad.norm().item(),
     }

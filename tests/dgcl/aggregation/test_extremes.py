@@ -15,7 +15,6 @@ exchanges, or in the first one
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import signal
 import threading
@@ -34,7 +33,6 @@ from dgcl.planner.plan import Plan
 from dgcl.prepare.part_files import save_shares
 from dgcl.prepare.shares import prepare
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.topology import Connection, Device, Link, Topology
 from dgcl.workers.strategy import EdgePlacement
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
@@ -46,6 +44,7 @@ from tests.dgcl.aggregation.test_aggregator import (
     features,
 )
 from tests.dgcl.awkward import Case
+from tests.planner.machines import line
 
 
 def with_ties(case: Case) -> Tensor:
@@ -119,13 +118,7 @@ def test_over_the_network(edges, rank_pool) -> None:
 def on_a_line(edges: str) -> list[Results]:
     """Ranks in a row: what reaches the owner from the far end is passed on by the others."""
     case = CASE_BY_NAME["self-loops"]
-    devices = tuple(Device(f"d{i}") for i in range(4))
-    wires = tuple(Connection(f"w{i}", "wire", f"d{i}", f"d{i + 1}", 1.0) for i in range(3))
-    links = [
-        (Link(f"d{i}", f"d{i + 1}", (f"w{i}",)), Link(f"d{i + 1}", f"d{i}", (f"w{i}",))) for i in range(3)
-    ]
-    line = Topology("line", devices, wires, tuple(itertools.chain(*links)))
-    comm = dgcl.build_comm_info(case.graph, line, part=case.part(4), edges=edges)
+    comm = dgcl.build_comm_info(case.graph, line(4), part=case.part(4), edges=edges)
     assert comm.exchanges[PARTIAL].plan.num_stages > 1
     return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 

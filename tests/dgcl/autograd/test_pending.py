@@ -10,22 +10,13 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.topology import Connection, Device, Topology
 from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.support_ranks import local_ids, random_bits, same_bits
+from tests.planner.machines import line
 
 NAMES = {case.name: case for case in CASES}
 late = threading.Event()  # set when the rank that starts first has done what the test is about
-
-
-def line(world_size: int) -> Topology:
-    """Only neighbours are linked, so that rows are relayed, also by ranks that do not need them."""
-    devices = tuple(Device(f"d{rank}") for rank in range(world_size))
-    wires = tuple(
-        Connection(f"w{rank}", "wire", f"d{rank}", f"d{rank + 1}", 10.0) for rank in range(world_size - 1)
-    )
-    return Topology("line", devices, wires, None)
 
 
 def build(case: str, world_size: int) -> dgcl.Communicator:

@@ -14,17 +14,9 @@ from torch.profiler import ProfilerActivity, profile
 import dgcl
 from dgcl.bench.flags import Flags
 from dgcl.bench.trace import RankTrace, chrome_trace, record_exchange
-from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.awkward import CASES
 from tests.dgcl.rank_pool import RankPool
-
-
-def line(world_size: int) -> Topology:
-    devices = tuple(Device(f"d{rank}") for rank in range(world_size))
-    wires = tuple(
-        Connection(f"w{rank}", "wire", f"d{rank}", f"d{rank + 1}", 10.0) for rank in range(world_size - 1)
-    )
-    return Topology("line", devices, wires, None)
+from tests.planner.machines import line
 
 
 def record(world_size: int) -> RankTrace:

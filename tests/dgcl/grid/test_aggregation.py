@@ -38,6 +38,7 @@ from tests.dgcl.aggregation.test_aggregator import (
     dense,
     expected,
     features,
+    toy_figures,
 )
 from tests.dgcl.aggregation.test_extremes import assert_expected, reduced
 from tests.dgcl.awkward import Case
@@ -90,26 +91,8 @@ def test_between_processes(grid: str, rank_pool: Any) -> None:
 
 def train_the_toy(grid: str, adjacency: str = "held") -> dict[str, float]:
     options = dgcl.GridOptions(grid, adjacency=adjacency)
-    comm = dgcl.build_comm_info(toy_24(), "uniform", part=in_ranges(24, size_of(grid)), grid=options)
-    v, k = np.meshgrid(np.arange(24), np.arange(8), indexing="ij")
-    h = comm.dispatch_features(torch.from_numpy(np.cos(0.1 * (v + 1) * (k + 1))))
-    weights = []
-    for layer, (rows, columns) in enumerate([(8, 6), (6, 4)]):
-        i, j = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-        weights.append(torch.from_numpy(np.sin(1 + i + 2 * j + 3 * layer) / np.sqrt(rows)).requires_grad_())
-    aggregate = comm.aggregator("mean")
-    h = torch.relu(aggregate(h) @ weights[0])
-    scores = torch.log_softmax(aggregate(h) @ weights[1], 1)
-    own = comm.owned_ids
-    loss = dgcl.nn.nll(scores, own % 4, mask=own % 3 == 0)
-    loss.backward()
-    dgcl.nn.sync_gradients(weights)
-    return {
-        "loss": loss.item(),
-        "log-probabilities": comm.collect(scores.detach(), None).norm().item(),
-        "first gradient": weights[0].grad.norm().item(),
-        "second gradient": weights[1].grad.norm().item(),
-    }
+    part = in_ranges(24, size_of(grid))
+    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, grid=options))
 
 
 @pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 3), "30,1,1"])

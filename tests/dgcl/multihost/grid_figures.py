@@ -6,7 +6,6 @@ both exchanges of an aggregation send, are predicted to take, and take.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from tests.dgcl.multihost.grid_exchanges import exchanges_on_rank
 from tests.dgcl.multihost.host_pool import HostPool
-from tests.dgcl.multihost.pages import print_into, require_hosts
+from tests.dgcl.multihost.pages import print_table
 from tests.dgcl.multihost.rank_main import limited_topology
 
 MARKS = "<!-- network: begin -->", "<!-- network: end -->"
@@ -51,14 +50,5 @@ def lines() -> Iterator[str]:
     yield f"Measured on {os.cpu_count()} cores, which all hosts share."
 
 
-def main() -> None:
-    """Print the table, and put it into the page if that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", default="", help="the page")
-    given = parser.parse_args()
-    require_hosts()
-    print_into(given.write, MARKS, lines())
-
-
 if __name__ == "__main__":
-    main()
+    print_table(__doc__, MARKS, lines())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.dgcl.multihost.hosts import missing
@@ -13,6 +14,15 @@ def require_hosts() -> None:
     why = missing()
     if why is not None:
         raise SystemExit(f"no hosts: {why}")
+
+
+def print_table(program: str, marks: tuple[str, str], lines: Iterator[str]) -> None:
+    """The whole of a program with one table: ``program`` is its docstring."""
+    parser = argparse.ArgumentParser(description=program.splitlines()[0])
+    parser.add_argument("--write", default="", help="the page")
+    given = parser.parse_args()
+    require_hosts()
+    print_into(given.write, marks, lines)
 
 
 def print_into(page: str, marks: tuple[str, str], lines: Iterable[str]) -> None:

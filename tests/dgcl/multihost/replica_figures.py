@@ -6,14 +6,13 @@ forward and backward, on a drawn graph whose parts few edges leave. What is pred
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 
 from dgcl.replication import METHOD
 from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.layouts import small_world
-from tests.dgcl.multihost.pages import print_into, require_hosts
+from tests.dgcl.multihost.pages import print_table
 from tests.dgcl.multihost.rank_main import limited_topology
 from tests.dgcl.multihost.replica_layers import LAYERS, NUM_VERTICES, layers_on_rank
 
@@ -50,14 +49,5 @@ def lines() -> Iterator[str]:
     yield f"Measured on {os.cpu_count()} cores, which all ranks share."
 
 
-def main() -> None:
-    """Print the table, and put it into the page if that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", default="", help="the page")
-    given = parser.parse_args()
-    require_hosts()
-    print_into(given.write, MARKS, lines())
-
-
 if __name__ == "__main__":
-    main()
+    print_table(__doc__, MARKS, lines())
