@@ -396,5 +396,5 @@ class Communicator(GridRows, WholeGraphRows):
         plan = f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)"
         return f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {rows}, {plan}>"
 
-    def _check(self, rows: Tensor, expected: int, words: str, any_device: bool = False) -> None:
-        check_rows(rows, expected, words, self.rank, self.device, any_device=any_device)
+    def _check(self, rows: Tensor, expected: int, words: str) -> None:
+        check_rows(rows, expected, words, self.rank, self.device)

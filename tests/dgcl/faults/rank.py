@@ -171,7 +171,7 @@ def serve(channel: Connection, problems: dict[str, Problem]) -> None:
     rank = everyone.rank
     kept: list[Any] = []
     old: Communicator | None = None
-    _meet_again(None)
+    _meet_again()
     calm(problems[f"line of {everyone.world_size}"], 2)  # compiles, opens what stays open
     before = leftovers()
     while True:
@@ -192,7 +192,7 @@ def serve(channel: Connection, problems: dict[str, Problem]) -> None:
             old = None
             kept.clear()
             gc.collect()
-            _meet_again(None)
+            _meet_again()
             wrong = wrong or calm(problems[f"{order[1]} of {everyone.world_size}"], 2)
             gc.collect()
             after = leftovers()
@@ -203,9 +203,9 @@ def serve(channel: Connection, problems: dict[str, Problem]) -> None:
             return
 
 
-def _meet_again(group: Any, timeout: float = 30.0) -> None:
+def _meet_again(timeout: float = 30.0) -> None:
     context.control = None
-    dgcl.init(group=group, timeout=timeout)
+    dgcl.init(timeout=timeout)
 
 
 class _StoreControl(Control):
@@ -245,7 +245,7 @@ def play(
     """Run into the fault, the rank's own or a peer's."""
     comm = None
     if case.kind == "stop" and case.in_set_up:
-        _meet_again(None, SET_UP_DEADLINE)
+        _meet_again(SET_UP_DEADLINE)
     fault = Fault(case, context.require_control().rank, channel)
     fresh_file = SegmentFile.grow
 

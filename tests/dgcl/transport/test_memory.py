@@ -8,8 +8,8 @@ import torch
 
 import dgcl
 import dgcl.nn
-from dgcl.topology import Connection, Device, Topology
 from dgcl.transport.memory import MemoryReport
+from tests.planner.machines import line
 
 PAGE = 4096
 
@@ -18,19 +18,12 @@ def _graph() -> np.ndarray:
     return np.random.default_rng(3).integers(0, 6000, (2, 40000))
 
 
-def _line(world_size: int) -> Topology:
-    """Only neighbours are linked, so that rows are relayed."""
-    devices = tuple(Device(f"d{r}") for r in range(world_size))
-    wires = tuple(Connection(f"w{r}", "wire", f"d{r}", f"d{r + 1}", 10.0) for r in range(world_size - 1))
-    return Topology("line", devices, wires, None)
-
-
 def _train(
     widths: list[int], input_grad: bool, constants: int, dtype: torch.dtype, epochs: int
 ) -> tuple[int, MemoryReport]:
     """What the pool holds after training, and what was predicted."""
     part = np.arange(6000) % 3
-    comm = dgcl.build_comm_info(_graph(), _line(3), part=part)
+    comm = dgcl.build_comm_info(_graph(), line(3), part=part)
     held = [comm.dispatch_features(torch.ones(6000, constants, dtype=dtype), halo=True)] if constants else []
     graph = comm.local_graph("csr")
     layers = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in zip(widths, [*widths[1:], 3], strict=True))
@@ -72,7 +65,7 @@ def test_no_growth() -> None:
 
 def _parts() -> tuple[MemoryReport, dict[str, int]]:
     part = np.arange(6000) % 3
-    comm = dgcl.build_comm_info(_graph(), _line(3), part=part)
+    comm = dgcl.build_comm_info(_graph(), line(3), part=part)
     program = comm.exchanges["halo"].program
     sizes = {
         "local": program.num_local,
