@@ -42,12 +42,6 @@ class Schedule:
         """n."""
         return len(self.reads[0])
 
-    def host_loads(self, rank: int) -> list[Ids]:
-        """Of each batch the vertices that a rank loads from its host memory, ascending."""
-        mine = self.residencies[rank]
-        rows = [mine.row[mine.beginning(batch)] for batch in range(self.num_batches)]
-        return [of_batch[self.owner[of_batch] == rank] for of_batch in rows]
-
     @cached_property
     def host_rows(self) -> NDArray[np.int64]:
         """(m,) rows that each rank loads from its host memory in a forward, and again in a backward."""

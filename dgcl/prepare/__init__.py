@@ -2,9 +2,3 @@
 
 Imports every folder before it on the way of the data, and no transport.
 """
-
-from __future__ import annotations
-
-from dgcl.prepare.shares import Share, prepare
-
-__all__ = ["Share", "prepare"]
