@@ -19,6 +19,7 @@ from dgcl.aggregation import edges, extremes
 from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
+from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
@@ -384,7 +385,7 @@ class _WeightedAggregate(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("an aggregation with learned weights")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         operation: Aggregation = ctx.operation
         x, weight, *halo = ctx.saved_tensors

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.contributions import Contributions
+from dgcl.aggregation.once import once_differentiable
 from dgcl.grid.grid import Grid
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
 from dgcl.relation.local_graph import LocalGraph
@@ -93,7 +94,7 @@ class _Extremes(torch.autograd.Function):
         return out if fold is None else comm.transport.fold(out, fold)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("a maximum or minimum over edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         winner, *won = ctx.saved_tensors
         expand, fold, contributions = ctx.exchanges

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.once import once_differentiable
 from dgcl.autograd.operators import Exchanging
 from dgcl.transport.base import StartedExpand
 
@@ -105,6 +106,6 @@ class _HaloRows(torch.autograd.Function):
         return halo.detach()  # no view, which could not be changed in place
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("an exchange of halo rows alone")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return fold_halo(ctx.comm, grad, grad.new_zeros(ctx.shape), ctx.exchange), None, None, None

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregating, Aggregator
 from dgcl.aggregation.block import Block
+from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.ranks.tensors import require_tensors
 
@@ -86,7 +87,7 @@ class _BlockSum(torch.autograd.Function):
         return out.to(x.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("a sum over the edges from owned, or from halo rows")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         out = grad.new_zeros(ctx.block.num_tails, grad.shape[1], dtype=sum_dtype(grad.dtype))
         ctx.block.transposed.add(grad, out, ctx.weight)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
 from dgcl.aggregation.connect import connect_aggregator
+from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.windows import HaloWindows, WindowedOperation
 from dgcl.nn.convolutions import Normalised, Plain
 from dgcl.nn.vertex_dropout import keep_mask
@@ -164,7 +165,7 @@ class StackFunction(torch.autograd.Function):
         return rows
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("InPlaceGCN")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of what the forward took; the hidden layers' rows are gone after it."""
         call: Call = ctx.call

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.once import once_differentiable
 from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.offload.layer import LayerCall
 
@@ -39,7 +40,7 @@ class _Layer(torch.autograd.Function):
         return tuple(ChunkedRows(out, order) for out in outs)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("Offload.layer")
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         call, n = ctx.call, ctx.num_inputs
         with _telling(call):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dgcl.aggregation.once import once_differentiable
 from dgcl.nn.arguments import require_dense, require_floats
 from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.offload.host_store import HostStore
@@ -87,7 +88,7 @@ class _CrossEntropy(torch.autograd.Function):
         return (value / count).to(logits.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("Offload.cross_entropy")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         logits, labels, mask = ctx.saved_tensors
         store: HostStore = ctx.store

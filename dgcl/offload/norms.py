@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.once import once_differentiable
 from dgcl.nn.batch_norm import update_running
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.host_store import HostStore
@@ -106,7 +107,7 @@ class _Normalise(torch.autograd.Function):
         return ChunkedRows(out, x.order)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("Offload.batch_norm")
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         rows_of_x, weight, mean, inverse = ctx.saved_tensors
         order: RowOrder = rows_of_x.order
