@@ -85,7 +85,8 @@ class _CrossEntropy(torch.autograd.Function):
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
         ctx.save_for_backward(logits, labels, mask)
         ctx.stretches, ctx.store, ctx.count = stretches, store, float(count)
-        return (value / count).to(logits.dtype)
+        # As torch's: of 16 bits where the logits are, but not in mixed precision.
+        return (value / count).to(wide if torch.is_autocast_enabled("cpu") else logits.dtype)
 
     @staticmethod
     @once_differentiable("Offload.cross_entropy")

@@ -410,6 +410,27 @@ def test_mixed_precision_is_that_of_the_forward() -> None:
     torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-1)
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_loss_has_the_type_of_torchs(mixed: bool) -> None:
+    """Of 16-bit logits in mixed precision float32, which shows the changes of a step."""
+    labels, narrow = torch.arange(30) % 4, torch.bfloat16
+
+    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+        x = off.dispatch_features(features().to(narrow)).requires_grad_()
+        with torch.autocast("cpu", narrow, enabled=mixed):
+            loss = off.cross_entropy(x, off.dispatch_features(labels))
+        loss.backward()
+        return loss.detach(), off.collect(x.grad, None)
+
+    x = features().to(narrow).requires_grad_()
+    with torch.autocast("cpu", narrow, enabled=mixed):
+        loss = nn.functional.cross_entropy(x, labels)
+    loss.backward()
+    for found, grad in on_ranks(run):
+        torch.testing.assert_close(found, loss.detach())
+        torch.testing.assert_close(grad, x.grad)
+
+
 @pytest.mark.parametrize("residency", ["adjacent", "optimal"])
 @pytest.mark.parametrize(("aggregate", "keep"), [(None, "auto"), ("mean", True), ("mean", False)])
 @pytest.mark.parametrize("needs_grad", [True, False])
