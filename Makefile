@@ -3,6 +3,7 @@
 #   make demo    train a small GCN on 4 CPU ranks and compare with 1 rank
 #   make test    the test suite, without the slow tests, by one worker more than there are cores (WORKERS=0: in one process);
 #                make test-all: with them, but for most cases of big tables; make test-matrix: those, too
+#   make smoke   half a minute for whoever changes the code: a plan, 2 ranks, the losses of 1 rank
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
 #   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
@@ -33,11 +34,15 @@ export DGLBACKEND := pytorch
 # Ranks that are processes import our files some hundred times: their bytecode is kept, whatever the caller's shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-matrix lint types docs kernels cuda-tools gpu-check format clean
+.PHONY: demo smoke test test-all test-matrix lint types docs kernels cuda-tools gpu-check format clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=4 examples/train.py --check
+
+smoke: $(READY)
+	$(BIN)/dgcl plan --synthetic reddit --parts 8 --topology dgx1
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=2 examples/train.py --check
 
 test: $(READY)
 	@$(BIN)/dgcl warmup
