@@ -99,6 +99,30 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
                 ) from error
             raise
 
+    def update_all(
+        self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+    ) -> None:
+        """As DGLGraph.update_all, and the gradients of maxima and minima are zeros where the block has no edge.
+
+        DGL's backward adds the gradient of a vertex without in-edges to the row of source 0, or fails, where no
+        vertex has any.
+        """
+        if self.num_edges() or getattr(reduce_func, "name", None) not in ("max", "min"):
+            super().update_all(message_func, reduce_func, apply_node_func, etype)
+            return
+        inputs = [frame[key] for frame in (self.srcdata, self.edata, self.dstdata) for key in frame]
+        # No element of the inputs: the gradient reaches them, and exchanges before them, as zeros.
+        worst = float("-inf" if reduce_func.name == "max" else "inf")
+        nothing = sum(t[:0].sum() for t in inputs if t.requires_grad)
+
+        def apply(nodes: Any) -> Any:
+            name = reduce_func.out_field
+            # Infinite, as where others have edges; DGL makes zeros of what is infinite afterwards.
+            nodes.data[name] = torch.full_like(nodes.data[name], worst) + nothing
+            return {name: nodes.data[name]} if apply_node_func is None else apply_node_func(nodes)
+
+        super().update_all(message_func, reduce_func, apply, etype)
+
     @contextmanager
     def local_scope(self) -> Iterator[None]:
         """As DGLGraph.local_scope, in which layers run; errors that a block causes in a layer are explained."""

@@ -62,7 +62,7 @@ def _cases() -> list[Case]:
         Case("directed", plain, 26, every_third),
         Case("self-loops", np.concatenate([plain, loops], axis=1), 26, every_third),
         Case("multi-edges", np.concatenate([plain[:, :40], plain, plain[:, 20:30]], axis=1), 26, every_third),
-        Case("isolated-vertices", few, 26, every_third),
+        Case("isolated-vertices", few, 26, every_third, in_blocks=True),  # on all of the last of 3 or 4 ranks
         Case("no-halo-on-two-ranks", islands, 26, every_third, in_blocks=True),
         Case("one-rank-trains", plain, 26, np.arange(26) < 3, in_blocks=True),
         Case("fewer-vertices-than-ranks", np.array([[0, 1, 2, 0, 2], [1, 2, 0, 0, 0]]), 3, np.arange(3) < 2),

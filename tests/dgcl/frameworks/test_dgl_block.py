@@ -16,6 +16,31 @@ from tests.dgcl.awkward import CASES, Case
 
 dgl = pytest.importorskip("dgl")
 
+
+class WithEdges(nn.Module):
+    """A layer that takes rows of edges, which are those of their ends here."""
+
+    def __init__(self, conv: nn.Module, width: int) -> None:
+        super().__init__()
+        self.conv, self.width = conv, width
+
+    def forward(self, graph, x):
+        return self.conv(graph, x, x[graph.edges()[0]][:, : self.width])
+
+
+class WeightedMin(nn.Module):
+    """A user's own aggregation: the least of weighted neighbours, and of the edges' own rows."""
+
+    def forward(self, graph, x):
+        fn = dgl.function
+        with graph.local_scope():
+            graph.srcdata["x"] = x
+            graph.edata["w"] = x[graph.edges()[0]][:, :1]
+            graph.update_all(fn.u_mul_e("x", "w", "m"), fn.min("m", "y"), lambda n: {"y": n.data["y"] + 1})
+            graph.update_all(fn.copy_e("w", "m"), fn.max("m", "z"))
+            return graph.dstdata["y"] + graph.dstdata["z"]
+
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "GraphConv-both": lambda: dgl.nn.GraphConv(5, 3, norm="both", allow_zero_in_degree=True),
     "GraphConv-both-wider": lambda: dgl.nn.GraphConv(5, 7, norm="both", allow_zero_in_degree=True),
@@ -36,6 +61,10 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "GATv2Conv": lambda: dgl.nn.GATv2Conv(5, 3, 2, allow_zero_in_degree=True, share_weights=True),
     "DotGatConv": lambda: dgl.nn.DotGatConv(5, 3, 2, allow_zero_in_degree=True),
     "EdgeConv": lambda: dgl.nn.EdgeConv(5, 3, allow_zero_in_degree=True),
+    "EdgeConv-norm": lambda: dgl.nn.EdgeConv(5, 3, batch_norm=True, allow_zero_in_degree=True).eval(),
+    "NNConv-max": lambda: WithEdges(dgl.nn.NNConv(5, 3, nn.Linear(1, 15), "max"), 1),
+    "GMMConv-max": lambda: WithEdges(dgl.nn.GMMConv(5, 3, 2, 2, "max", allow_zero_in_degree=True), 2),
+    "weighted-min": lambda: WeightedMin(),
     "AGNNConv": lambda: dgl.nn.AGNNConv(allow_zero_in_degree=True),
 }
 
@@ -60,12 +89,28 @@ def test_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
     torch.manual_seed(0)
     conv = LAYERS[layer]().double()
     x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
-    expected = conv(whole(case), x)
+    x.requires_grad_()
+    # Two more vertices with an edge between them: DGL's own gradients of maxima are wrong on a graph without edges.
+    edges = np.concatenate([case.edges, [[case.num_nodes], [case.num_nodes + 1]]], axis=1)
+    beside = dgl.graph(tuple(torch.from_numpy(edges)), num_nodes=case.num_nodes + 2)
+    expected = conv(beside, torch.cat([x, torch.randn(2, 5, dtype=torch.float64)]))[: case.num_nodes]
+    upstream = torch.rand_like(expected)
+    leaves = [x, *conv.parameters()]
+    gradients = torch.autograd.grad(expected, leaves, upstream, allow_unused=True)
+    sums = [torch.zeros_like(leaf) for leaf in leaves]
     for local in case.local_graphs(world_size):
         if layer in NEED_VERTICES and local.num_owned == 0:
             continue
         rows = conv(local_graph("dgl", local), x[torch.from_numpy(local.local_ids)])
-        torch.testing.assert_close(rows, expected[torch.from_numpy(local.owned_ids)], rtol=1e-12, atol=1e-12)
+        owned = torch.from_numpy(local.owned_ids)
+        torch.testing.assert_close(rows, expected[owned], rtol=1e-12, atol=1e-12)
+        for total, part in zip(
+            sums, torch.autograd.grad(rows, leaves, upstream[owned], allow_unused=True), strict=True
+        ):
+            total += 0 if part is None else part
+    for total, gradient in zip(sums, gradients, strict=True):
+        whole_gradient = torch.zeros_like(total) if gradient is None else gradient
+        torch.testing.assert_close(total, whole_gradient, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)  # DGL has other kernels for each
