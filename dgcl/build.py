@@ -26,7 +26,6 @@ from dgcl.options import (
     Settings,
     is_auto,
     settle,
-    warn_of_moved,
 )
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import ANEW, load_share
@@ -73,7 +72,6 @@ def build_comm_info(
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
-    **moved: Any,
 ) -> Communicator:
     """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init` first.
 
@@ -105,8 +103,6 @@ def build_comm_info(
             from device to device, or through the hosts; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
             one) or "cuda:1"; all ranks on GPUs, or none (:mod:`dgcl.transport.cuda`). GPUs are experimental.
-        moved: Keywords that are fields of ``plan``, ``partition`` and ``replicas`` now: ``row_bytes``, ``time_limit``,
-            ``place``, ``hops``, ``memory_limit``. They work for one release, with a warning.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -121,9 +117,8 @@ def build_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    warn_of_moved(build_comm_info, moved)
     _check_timeout(timeout)
-    settings = _settled(control.world_size, plan, partition, replicas, edges, seed, moved, grid)
+    settings = _settled(control.world_size, plan, partition, replicas, edges, seed, grid)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = topology_of_job(control, topology, places)

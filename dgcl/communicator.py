@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -360,11 +359,6 @@ class Communicator(GridRows, WholeGraphRows):
         """
         before, self.transport = self.transport, transport
         return before
-
-    def use_exchange(self, transport: Transport) -> None:
-        """As :meth:`use_transport`, by the name of the version before."""
-        warnings.warn("use_exchange is now use_transport", DeprecationWarning, stacklevel=2)
-        self.use_transport(transport)
 
     def synchronize(self) -> None:
         """Wait until the current stream's work is done, and raise what went wrong between ranks in it.

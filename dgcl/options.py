@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
 
 from dgcl.grid.grid import Grid, read_grid
 from dgcl.grid.strategy import GridPlacement
@@ -18,7 +14,7 @@ from dgcl.partition.replication import check_hops
 from dgcl.planner import PlanOptions
 from dgcl.prepare.parts_choice import AUTO
 from dgcl.prepare.sizes import as_bytes
-from dgcl.topology.checks import check_choice, check_flag, nearest
+from dgcl.topology.checks import check_choice, check_flag
 from dgcl.workers.strategy import EdgePlacement
 
 
@@ -136,7 +132,7 @@ def _set_bytes(options: GridOptions | ReplicaOptions) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The groups as one, after keywords that moved into them."""
+    """The groups as one."""
 
     plan: PlanOptions
     partition: PartitionOptions
@@ -145,46 +141,15 @@ class Settings:
     grid: GridOptions | None = None
 
 
-MOVED: Final[Mapping[str, str]] = {
-    "row_bytes": "plan=dgcl.PlanOptions(row_bytes=...)",
-    "time_limit": "plan=dgcl.PlanOptions(time_limit=...)",
-    "place": "partition=dgcl.PartitionOptions(place=...)",
-    "hops": "replicas=dgcl.ReplicaOptions(hops=...)",
-    "memory_limit": "replicas=dgcl.ReplicaOptions(memory_limit=...)",
-}
-"""Old keywords of ``build_comm_info``, and what to write instead."""
-
-
-def warn_of_moved(function: Callable[..., Any], moved: Mapping[str, Any]) -> None:
-    """Warn of keywords of a function that moved into options; they still work for one release.
-
-    Raises:
-        TypeError: A keyword that never was one.
-    """
-    for name in moved:
-        if name not in MOVED:
-            known = [*inspect.signature(function).parameters, *MOVED]
-            raise TypeError(
-                f"{function.__name__}() got an unexpected keyword argument {name!r}{nearest(name, known)}"
-            )
-    for name in moved:
-        warnings.warn(
-            f"{function.__name__}({name}=...) goes away after this release; write {MOVED[name]}",
-            DeprecationWarning,
-            stacklevel=4,
-        )
-
-
 def settle(
     plan: PlanOptions | None,
     partition: str | PartitionOptions,
     replicas: ReplicaOptions | None,
     edges: str | EdgeOptions,
     seed: int | None,
-    moved: Mapping[str, Any],
     grid: str | tuple[int, int, int] | GridOptions | None = None,
 ) -> Settings:
-    """Put the options together: groups first, then ``seed`` and moved keywords, which replace a field each.
+    """Put the options together: groups first, then ``seed``, which replaces that of ``plan``.
 
     Raises:
         ValueError, TypeError: A group is of another type, or a field is out of range.
@@ -200,32 +165,21 @@ def settle(
         raise TypeError(
             f"edges must be a placement's name or a dgcl.EdgeOptions (got {type(edges).__name__})"
         )
-    of_plan = {name: moved[name] for name in ("row_bytes", "time_limit") if name in moved}
-    if seed is not None:
-        of_plan["seed"] = seed
-    of_partition = {name: moved[name] for name in ("place",) if name in moved}
-    of_replicas = {name: moved[name] for name in ("hops", "memory_limit") if name in moved}
     if isinstance(partition, str):
         partition = PartitionOptions(partition)
     if isinstance(edges, str):
         edges = EdgeOptions(edges)
-    copies = replace(replicas or ReplicaOptions(), **of_replicas)
-    if edges.placement != "head" and copies.hops is not None:
+    plan, replicas = plan or PlanOptions(), replicas or ReplicaOptions()
+    if edges.placement != "head" and replicas.hops is not None:
         raise ValueError(
             f"edges must be 'head' with replicas, which hold complete neighbourhoods (got {edges.placement!r} and"
-            f" {copies.hops} hops)"
+            f" {replicas.hops} hops)"
         )
     if grid is not None and not isinstance(grid, GridOptions):
         grid = GridOptions(grid)
     if grid is not None:
-        _check_with_grid(grid, replace(partition, **of_partition), copies, edges)
-    return Settings(
-        replace(plan or PlanOptions(), **of_plan),
-        replace(partition, **of_partition),
-        copies,
-        edges,
-        grid,
-    )
+        _check_with_grid(grid, partition, replicas, edges)
+    return Settings(plan if seed is None else replace(plan, seed=seed), partition, replicas, edges, grid)
 
 
 def is_auto(value: object) -> bool:

@@ -17,9 +17,8 @@ BALANCES = ("vertices", "edges")
 #: Placements of edges (:mod:`dgcl.workers`), as ``--edges`` takes them.
 PLACEMENTS = ("auto", "head", "tail", "cover")
 
-#: Ways to divide a rank's vertices, and what stays in slots (:mod:`dgcl.offload`).
-CHUNK_BY = ("metis", "range", "rcm", "random")
-RESIDENCIES = ("adjacent", "optimal")
+#: Ways to divide a rank's vertices (:mod:`dgcl.offload`).
+CHUNK_BY = ("metis", "range")
 
 
 class Parser(argparse.ArgumentParser):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import CHUNK_BY, RESIDENCIES, at_least, byte_size, list_of
+from dgcl.cli.arguments import CHUNK_BY, at_least, byte_size, list_of
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
 from dgcl.cli.partition import GRAPH_HELP, load_graph
@@ -26,7 +26,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Divide each rank's vertices into chunks whose rows are loaded from host memory, and count rows and"
         " bytes before anything runs.",
     )
-    parser.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
+    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
     parser.add_argument("--ranks", metavar="P", type=at_least(1), default=1, help="default: 1")
     parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
     how_many = parser.add_mutually_exclusive_group()
@@ -41,6 +41,7 @@ def add_parser(verbs: Any, name: str) -> None:
         "--widths",
         metavar="D0,D1,..",
         type=list_of(at_least(1)),
+        required=True,
         help="elements of a row of the input and of each layer's result",
     )
     parser.add_argument(
@@ -48,30 +49,19 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument("--chunk-by", choices=CHUNK_BY, default="metis", help="default: metis")
     parser.add_argument(
-        "--residency",
-        choices=RESIDENCIES,
-        default="optimal",
-        help="what stays in slots: what the next batch reads too (adjacent), or the best choice (optimal, default)",
-    )
-    parser.add_argument(
         "--slots", metavar="ROWS", type=at_least(1), help="rows a rank can hold (default: the fullest batch)"
     )
     parser.add_argument(
         "--kept", action="store_true", help="aggregates are kept, and no neighbour is loaded in the backward"
     )
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
-    parser.add_argument(
-        "--counts", action="store_true", help="print the published table of sizes instead, from its formulas"
-    )
     parser.runs(run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Count, and print."""
-    if args.counts:
-        return _print_published(args.json)
-    if args.graph is None or args.widths is None or len(args.widths) < 2:
-        raise CliError("GRAPH and --widths with two numbers or more are needed, or --counts")
+    if len(args.widths) < 2:
+        raise CliError("--widths needs two numbers or more")
     if args.chunks is None and args.memory is None:
         raise CliError("--chunks or --memory is needed: how many chunks each rank has, or what they must fit")
     ranks = _ranks(args)
@@ -101,7 +91,6 @@ def _ranks(args: argparse.Namespace) -> OfflineRanks:
             part,
             args.ranks,
             chunk_by=args.chunk_by,
-            residency=args.residency,
             slots=args.slots,
             seed=args.seed,
         )
@@ -133,7 +122,6 @@ def _facts(args: argparse.Namespace, ranks: OfflineRanks, made: Arranged, chunks
         "ranks": args.ranks,
         "chunks": chunks,
         "vertices": len(ranks.part),
-        "residency": args.residency,
         "reordered": made.reordered,
         "v_ori": v_ori,
         "v_p2p": v_p2p,
@@ -167,7 +155,7 @@ def _print(facts: dict[str, Any]) -> None:
     )
     rows.append(
         (
-            facts["residency"],
+            "schedule",
             f"loaded from the host {int(facts['host_rows'].sum())}, between ranks {int(facts['device_rows'].sum())},"
             f" in at most {max(facts['slots'])} slots",
         )
@@ -202,20 +190,3 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _named(sizes: dict[str, int]) -> str:
     return ", ".join(f"{name} {size(value)}" for name, value in sizes.items() if name != "total" and value)
-
-
-def _print_published(as_json: bool) -> int:
-    from dgcl.offload.prediction import PUBLISHED, published_bytes
-
-    names = ("vertex_data", "intermediates", "edges")
-    table = {
-        name: dict(zip(names, published_bytes(*sizes), strict=True)) for name, sizes in PUBLISHED.items()
-    }
-    if as_json:
-        print_json(table)
-        return 0
-    print_table(
-        ["graph", *(name.replace("_", " ") for name in names)],
-        [[name, *(f"{row[each] / 2**30:.1f} GiB" for each in names)] for name, row in table.items()],
-    )
-    return 0

@@ -31,7 +31,7 @@ class Wanted:
         memory_limit: Bytes of device memory of a rank.
         widths: Elements of a row of the input and of each layer's result, for ``memory_limit``.
         itemsize: Bytes of an element.
-        chunk_by, residency, slots, seed: How chunks are made; what stays.
+        chunk_by, slots, seed: How chunks are made; the rows that fit.
         method: Of planning.
         kind: Of graphs that layers get.
     """
@@ -41,7 +41,6 @@ class Wanted:
     widths: tuple[int, ...] | None
     itemsize: int
     chunk_by: str
-    residency: str
     slots: int | None
     seed: int
     method: str
@@ -125,7 +124,7 @@ def _peak(control: Control, local: LocalGraph, wanted: Wanted, chunks: int) -> i
     if told is not None:
         assert wanted.widths is not None
         reads = [[reads for reads, _ in theirs] for _, theirs in told]
-        order, schedule = reorganise(reads, _owner([ids for ids, _ in told]), wanted.residency, wanted.slots)
+        order, schedule = reorganise(reads, _owner([ids for ids, _ in told]), wanted.slots)
         sizes = [[theirs[k][1] for k in perm.tolist()] for perm, (_, theirs) in zip(order, told, strict=True)]
         peak = max(each.total for each in device_bytes(schedule, sizes, wanted.widths, wanted.itemsize))
     return int(control.broadcast(peak))
@@ -169,7 +168,7 @@ def _arranged(
 def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: PlanOptions) -> list[Arrangement]:
     """What every rank is told."""
     reads = [[reads for reads, _ in of_chunks] for _, _, of_chunks in told]
-    order, schedule = reorganise(reads, _owner([ids for ids, _, _ in told]), wanted.residency, wanted.slots)
+    order, schedule = reorganise(reads, _owner([ids for ids, _, _ in told]), wanted.slots)
     ordered = [perm.tolist() for perm in order]
     sizes = [[of[k][1] for k in perm] for perm, (_, _, of) in zip(ordered, told, strict=True)]
     rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, told, strict=True)]

@@ -15,8 +15,8 @@ from dgcl.topology.checks import check_choice
 
 __all__ = ["CHUNK_BY", "MOST_CHUNKS", "Chunk", "chunk_rows", "cut_chunk"]
 
-#: Ways to divide a rank's vertices: few edges between chunks, ascending ids, reverse Cuthill-McKee, at random.
-CHUNK_BY = ("metis", "range", "rcm", "random")
+#: Ways to divide a rank's vertices: few edges between chunks, ascending ids.
+CHUNK_BY = ("metis", "range")
 
 #: Of each rank: to order chunks takes time that grows with the square of their number, and each has exchanges.
 MOST_CHUNKS: Final = 1024
@@ -57,7 +57,7 @@ def chunk_rows(
         local: The rank's edges.
         num_chunks: How many chunks; those that are more than there are vertices are empty.
         chunk_by: One of :data:`CHUNK_BY`. Ids that were permuted at random have no locality left for "range".
-        seed: For "metis" and "random".
+        seed: For "metis".
 
     Returns:
         Of each chunk the rows of ``local.owned_ids``, ascending.
@@ -73,13 +73,8 @@ def chunk_rows(
     if chunk_by == "metis" and 1 < num_chunks < n:
         part = partition_graph(_owned_graph(local), num_chunks, seed=seed, vertex_weights=weights)
     else:
-        order = np.arange(n)
-        if chunk_by == "rcm" and n:
-            order = _cuthill_mckee(local)
-        elif chunk_by == "random":
-            order = np.random.default_rng(seed).permutation(n)
-        part = np.empty(n, np.int64)
-        part[order] = _stretches(weights[order], num_chunks)
+        middles = 2 * np.cumsum(weights) - weights  # twice the middle, so that it is a whole number
+        part = middles * num_chunks // max(1, 2 * int(weights.sum()))
     return np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_chunks))[:-1])
 
 
@@ -117,28 +112,9 @@ def cut_chunk(local: LocalGraph, rows: NDArray[np.int64]) -> Chunk:
     return Chunk(rows, graph, edges)
 
 
-def _stretches(weights: NDArray[np.int64], num_chunks: int) -> NDArray[np.int64]:
-    """The chunk of each vertex in the given order: stretches of about equal weight."""
-    middles = 2 * np.cumsum(weights) - weights  # twice the middle, so that it is a whole number
-    return middles * num_chunks // max(1, 2 * int(weights.sum()))
-
-
 def _owned_graph(local: LocalGraph) -> Graph:
     """The edges between the rank's own vertices."""
     inside = local.indices < local.num_owned
     before = np.zeros(len(inside) + 1, np.int64)
     np.cumsum(inside, out=before[1:])
     return Graph(local.num_owned, before[local.indptr], local.indices[inside])
-
-
-def _cuthill_mckee(local: LocalGraph) -> NDArray[np.int64]:
-    """The rank's vertices in an order in which neighbours are near each other (Cuthill and McKee, 1969)."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-    graph = _owned_graph(local)
-    matrix = csr_array(
-        (np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2
-    )
-    order: NDArray[np.int64] = reverse_cuthill_mckee((matrix + matrix.T).tocsr(), symmetric_mode=True)
-    return order.astype(np.int64)

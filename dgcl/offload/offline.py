@@ -42,7 +42,7 @@ class OfflineRanks:
         graph: The whole graph.
         part: (N,) the owner of each vertex.
         num_ranks: How many there are.
-        chunk_by, residency, slots, seed: As in :class:`dgcl.Offload`.
+        chunk_by, slots, seed: As in :class:`dgcl.Offload`.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class OfflineRanks:
         num_ranks: int,
         *,
         chunk_by: str = "metis",
-        residency: str = "optimal",
         slots: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -60,7 +59,7 @@ class OfflineRanks:
         rows = [(np.flatnonzero(part == rank), wanted.wanted_by(rank)) for rank in range(num_ranks)]
         self.locals: list[LocalGraph] = list(build_local_graphs(graph, rows))
         self.part = part.astype(np.int32)
-        self._chunk_by, self._residency, self._slots, self._seed = chunk_by, residency, slots, seed
+        self._chunk_by, self._slots, self._seed = chunk_by, slots, seed
 
     def arrange(self, num_chunks: int) -> Arranged:
         """Cut every rank's vertices into chunks, and order them."""
@@ -69,7 +68,7 @@ class OfflineRanks:
             for local in self.locals
         ]
         reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks]
-        order, schedule = reorganise(reads, self.part, self._residency, self._slots)
+        order, schedule = reorganise(reads, self.part, self._slots)
         sizes = [[of_rank[k].size for k in perm] for of_rank, perm in zip(chunks, order, strict=True)]
         reordered = any((perm != np.arange(num_chunks)).any() for perm in order)
         return Arranged(schedule, sizes, volumes(schedule.reads), reordered)

@@ -77,11 +77,10 @@ class Offload(Handle):
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
         prefetch: Load what the next batch wants from a disk while this one is computed, by a thread.
-        residency: What stays in slots from batch to batch: "optimal", or "adjacent" (the paper's).
-        slots: Rows a rank can hold, for "optimal"; default: what its fullest batch needs.
+        slots: Rows a rank can hold; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
             unless ``memory_limit`` is given.
-        chunk_by: "metis", "rcm", "range" (of ascending ids) or "random".
+        chunk_by: "metis", or "range" (of ascending ids).
         kind: Of the graph that modules get: "csr", "pyg" or "dgl", as in ``comm.local_graph``.
         method, plan: For the plans of the exchanges between ranks.
         seed: For chunks.
@@ -107,7 +106,6 @@ class Offload(Handle):
         store: str | os.PathLike[str] | None = None,
         store_cached: bool = True,
         prefetch: bool = True,
-        residency: str = "optimal",
         slots: int | None = None,
         keep_graphs: bool | None = None,
         chunk_by: str = "metis",
@@ -121,14 +119,13 @@ class Offload(Handle):
         problem: Exception | None = None
         try:
             settings = (dtype, store, slots, plan, seed, keep_graphs, store_cached, prefetch)
-            check_offload(comm, chunks, memory_limit, widths, kind, chunk_by, residency, method, *settings)
+            check_offload(comm, chunks, memory_limit, widths, kind, chunk_by, method, *settings)
             wanted = Wanted(
                 chunks,
                 None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),
                 None if widths is None else tuple(widths),
                 dtype.itemsize,
                 chunk_by,
-                residency,
                 slots,
                 seed,
                 method,

@@ -26,7 +26,6 @@ from dgcl.offload.schedule import Schedule
 
 __all__ = [
     "EDGE_BYTES",
-    "PUBLISHED",
     "DeviceBytes",
     "DeviceRows",
     "HostBytes",
@@ -35,19 +34,11 @@ __all__ = [
     "device_rows",
     "host_bytes",
     "layer_rows",
-    "published_bytes",
     "smallest_fitting",
 ]
 
 #: Bytes of an edge of the chunk at hand: as it is cut, and both ways round for a layer.
 EDGE_BYTES: Final = 36
-
-#: Graphs of the HongTu paper (Wang et al., SIGMOD 2023, table 1): vertices, edges, widths.
-PUBLISHED: Final = {
-    "it-2004": (41_291_594, 1_150_725_436, (256, 128, 128, 64)),
-    "ogbn-papers": (111_059_956, 1_615_685_872, (200, 128, 128, 172)),
-    "friendster": (68_349_466, 2_586_147_869, (256, 128, 128, 64)),
-}
 
 
 @dataclass(frozen=True)
@@ -237,15 +228,6 @@ def host_bytes(
         moments += [(results[layer], 0, pairs[layer]) for layer in reversed(range(last))]
     most = max(moments, key=sum)
     return HostBytes(*(num_rows * itemsize * elements for elements in (widths[0], *most)))
-
-
-def published_bytes(num_nodes: int, num_edges: int, widths: Sequence[int]) -> tuple[int, int, int]:
-    """(vertex data, intermediates, edges) in bytes, as the HongTu paper counts them with float32.
-
-    Every layer's rows and their gradients; what layers keep for the backward; 12 bytes an edge.
-    """
-    intermediates = 4 * num_nodes * (2 * sum(widths[1:]) + widths[-1])
-    return 8 * num_nodes * sum(widths), intermediates, 12 * num_edges
 
 
 def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple[int, int]:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
-from dgcl.offload.residency import POLICIES
 from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
@@ -195,7 +194,6 @@ def check_offload(
     widths: Any,
     kind: str,
     chunk_by: str,
-    residency: str,
     method: str,
     *settings: Any,
 ) -> None:
@@ -206,7 +204,6 @@ def check_offload(
     """
     _check_settings(*settings)
     check_choice(chunk_by, "chunk_by", CHUNK_BY)
-    check_choice(residency, "residency", POLICIES)
     check_choice(method, "method", METHODS)
     comm.require_neighbourhoods("Offload")
     if comm.local.num_replicas:

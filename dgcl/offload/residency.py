@@ -1,11 +1,9 @@
 """Residencies: in which batches a row stays on a rank, and in which slot.
 
-What a rank holds in each batch (the sets M_ij) is given. Rows that both of two consecutive batches hold always stay.
-What else stays, over batches that do not read it, is the policy:
-
-    adjacent   nothing: a residency is a run of consecutive batches that hold the row (the paper's)
-    optimal    what capacity allows, those whose next use is farthest given up first (Belady, 1966): the schedule is
-               known, so no policy loads fewer rows with as many slots
+What a rank holds in each batch (the sets M_ij) is the input. Rows that both of two consecutive batches hold always
+stay (in the paper nothing else does). Of the others as many stay, over batches that do not read them, as capacity
+allows; those whose next use is farthest are dropped first (Belady, 1966). The schedule is known, so no other choice
+loads fewer rows with as many slots.
 """
 
 from __future__ import annotations
@@ -16,11 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.topology.checks import check_choice
-
-__all__ = ["POLICIES", "Residencies", "make_residencies"]
-
-POLICIES = ("adjacent", "optimal")
+__all__ = ["Residencies", "make_residencies"]
 
 Ids = NDArray[np.int64]
 
@@ -66,27 +60,22 @@ class Residencies:
         return self.slot[here[place]]
 
 
-def make_residencies(
-    held: Sequence[Ids], policy: str = "optimal", capacity: int | None = None
-) -> Residencies:
+def make_residencies(held: Sequence[Ids], capacity: int | None = None) -> Residencies:
     """Decide what stays on a rank.
 
     Args:
         held: Of each batch the vertices that the rank must hold, each once.
-        policy: One of :data:`POLICIES`.
-        capacity: For "optimal", how many rows fit; None: as many as the fullest batch holds, which "adjacent" needs.
+        capacity: How many rows fit; None: as many as the fullest batch holds.
 
     Raises:
-        ValueError: An unknown policy, or a batch holds more than fits.
+        ValueError: A batch holds more than fits.
     """
-    check_choice(policy, "residency", POLICIES)
     fullest = max((len(rows) for rows in held), default=0)
     capacity = fullest if capacity is None else capacity
     if capacity < fullest:
         raise ValueError(f"slots must be at least {fullest}, what the fullest batch holds (got {capacity})")
     row, batch, follows = _uses(held)
-    adjacent = policy == "adjacent"
-    stays = follows == batch + 1 if adjacent else _stay(row, batch, follows, len(held), capacity)
+    stays = _stay(row, batch, follows, len(held), capacity)
     last = row != np.append(row[1:], -1)
     starts = np.flatnonzero(np.append(True, (~stays | last)[:-1])) if len(row) else np.zeros(0, np.int64)
     ends = np.append(starts[1:] - 1, len(row) - 1) if len(row) else starts

@@ -78,25 +78,20 @@ class Schedule:
         return np.concatenate(rows), np.concatenate(ranks)
 
 
-def make_schedule(
-    reads: Reads, owner: NDArray[np.int32], policy: str = "optimal", slots: int | None = None
-) -> Schedule:
+def make_schedule(reads: Reads, owner: NDArray[np.int32], slots: int | None = None) -> Schedule:
     """Decide what is resident where, for batches in the given order.
 
     Args:
         reads: Of each rank and batch the vertices that are read, each once.
         owner: (N,) the owner of each vertex.
-        policy, slots: As ``policy`` and ``capacity`` of :func:`~dgcl.offload.residency.make_residencies`, for every
-            rank; a rank whose fullest batch needs more slots gets as many as that needs.
-
-    Raises:
-        ValueError: An unknown policy.
+        slots: As ``capacity`` of :func:`~dgcl.offload.residency.make_residencies`, for every rank; a rank whose
+            fullest batch needs more slots gets as many as that needs.
     """
     held = holdings(reads, owner)
     residencies = []
     for of_rank in held:
         fullest = max(map(len, of_rank), default=0)
-        residencies.append(make_residencies(of_rank, policy, None if slots is None else max(slots, fullest)))
+        residencies.append(make_residencies(of_rank, None if slots is None else max(slots, fullest)))
     return Schedule(owner, reads, tuple(residencies))
 
 
@@ -118,7 +113,7 @@ def volumes(reads: Reads) -> tuple[int, int, int]:
 
 
 def reorganise(
-    reads: Reads, owner: NDArray[np.int32], policy: str = "optimal", slots: int | None = None
+    reads: Reads, owner: NDArray[np.int32], slots: int | None = None
 ) -> tuple[list[Ids], Schedule]:
     """Order every rank's chunks so that chunks of a batch, and batches after each other, read the same rows.
 
@@ -130,7 +125,7 @@ def reorganise(
     Returns:
         Of each rank (n,) which of its chunks is computed in each batch; and the schedule of that order.
     """
-    given = make_schedule(reads, owner, policy, slots)
+    given = make_schedule(reads, owner, slots)
     n = given.num_batches
     chunks = [np.arange(n) for _ in reads]
     marked = np.zeros(len(owner), bool)
@@ -157,7 +152,6 @@ def reorganise(
     found = make_schedule(
         [[of_rank[k] for k in perm.tolist()] for of_rank, perm in zip(reads, chunks, strict=True)],
         owner,
-        policy,
         slots,
     )
     if found.delivered < given.delivered:

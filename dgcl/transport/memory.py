@@ -7,7 +7,6 @@ exist goes through the calls of a few training steps, and ends with the size tha
 from __future__ import annotations
 
 import mmap
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -61,12 +60,6 @@ class MemoryReport:
     def total(self) -> int:
         """Tables, control page, pool and streamed edges."""
         return self.tables + self.control_page + self.pool + self.edges
-
-    def __getattr__(self, name: str) -> int:
-        if name == "board":  # the name in the previous version
-            warnings.warn("MemoryReport.board is now control_page", DeprecationWarning, stacklevel=2)
-            return self.control_page
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 class _NoMemory:

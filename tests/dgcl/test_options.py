@@ -1,8 +1,7 @@
-"""Options of build_comm_info: groups, keywords that moved into them, and what is refused."""
+"""Options of build_comm_info: groups, and what is refused."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,56 +10,29 @@ import pytest
 
 import dgcl
 from dgcl.grid.grid import Grid
-from dgcl.options import MOVED, settle, warn_of_moved
+from dgcl.options import settle
 from dgcl.planner import PlanOptions
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
 
-@pytest.mark.parametrize(
-    ("keyword", "value", "group", "field"),
-    [
-        ("row_bytes", 64, "plan", "row_bytes"),
-        ("time_limit", 3.0, "plan", "time_limit"),
-        ("place", True, "partition", "place"),
-        ("hops", 2, "replicas", "hops"),
-        ("memory_limit", 10**9, "replicas", "memory_limit"),
-    ],
-)
-def test_a_keyword_that_moved_works_and_warns(keyword: str, value: Any, group: str, field: str) -> None:
-    settings = settle(None, "random", None, "head", None, {keyword: value})
-    assert getattr(getattr(settings, group), field) == value
-    assert settings.partition.method == "random"
+def test_groups_set_what_the_plan_is_made_with() -> None:
+    """The gap to stop at, for one."""
     dgcl.init()
-    with pytest.warns(DeprecationWarning, match=keyword) as told:
-        dgcl.build_comm_info(EDGES, **{keyword: value}).close()
-    assert MOVED[keyword] in str(told[0].message)
-    assert told[0].filename == __file__
-
-
-def test_every_moved_keyword_is_tried_above() -> None:
-    assert set(MOVED) == {"row_bytes", "time_limit", "place", "hops", "memory_limit"}
-
-
-def test_groups_set_what_keywords_cannot() -> None:
-    """The gap to stop at, for one; and nothing warns."""
-    dgcl.init()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)
-        comm = dgcl.build_comm_info(
-            EDGES,
-            plan=dgcl.PlanOptions(row_bytes=64, gap=0.5, seed=3),
-            partition=dgcl.PartitionOptions("range", place=True),
-            replicas=dgcl.ReplicaOptions(hops=1),
-        )
+    comm = dgcl.build_comm_info(
+        EDGES,
+        plan=dgcl.PlanOptions(row_bytes=64, gap=0.5, seed=3),
+        partition=dgcl.PartitionOptions("range", place=True),
+        replicas=dgcl.ReplicaOptions(hops=1),
+    )
     assert (comm.plan.row_bytes, comm.plan.meta["seed"]) == (64, 3)
     comm.close()
 
 
 def test_a_seed_of_its_own_goes_before_that_of_the_plan() -> None:
     plan = PlanOptions(seed=3, gap=0.5)
-    assert settle(plan, "metis", None, "head", None, {}).plan == plan
-    assert settle(plan, "metis", None, "head", 7, {}).plan == PlanOptions(seed=7, gap=0.5)
+    assert settle(plan, "metis", None, "head", None).plan == plan
+    assert settle(plan, "metis", None, "head", 7).plan == PlanOptions(seed=7, gap=0.5)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +55,6 @@ def test_bad_options_are_raised_on_every_rank(
             dgcl.build_comm_info(EDGES, "uniform", **mine)
 
     dgcl.launch(run, 2)
-
-
-def test_a_keyword_that_never_was_is_refused_as_python_does() -> None:
-    with pytest.raises(TypeError, match=r"build_comm_info\(\) got an unexpected keyword argument 'hop'"):
-        warn_of_moved(dgcl.build_comm_info, {"hop": 2})
 
 
 @pytest.mark.parametrize("kind", [dgcl.GridOptions, dgcl.ReplicaOptions])

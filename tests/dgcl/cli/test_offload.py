@@ -20,7 +20,7 @@ def toy(folder: Path) -> list[object]:
 
 
 def test_toy_graph(run: Run, toy: list[object]) -> None:
-    told = run(*toy, "--chunks", 3, "--widths", "8,6,4", "--residency", "adjacent", "--json").json
+    told = run(*toy, "--chunks", 3, "--widths", "8,6,4", "--json").json
     assert (told["v_ori"], told["v_p2p"], told["v_ru"], told["slots"]) == (50, 44, 26, [10, 10])
     assert (sum(told["host_rows"]), sum(told["device_rows"])) == (26, 14)
     first, second = told["layers"]
@@ -55,9 +55,3 @@ def test_refusals(run: Run, toy: list[object], arguments: list[str], message: st
     said = run(*toy, *arguments)
     assert said.status == 2
     assert message in said.err
-
-
-def test_published_table(run: Run, folder: Path) -> None:
-    lines = run("offload", "--counts").out.splitlines()
-    assert lines[1].split() == ["it-2004", "177.2", "GiB", "108.3", "GiB", "12.9", "GiB"]
-    assert run("offload", "--counts", "--json").json["friendster"]["edges"] == 12 * 2_586_147_869

@@ -34,9 +34,16 @@ def local_graphs(graph: Graph, part: np.ndarray, num_ranks: int) -> list[LocalGr
 def chunks_of(
     graph: Graph, part: np.ndarray, num_ranks: int, num_chunks: int, chunk_by: str = "range"
 ) -> list[list[Chunk]]:
+    """Chunks of every rank; "random" is no way of the library's."""
+
+    def rows_of(local: LocalGraph) -> list[np.ndarray]:
+        if chunk_by != "random":
+            return chunk_rows(local, num_chunks, chunk_by)
+        pieces = np.array_split(np.random.default_rng(0).permutation(local.num_owned), num_chunks)
+        return [np.sort(rows) for rows in pieces]
+
     return [
-        [cut_chunk(local, rows) for rows in chunk_rows(local, num_chunks, chunk_by)]
-        for local in local_graphs(graph, part, num_ranks)
+        [cut_chunk(local, rows) for rows in rows_of(local)] for local in local_graphs(graph, part, num_ranks)
     ]
 
 

@@ -26,7 +26,7 @@ from dgcl.offload import keeping
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.schedule import reorganise
 from dgcl.replication.work import Work
-from tests.dgcl.offload.sets import chunks_of, held_sets, random_graph
+from tests.dgcl.offload.sets import chunks_of, random_graph
 
 GRAPH = random_graph(30, 110, 3)
 PART = (np.arange(30) % 5 == 0).astype(np.int32)  # rank 0 has four times as many rows
@@ -41,7 +41,6 @@ def on_ranks(function: Callable[..., Any], **options: Any) -> list[Any]:
         settings: dict[str, Any] = {
             "chunks": 4,
             "chunk_by": "range",
-            "residency": "adjacent",
             "method": "direct",
         }
         off = dgcl.Offload(comm, **{**settings, **options})
@@ -83,14 +82,9 @@ def step(off: dgcl.Offload, **options: Any) -> tuple[dict[str, int], list[Tensor
 
 
 def counted() -> tuple[list[int], list[int], list[int]]:
-    """Of each rank its rows, the rows that it loads with adjacent residencies, and its in-edges: by sets."""
+    """Of each rank its rows, the rows that it loads, and its in-edges."""
     reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks_of(GRAPH, PART, 2, 4)]
-    order, _ = reorganise(reads, PART, "adjacent")
-    sets = [[set(of_rank[k].tolist()) for k in perm] for of_rank, perm in zip(reads, order, strict=True)]
-    loads = []
-    for rank, held in enumerate(held_sets(sets, PART)):
-        came = [now - before for before, now in zip([set(), *held], held, strict=False)]
-        loads.append(sum(PART[v] == rank for rows in came for v in rows))
+    loads = reorganise(reads, PART)[1].host_rows.tolist()
     _, heads = GRAPH.edges()
     return np.bincount(PART).tolist(), loads, np.bincount(PART[heads]).tolist()
 

@@ -431,15 +431,12 @@ def test_a_loss_has_the_type_of_torchs(mixed: bool) -> None:
         torch.testing.assert_close(grad, x.grad)
 
 
-@pytest.mark.parametrize("residency", ["adjacent", "optimal"])
 @pytest.mark.parametrize(("aggregate", "keep"), [(None, "auto"), ("mean", True), ("mean", False)])
 @pytest.mark.parametrize("needs_grad", [True, False])
-def test_rows_counted_are_those_of_the_formulas(
-    residency: str, aggregate: Any, keep: Any, needs_grad: bool
-) -> None:
+def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs_grad: bool) -> None:
     chunks = chunks_of(GRAPH, PART, 2, 4, "range")
     reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks]
-    _, schedule = reorganise(reads, PART, residency)
+    _, schedule = reorganise(reads, PART)
     expected = vars(layer_rows(schedule, needs_grad=needs_grad, kept=keep is True))
 
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[dict[str, int], dict[str, int], Tensor]:
@@ -450,7 +447,7 @@ def test_rows_counted_are_those_of_the_formulas(
         off.layer(layer, x, aggregate=aggregate, keep=keep).sum().backward()
         return dict(off.account.rows), dict(off.account.bytes), off._transport.bytes_sent.sum(0)
 
-    told = on_ranks(run, residency=residency, chunk_by="range")
+    told = on_ranks(run, chunk_by="range")
     total = {kind: sum(rows.get(kind, 0) for rows, _, _ in told) for kind in expected}
     assert total == expected
     of_bytes = {kind: sum(found.get(kind, 0) for _, found, _ in told) for kind in expected}

@@ -55,7 +55,7 @@ def test_rows_come_back_in_global_order(tmp_path: Any) -> None:
 def test_toy_graph_moves_the_published_rows() -> None:
     def run() -> str:
         comm = dgcl.build_comm_info(t24(), "uniform", part=np.arange(24) * 2 // 24)
-        off = dgcl.Offload(comm, chunks=3, chunk_by="range", residency="adjacent")
+        off = dgcl.Offload(comm, chunks=3, chunk_by="range")
         x = off.dispatch_features(torch.ones(24, 8))
         off.layer(torch.nn.Linear(8, 6), x, aggregate="sum", keep=True)
         return f"{off.describe()} {off.account.rows['loaded']} {off.account.rows['exchanged']}"
@@ -240,7 +240,6 @@ class Sums(torch.nn.Module):
         ({"chunks": 2, "kind": "networkx"}, "kind must be one of csr, pyg, dgl"),
         ({"chunks": 2, "store": "/nowhere/at/all"}, "store must be a folder"),
         ({"chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of"),
-        ({"chunks": 2, "residency": "lru"}, "residency must be one of"),
         ({"chunks": 2, "method": "magic"}, "method must be one of"),
     ],
 )

@@ -31,10 +31,10 @@ from tests.dgcl.offload.sets import chunks_of, random_graph, t24
 Made = tuple[list[RankTables], list[np.ndarray], list[list[np.ndarray]]]
 
 
-def compiled(graph: Graph, part: np.ndarray, num_ranks: int, num_chunks: int, policy: str) -> Made:
+def compiled(graph: Graph, part: np.ndarray, num_ranks: int, num_chunks: int) -> Made:
     """Tables, the order of host memory, and what chunks read."""
     chunks = chunks_of(graph, part, num_ranks, num_chunks, "random")
-    order, schedule = reorganise([[c.reads for c in of] for of in chunks], part.astype(np.int32), policy)
+    order, schedule = reorganise([[c.reads for c in of] for of in chunks], part.astype(np.int32))
     ordered = [[of[k] for k in perm] for of, perm in zip(chunks, order, strict=True)]
     stored = [np.concatenate([c.local.owned_ids for c in of]) for of in ordered]
     sizes = [[c.size for c in of] for of in ordered]
@@ -42,16 +42,11 @@ def compiled(graph: Graph, part: np.ndarray, num_ranks: int, num_chunks: int, po
     return tables, stored, [list(of) for of in schedule.reads]
 
 
-@given(
-    num_ranks=st.integers(1, 4),
-    num_chunks=st.integers(1, 6),
-    seed=st.integers(0, 10**6),
-    policy=st.sampled_from(["adjacent", "optimal"]),
-)
-def test_tables_are_proved(num_ranks: int, num_chunks: int, seed: int, policy: str) -> None:
+@given(num_ranks=st.integers(1, 4), num_chunks=st.integers(1, 6), seed=st.integers(0, 10**6))
+def test_tables_are_proved(num_ranks: int, num_chunks: int, seed: int) -> None:
     graph = random_graph(16, 40, seed)
     part = np.random.default_rng(seed).integers(0, num_ranks, 16)
-    tables, stored, reads = compiled(graph, part, num_ranks, num_chunks, policy)
+    tables, stored, reads = compiled(graph, part, num_ranks, num_chunks)
     verify_tables(tables, stored, reads)
     for ids, of_rank, read in zip(stored, tables, reads, strict=True):
         for batch, rows in zip(of_rank.batches, read, strict=True):
@@ -97,7 +92,7 @@ def _other_send(batch: Batch) -> Batch:
 )
 def test_changed_tables_are_refused(change: Callable[[Batch], Batch]) -> None:
     part = np.arange(24) * 2 // 24
-    tables, stored, reads = compiled(t24(), part, 2, 2, "adjacent")
+    tables, stored, reads = compiled(t24(), part, 2, 2)
     verify_tables(tables, stored, reads)
     batches = tables[0].batches
     broken = [replace(tables[0], batches=(change(batches[0]), *batches[1:])), tables[1]]
