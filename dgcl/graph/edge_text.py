@@ -6,7 +6,11 @@ Errors name the file and the line.
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
 import os
+import re
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +22,6 @@ from numpy.typing import NDArray
 
 __all__ = ["MARKET_BANNER", "TextEdges", "open_text", "read_edge_list", "read_matrix_market"]
 
-BLOCK = 1 << 23
 GZIP_MAGIC = b"\x1f\x8b"
 MARKET_BANNER = b"%%matrixmarket"
 MARKET_COLUMNS = {"pattern": 2, "real": 3, "double": 3, "integer": 3, "complex": 4}
@@ -65,9 +68,8 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 def read_edge_list(path: str | os.PathLike[str], num_nodes: int | None = None) -> TextEdges:
     """Read lines ``u v``: one edge u -> v each, ids as they are.
 
-    ``#`` or ``%`` at a line's start, and ``#`` anywhere, begin a comment. Columns may be separated by blanks,
-    tabs or commas; those after the second (weights, times) are not read, but every line must have as many as
-    the first.
+    ``#`` begins a comment, as ``%`` does at the start of a line before the first edge. Columns are separated by
+    blanks and tabs, or by commas; those after the second (weights, times) are not read.
 
     Args:
         path: the file, gzipped or not.
@@ -77,8 +79,7 @@ def read_edge_list(path: str | os.PathLike[str], num_nodes: int | None = None) -
         ValueError: the message names file and line.
         OSError: the file cannot be read.
     """
-    with open_text(path) as file:
-        src, dst = _parse(path, file, comment=b"#", high=-1 if num_nodes is None else num_nodes)
+    src, dst = _parse(path, comment="#", high=num_nodes)
     return TextEdges(src, dst, num_nodes, symmetric=False)
 
 
@@ -92,34 +93,20 @@ def read_matrix_market(path: str | os.PathLike[str]) -> TextEdges:
         ValueError: the message names file and line.
         OSError: the file cannot be read.
     """
-    with open_text(path) as file:
-        field, symmetry = _read_banner(path, file.readline())
-        line, sizes = 1, b""
-        while not sizes.strip():
-            sizes = file.readline()
-            line += 1
-            if not sizes:
-                raise _at(path, line, "the file ends before the line of sizes, 'rows columns entries'")
-            if sizes.lstrip().startswith(b"%"):
-                sizes = b""
-        words = sizes.split()
-        if len(words) != 3 or not all(word.isdigit() for word in words):
-            raise _at(path, line, f"expected three sizes, 'rows columns entries' (got {_shown(sizes)})")
-        rows, columns, entries = map(int, words)
-        if rows == 0:
-            raise _at(path, line, "the matrix has no rows; a graph needs a vertex")
-        if rows != columns:
-            raise _at(path, line, f"the matrix must be square: one row per vertex (got {rows} x {columns})")
-        src, dst = _parse(
-            path,
-            file,
-            comment=b"%",
-            columns=MARKET_COLUMNS[field],
-            low=1,
-            high=rows + 1,
-            first_line=line + 1,
-            most=entries,
-        )
+    with _lines(path) as lines:
+        field, symmetry = _read_banner(path, next(lines, ""))
+        line, sizes = _first_line(lines, 2)
+    words = sizes.split()
+    if not words:
+        raise _at(path, line, "the file ends before the line of sizes, 'rows columns entries'")
+    if len(words) != 3 or not all(word.isdigit() for word in words):
+        raise _at(path, line, f"expected three sizes, 'rows columns entries' (got {_shown(sizes)})")
+    rows, columns, entries = map(int, words)
+    if rows == 0:
+        raise _at(path, line, "the matrix has no rows; a graph needs a vertex")
+    if rows != columns:
+        raise _at(path, line, f"the matrix must be square: one row per vertex (got {rows} x {columns})")
+    src, dst = _parse(path, comment="%", columns=MARKET_COLUMNS[field], low=1, high=rows + 1, skipped=line)
     if len(src) != entries:
         raise ValueError(
             f"{os.fspath(path)}: line {line} promises {entries} entries, but there are {len(src)}"
@@ -127,9 +114,9 @@ def read_matrix_market(path: str | os.PathLike[str]) -> TextEdges:
     return TextEdges(src, dst, rows, symmetric=symmetry != "general")
 
 
-def _read_banner(path: str | os.PathLike[str], banner: bytes) -> tuple[str, str]:
+def _read_banner(path: str | os.PathLike[str], banner: str) -> tuple[str, str]:
     """Field and symmetry, of a Matrix Market file's first line."""
-    words = banner.decode("ascii", "replace").lower().split()
+    words = banner.lower().split()
     if len(words) != 5 or words[0].encode() != MARKET_BANNER or words[1] != "matrix":
         raise _at(
             path, 1, f"expected '%%MatrixMarket matrix coordinate FIELD SYMMETRY' (got {_shown(banner)})"
@@ -144,83 +131,105 @@ def _read_banner(path: str | os.PathLike[str], banner: bytes) -> tuple[str, str]
     return field, symmetry
 
 
+@contextmanager
+def _lines(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
+    """The lines of a text file, whatever ends them."""
+    with open_text(path) as file:
+        yield io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+
+
+def _first_line(lines: Iterator[str], begin: int) -> tuple[int, str]:
+    """Number and text of the first line that is neither blank nor a comment; "" if there is none."""
+    number = begin - 1
+    for number, line in enumerate(lines, begin):
+        if line.strip() and line.lstrip()[0] not in "#%":
+            return number, line
+    return number + 1, ""
+
+
 def _parse(
     path: str | os.PathLike[str],
-    file: IO[bytes],
     *,
-    comment: bytes,
+    comment: str,
     columns: int = 0,
     low: int = 0,
-    high: int = -1,
-    first_line: int = 1,
-    most: int | None = None,
+    high: int | None = None,
+    skipped: int = 0,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Parse the rest of a file; ids are stored less `low`, as int32 while they fit."""
-    from dgcl.graph import text_kernels as kernels
+    """Read the edges after the first ``skipped`` lines; ids are stored less ``low``, as int32 if they fit.
 
-    sources: list[NDArray[Any]] = []
-    targets: list[NDArray[Any]] = []
-    line, total = first_line, 0
-    src, dst = np.empty(BLOCK // 4 + 1, np.int64), np.empty(BLOCK // 4 + 1, np.int64)
-    for block in _whole_lines(path, file):
-        text = np.frombuffer(block, np.uint8)
-        if len(src) < len(text) // 4 + 1:  # an edge takes at least four bytes, "0 1\n"
-            src, dst = np.empty(len(text) // 4 + 1, np.int64), np.empty(len(text) // 4 + 1, np.int64)
-        capacity = len(src) if most is None else min(len(src), most - total)
-        count, lines, columns, error, start = kernels.parse_edges(
-            text, comment[0], columns, low, high, src[:capacity], dst[:capacity]
-        )
-        if error != kernels.OK:
-            raise _at(path, line + lines - 1, _reason(error, block[start:], columns, low, high, most))
-        line += lines
-        total += count
-        sources.append(_narrow(src[:count]))
-        targets.append(_narrow(dst[:count]))
-    none = [np.empty(0, np.int32)]
-    return np.concatenate(sources or none), np.concatenate(targets or none)
+    Args:
+        path: the file.
+        comment: the character that begins a comment.
+        columns: how many columns each line must have; 0: as many as the first line has.
+        low, high: the smallest id, and one more than the largest; None: any.
+        skipped: lines that are no edges.
 
-
-def _whole_lines(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[bytes]:
-    """The file in blocks that end with a newline, but for the last."""
-    rest, first = b"", True
-    while block := file.read(BLOCK):
-        if first:
-            block, first = block.removeprefix(b"\xef\xbb\xbf"), False  # the mark that begins some UTF-8 files
-        if b"\0" in block:
-            raise ValueError(f"{os.fspath(path)}: not a text file (it has zero bytes)")
-        block = rest + block
-        end = block.rfind(b"\n") + 1
-        rest = block[end:]
-        if end:
-            yield block[:end]
-    if rest:
-        yield rest
-
-
-def _narrow(ids: NDArray[np.int64]) -> NDArray[Any]:
-    """A copy, of half the size if the ids allow."""
-    return ids.astype(np.int32 if len(ids) == 0 or ids.max() < 2**31 else np.int64)
+    Raises:
+        ValueError: the message names file and line.
+    """
+    limits = low, 2**63 if high is None else high
+    for dtype in (np.int32, np.int64):
+        with _lines(path) as lines, warnings.catch_warnings():
+            warnings.simplefilter("error")  # numpy takes 1.0 for a whole number, and warns
+            _, first = _first_line(itertools.islice(lines, skipped, None), 0)
+            if not first:
+                return np.empty(0, np.int32), np.empty(0, np.int32)
+            delimiter = "," if "," in first else None
+            columns = columns or len(first.partition(comment)[0].replace(",", " ").split())
+            used = (0, 1) if columns > 2 else None
+            try:
+                pairs: NDArray[Any] = np.loadtxt(
+                    itertools.chain([first], lines),
+                    dtype,
+                    comments=comment,
+                    delimiter=delimiter,
+                    usecols=used,
+                    ndmin=2,
+                )
+            except (ValueError, DeprecationWarning):
+                continue
+        if pairs.shape[1] == 2 and pairs.min() >= limits[0] and pairs.max() < limits[1]:
+            pairs -= low
+            src, dst = np.ascontiguousarray(pairs.T)
+            return src, dst
+        break
+    raise _first_error(path, comment, columns, *limits, skipped)
 
 
-def _reason(error: int, rest: bytes, columns: int, low: int, high: int, most: int | None) -> str:
-    """What is wrong with the line that `rest` begins with."""
-    from dgcl.graph import text_kernels as kernels
+def _first_error(
+    path: str | os.PathLike[str], comment: str, columns: int, low: int, high: int, skipped: int
+) -> ValueError:
+    """What is wrong with the first line that does not hold an edge; arguments as of :func:`_parse`."""
+    with _lines(path) as lines:
+        for number, line in enumerate(itertools.islice(lines, skipped, None), skipped + 1):
+            if "\0" in line:
+                return ValueError(f"{os.fspath(path)}: not a text file (it has zero bytes)")
+            words = line.partition(comment)[0].replace(",", " ").split()
+            if not words or words[0].startswith("%"):
+                continue
+            got = f"(got {_shown(line)})"
+            if not all(re.fullmatch(r"-?[0-9]+", word) for word in words[:2]):
+                return _at(
+                    path, number, f"expected two vertex ids, whole numbers {got}; comments start with #"
+                )
+            if len(words) < 2:
+                return _at(path, number, f"expected two vertex ids, 'source destination' {got}")
+            if columns == 2 < len(words):
+                return _at(path, number, f"expected 2 columns as before {got}")
+            ids = [int(word) for word in words[:2]]
+            if min(ids) < 0:
+                return _at(path, number, f"vertex ids must not be negative {got}")
+            if max(ids) >= 2**63:
+                return _at(path, number, f"a vertex id must be less than 2**63 {got}")
+            if not low <= min(ids) <= max(ids) < high:
+                return _at(path, number, f"vertex ids must be {low}..{high - 1} {got}")
+    return ValueError(f"{os.fspath(path)}: lines must all be 'source destination', with the same separator")
 
-    got = f"(got {_shown(rest.splitlines()[0])})"
-    return {
-        kernels.NOT_AN_ID: f"expected two vertex ids, whole numbers {got}; comments start with #",
-        kernels.TOO_FEW: f"expected two vertex ids, 'source destination' {got}",
-        kernels.NEGATIVE: f"vertex ids must not be negative {got}",
-        kernels.TOO_LARGE: f"a vertex id must be less than 2**63 {got}",
-        kernels.OUT_OF_RANGE: f"vertex ids must be {low}..{high - 1} {got}",
-        kernels.COLUMNS: f"expected {columns} columns as before {got}",
-        kernels.TOO_MANY: f"there are more than the {most} entries that the file promises {got}",
-    }[error]
 
-
-def _shown(line: bytes) -> str:
+def _shown(line: str) -> str:
     """A line as it may stand in a message."""
-    text = line.decode("utf-8", "replace").strip()
+    text = line.strip()
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 

@@ -1,15 +1,19 @@
-"""Builds a communicator's transport: shared memory, the network where ranks share none, devices."""
+"""Builds a communicator's transport: shared memory, the network where ranks share none, collectives, devices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
+from dgcl.transport.collective.agreement import Agreement
+from dgcl.transport.collective.transport import CollectiveTransport
+from dgcl.transport.collective.wires import open_wire
 from dgcl.transport.cuda import connect_device
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
@@ -48,6 +52,8 @@ def connect_transport(
     Raises:
         ValueError, CommError: As :func:`dgcl.build_comm_info`.
     """
+    if channel == "collective" and device is None:
+        return connect_collective(programs, control, timeout, channel, torch.device("cpu"), "asked for")
     runtime = connect_runtime(programs, control, timeout, channel)
     try:
         on_device = connect_device(programs, control, timeout, device, runtime, channel)
@@ -56,6 +62,32 @@ def connect_transport(
         raise
     register(runtime)
     return SharedMemoryTransport(runtime) if on_device is None else on_device
+
+
+def connect_collective(
+    programs: Mapping[str, Program],
+    control: Control,
+    timeout: float,
+    channel: str,
+    device: torch.device,
+    why: str,
+    backend: Any = None,
+) -> CollectiveTransport:
+    """Connect this rank with the others by collectives of torch, which carry rows on any device. Collective.
+
+    Args:
+        programs, control, timeout, channel: As of :func:`connect_transport`.
+        device: Where rows are.
+        why: Why rows travel this way, for people.
+        backend: A group of the device's backend that carries nothing else; None: rows go through the host, by Gloo.
+    """
+    agreement = Agreement(programs, control, timeout, channel)
+    try:
+        wire = open_wire(control, device, timeout, backend)
+        return CollectiveTransport(programs, agreement, wire, device, why)
+    except BaseException:
+        agreement.close()
+        raise
 
 
 def _open_network(

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dgcl.kernels import copies, futex, row_moves, rows
 from dgcl.kernels.compiled import compile_all
+from dgcl.transport.collective import agreement
 from dgcl.transport.network import slices
 from dgcl.transport.shared_memory import engine, whole_call
 
 
 def prepare() -> None:
     """Compile or load the kernels that calls need."""
-    compile_all(futex, copies, rows, row_moves, engine, whole_call, slices)
+    compile_all(futex, copies, rows, row_moves, engine, whole_call, slices, agreement)

@@ -28,9 +28,10 @@ from dgcl.transport.shared_memory.control_page import (
 )
 from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
-#: How rows may travel between two ranks. "auto": memory where it is shared, else the network. "nccl" and "gloo" also
+#: How rows may travel between two ranks. "auto": memory where it is shared, else the network. "collective": by
+#: collectives of torch (:mod:`dgcl.transport.collective`). "nccl" and "gloo" also
 #: mean the network, and say which one carries the rows of devices (:mod:`dgcl.transport.cuda.network`).
-CHANNELS = ("auto", "memory", "network", "nccl", "gloo")
+CHANNELS = ("auto", "memory", "collective", "network", "nccl", "gloo")
 
 
 class Peers:
@@ -127,7 +128,7 @@ class Peers:
                 f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
             )
         failures = [text for texts in trouble for text in texts if text is not None]
-        forced = channels[0] not in ("auto", "memory")
+        forced = channels[0] not in ("auto", "memory", "collective")
         if forced and not network:
             raise ValueError(
                 f'channel="{channels[0]}" needs ranks that are processes of a torch.distributed group (these are'

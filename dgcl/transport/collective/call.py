@@ -1,0 +1,116 @@
+"""A call that is under way, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.transport.collective.tables import Layer, Slice, Stage
+from dgcl.transport.collective.wires import Wire
+
+#: Element types that move as integers, by their bytes: what only travels needs no operation of its own type.
+_MOVED: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(eq=False)
+class Call:
+    """The stages of one verb of an exchange.
+
+    Attributes:
+        number, label, tag: The call, and what all ranks compare.
+        stages: What is to be done.
+        buffers: Rows by the numbers that the stages have for them, ``(n, width)`` each.
+        staging: ``(n, width)`` memory for rows to be packed, and for those that arrive for several places.
+        sent: ``(P,)`` bytes so far, added to.
+        stage: The one that is under way.
+        work: What the wire has of it.
+    """
+
+    number: int
+    label: str
+    tag: int
+    stages: Sequence[Stage]
+    buffers: Sequence[Tensor]
+    staging: Tensor
+    sent: np.ndarray
+    stage: int = 0
+    work: Any = None
+
+    @property
+    def over(self) -> bool:
+        """Whether all stages are done."""
+        return self.stage == len(self.stages)
+
+    @property
+    def place(self) -> str:
+        """The stage in words."""
+        return "its end" if self.over else f"stage {self.stage}"
+
+    @property
+    def waits(self) -> list[tuple[int, str]]:
+        """Which peers the stage waits for, and what each has to do."""
+        return (
+            [] if self.over else [(p, f"{self.place}: {what}") for p, what in self.stages[self.stage].waits]
+        )
+
+    def post(self, wire: Wire) -> None:
+        """Send a stage. Every rank takes part in each, also without rows."""
+        stage = self.stages[self.stage]
+        packed = self._pack(stage)
+        arrived = moved(self.staging[stage.num_packed :][: sum(stage.receives)])
+        self._arrived = self._target(stage.slices[0]) if len(stage.slices) == 1 else arrived
+        self.sent += np.array(stage.sends) * (packed.shape[1] * packed.element_size())
+        byte = torch.uint8
+        self.work = wire.post(self._arrived.view(byte), packed.view(byte), stage.receives, stage.sends)
+
+    def end_stage(self) -> None:
+        """Put what has arrived where it belongs, and go on to the next stage."""
+        slices = self.stages[self.stage].slices
+        for each in slices if len(slices) > 1 else ():
+            self._target(each).copy_(self._arrived[each.start : each.start + each.num_rows])
+        self.stage += 1
+
+    def _target(self, each: Slice) -> Tensor:
+        return moved(self.buffers[each.buffer][each.place : each.place + each.num_rows])
+
+    def _pack(self, stage: Stage) -> Tensor:
+        if stage.direct is not None:
+            return moved(self.buffers[0][slice(*stage.direct)])
+        packed = self.staging[: stage.num_packed]
+        if not stage.layers:
+            return _gather(stage, [moved(rows) for rows in self.buffers], moved(packed))
+        sums = _gather(stage, self.buffers, widened(packed))
+        add_layers(sums, stage.layers, self.buffers[1])
+        return moved(sums if sums is packed else packed.copy_(sums))
+
+
+def moved(rows: Tensor) -> Tensor:
+    """Rows as integers of the same size."""
+    return rows.view(_MOVED.get(rows.element_size(), rows.dtype))
+
+
+def widened(rows: Tensor) -> Tensor:
+    """Rows in the type in which they are added: 16-bit floats in float32, others themselves."""
+    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+
+
+def add_layers(sums: Tensor, layers: Sequence[Layer], arrivals: Tensor) -> None:
+    """Add what has arrived to rows of sums, in a fixed order."""
+    for places, slots in layers:
+        sums.index_add_(0, places, arrivals.index_select(0, slots).to(sums.dtype))
+
+
+def _gather(stage: Stage, buffers: Sequence[Tensor], packed: Tensor) -> Tensor:
+    """Pack the rows of a stage."""
+    for source, places, index in stage.parts:
+        rows = buffers[source]
+        if places is None and rows.dtype is packed.dtype:
+            torch.index_select(rows, 0, index, out=packed)
+        else:
+            packed[slice(None) if places is None else places] = rows.index_select(0, index).to(packed.dtype)
+    return packed

@@ -1,0 +1,306 @@
+"""Expand and fold of tensors by stages of ``all_to_all_single``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgcl.errors import CommError
+from dgcl.program.model import Program
+from dgcl.ranks.whole_rows import agree
+from dgcl.transport.collective.agreement import Agreement
+from dgcl.transport.collective.call import Call, add_layers, widened
+from dgcl.transport.collective.tables import Tables
+from dgcl.transport.collective.wires import Wire
+from dgcl.transport.describe import profiled
+from dgcl.transport.memory import MemoryReport, predict_memory
+from dgcl.transport.row_checks import version_of
+from dgcl.transport.shared_memory.agreement import check_agreement
+from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.results import as_tensor
+from dgcl.transport.shared_memory.waits import pack_tag
+from dgcl.transport.steps import EXPAND, FOLD, Step
+
+_VERBS = ("expand", "fold")
+
+
+class CollectiveTransport:
+    """Moves rows by torch operations and collectives, on any device.
+
+    Args:
+        programs: This rank's programs by the names of their exchanges.
+        agreement: Which call each rank is in.
+        wire: Carries bytes.
+        device: Where rows are.
+        why: Why this transport carries them, for people.
+
+    Attributes:
+        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Program],
+        agreement: Agreement,
+        wire: Wire,
+        device: torch.device,
+        why: str,
+    ) -> None:
+        self.agreement, self.wire, self._device, self._why = agreement, wire, device, why
+        self._rank, self._number = agreement.rank, 0
+        self._tables: list[tuple[Tables, int]] = []  # and as whose bytes an exchange's count
+        self._failure: CommError | None = None
+        self._closed = False
+        self._under_way: Callable[[], Call | None] = lambda: None
+        self.bytes_sent = np.zeros((len(programs), 2, agreement.control.world_size), np.int64)
+        for number, (name, program) in enumerate(programs.items()):
+            self._add({name: program}, number)
+
+    def _add(self, programs: Mapping[str, Program], counted: int) -> None:
+        self.agreement.names += tuple(programs)
+        self._tables += [(Tables(program, self._device), counted) for program in programs.values()]
+
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
+        """As :meth:`dgcl.transport.base.Transport.add_exchanges`."""
+        problem: Exception | None = None
+        try:
+            self._check_usable()
+        except (CommError, ValueError) as error:
+            problem = error
+        agree(self.agreement.control, problem)
+        first = len(self._tables)
+        check_agreement(self.agreement.control, programs, first)
+        self._add(programs, counted)
+        return first
+
+    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
+        program = self._tables[exchange][0].program
+        with profiled(program, "expand", rows), self._guard():
+            result = self._rows(program.num_local, rows)
+            call = self._begin(EXPAND, exchange, rows, result[program.num_owned :])
+            result[: program.num_owned] = rows
+            self.agreement.finish(call, self.wire)
+        return result
+
+    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
+        """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
+        program = self._tables[exchange][0].program
+        with profiled(program, "fold", rows), self._guard():
+            arrivals = self._rows(program.num_arrivals, rows)
+            result = self._rows(program.num_owned, rows)
+            call = self._begin(FOLD, exchange, rows[program.num_owned :], arrivals)
+            result.copy_(rows[: program.num_owned])
+            self.agreement.finish(call, self.wire)
+            self._add_arrivals(result, arrivals, exchange)
+        return result
+
+    def begin_expand(
+        self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> Started:
+        """As :meth:`dgcl.transport.base.Transport.begin_expand`."""
+        with self._guard():
+            halo = self._rows(self._tables[exchange][0].program.num_halo, rows)
+            call = self._begin(EXPAND, exchange, rows, halo, purpose)
+        return Started(self, call, rows, lambda *_: halo)
+
+    def begin_fold(
+        self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
+    ) -> Started:
+        """As :meth:`dgcl.transport.base.Transport.begin_fold`."""
+        with self._guard():
+            arrivals = self._rows(self._tables[exchange][0].program.num_arrivals, halo_rows)
+            call = self._begin(FOLD, exchange, halo_rows, arrivals, purpose)
+
+        def add(into: Tensor, fresh: Tensor | None) -> Tensor:
+            if fresh is None:
+                return self._add_arrivals(into, arrivals, exchange)
+            for _, slots in self._tables[exchange][0].own_layers:  # one, of these rows
+                into.index_copy_(0, fresh, arrivals.index_select(0, slots))
+            return into
+
+        return Started(self, call, halo_rows, add)
+
+    def _begin(self, verb: int, exchange: int, source: Tensor, target: Tensor, purpose: int = 0) -> Call:
+        """Begin a call; its buffers are those of :class:`dgcl.transport.collective.tables.Tables`."""
+        tables, counted = self._tables[exchange]
+        width = math.prod(source.shape[1:])
+        kind = row_type(source.dtype, width)
+        buffers = [source.resolve_conj().resolve_neg().contiguous(), target]
+        if verb == EXPAND:
+            buffers.append(self._rows(tables.program.num_relay, source))
+        flat = [
+            rows.as_strided((len(rows), width), (width, 1))
+            for rows in (*buffers, self._rows(tables.staged[verb], source))
+        ]
+        self._number += 1
+        call = Call(
+            self._number,
+            " ".join([_VERBS[verb], *([self.agreement.names[exchange]] if exchange else [])]),
+            pack_tag(verb, kind, exchange, purpose),
+            (tables.expand, tables.fold)[verb] if kind.row_bytes else (),
+            flat[:-1],
+            flat[-1],
+            self.bytes_sent[counted, verb],
+        )
+        self._under_way = ref(call)
+        self.agreement.begin(call)
+        if not call.over:
+            call.post(self.wire)
+        return call
+
+    def _add_arrivals(self, into: Tensor, arrivals: Tensor, exchange: int) -> Tensor:
+        """Add what has arrived to owned rows, in place, in a fixed order."""
+        layers = self._tables[exchange][0].own_layers
+        sums = widened(into) if layers else into
+        add_layers(sums, layers, arrivals)
+        return into if sums is into else into.copy_(sums)
+
+    def _rows(self, count: int, like: Tensor) -> Tensor:
+        return self.empty((count, *like.shape[1:]), like.dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor, on the CPU from the pool; its memory is free for others when its storage dies."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if self._device.type != "cpu" or not num_bytes:
+            return torch.empty(shape, dtype=dtype, device=self._device)
+        pool = self.agreement.pool
+        return as_tensor(pool, pool.allocate(num_bytes), shape, dtype)
+
+    def sequence(
+        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
+    ) -> None:
+        """None: one by one."""
+
+    def describe(self) -> list[str]:
+        """For each rank how rows travel to and from it, and why."""
+        return [f"collective, {self.wire.name}: {self._why}"] * self.agreement.control.world_size
+
+    def memory(
+        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
+    ) -> MemoryReport:
+        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
+        tables = [each for each, _ in self._tables]
+        staged = [each.staged for each in tables]
+        report = predict_memory([each.program for each in tables], widths, dtype, staged_rows=staged, **kinds)
+        return replace(report, tables=report.tables + sum(each.nbytes for each in tables))
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all calls."""
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+
+    def record_stream(self, rows: Tensor, stream: int) -> None:
+        """As :meth:`dgcl.transport.base.Transport.record_stream`."""
+        if self._device.type == "cuda":
+            rows.record_stream(torch.cuda.ExternalStream(stream))  # type: ignore[no-untyped-call]
+
+    # Failures.
+
+    @property
+    def failure(self) -> CommError | None:
+        """Why it is unusable; None if it is not, or was closed."""
+        return None if self._closed else self._failure
+
+    def check_present(self) -> None:
+        """Raise in a fork of the rank's process, and after the communicator was closed."""
+        self.agreement.check_process()
+        if self._closed:
+            raise ValueError(
+                f"rank {self._rank}: this communicator is closed; build a new one with build_comm_info"
+            )
+
+    def _check_usable(self) -> None:
+        self.check_present()
+        if self._failure is not None:
+            raise type(self._failure)(
+                f"rank {self._rank}: this communicator is unusable since an earlier call failed ({self._failure});"
+                " close it and build a new one"
+            )
+        call = self._under_way()
+        if call is not None and not call.over:
+            raise ValueError(
+                f"rank {self._rank}: {call.label} {call.number} was started and is not finished; call wait() on its"
+                " result first"
+            )
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Around the beginning of a call: peers rely on this rank's part, so an error fails the communicator."""
+        self._check_usable()
+        with self.guard():
+            yield
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around the rest of a call."""
+        try:
+            with torch.no_grad():
+                yield
+        except BaseException as error:
+            call = self._under_way()
+            place = (
+                f"{call.label} {call.number} at {call.place}" if call else f"before call {self._number + 1}"
+            )
+            how = (
+                f"is out of memory: {error}" if isinstance(error, MemoryError) else f"left {place}: {error!r}"
+            )
+            self.fail(error if isinstance(error, CommError) else CommError(f"rank {self._rank} {how}"))
+            raise
+
+    def fail(self, error: CommError) -> None:
+        """Make the transport unusable and tell the peers why."""
+        self._failure = self._failure or type(error)(
+            str(error)
+        )  # without the frames that the error's traceback holds
+        if not self._closed:
+            self.agreement.leave(self._failure, self._number)
+            self.wire.abort()
+
+    def close(self) -> None:
+        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
+        if not self._closed:
+            self._closed = True
+            self.agreement.leave(None, self._number)
+            self.agreement.close()
+            del self.wire
+
+
+class Started:
+    """A call that was started; its rows must not change until it is over, and somebody must wait for it."""
+
+    def __init__(
+        self, transport: CollectiveTransport, call: Call, rows: Tensor, end: Callable[..., Tensor]
+    ) -> None:
+        self._transport, self._call, self._rows, self._end = transport, call, rows, end
+        self._version = version_of(rows)
+
+    def wait(self, into: Tensor | None = None, fresh: Tensor | None = None) -> Tensor:
+        """As :class:`dgcl.transport.base.StartedExpand` and :class:`dgcl.transport.base.StartedFold`."""
+        transport = self._transport
+        transport.check_present()
+        if version_of(self._rows) != self._version:
+            self._abandon("changed before they were sent")
+            raise RuntimeError(
+                "rows were changed in place between the start of their exchange and wait(); change a copy"
+            )
+        with transport.guard():
+            transport.agreement.finish(self._call, transport.wire)
+            return self._end(into, fresh)
+
+    def _abandon(self, how: str) -> None:
+        rank = self._transport.agreement.rank
+        self._transport.fail(CommError(f"rank {rank}: rows of a started exchange were {how}"))
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting() and "_version" in self.__dict__ and not self._call.over:
+            self._abandon("dropped and nobody waited for them")

@@ -1,0 +1,125 @@
+"""The collective transport moves the bits that shared memory moves: plans, types, shapes, verbs, threads and processes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import dgcl
+from dgcl.transport.base import Transport
+from tests.dgcl.rank_pool import RankPool
+from tests.dgcl.support_plans import TREES, World, make_world, random_world, wandering
+from tests.dgcl.support_ranks import join, random_bits, same_bits
+
+DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn),
+    *(torch.complex64, torch.complex128, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+)
+SUMMABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int64)
+SHAPES = ((), (1,), (7,), (2, 3), (128,), (0,))
+
+WORLDS = {
+    **{f"{trees} of {size}": random_world(size, size, trees) for size in (2, 3, 4, 8) for trees in TREES},
+    "one rank": random_world(0, 1),
+    "detours of 5": random_world(5, 5, wandering(1)),
+    "empty parts": random_world(8, 5, "random-1", empty=(0, 3)),
+    "more ranks than vertices": random_world(9, 6, "line", num_nodes=3, num_edges=9),
+    "nothing to exchange": make_world([(0, 1), (2, 3)], [0, 0, 1, 1], 2),
+    "one rank without a halo": make_world([(0, 1), (0, 2)], [0, 1, 1], 2),
+}
+
+
+def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Numbers of very different sizes, whose sums depend on their order."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.exp2(torch.randint(-6, 7, shape, generator=generator).double())
+    drawn = torch.randn(shape, dtype=torch.float64, generator=generator) * sizes
+    return drawn.to(dtype) if dtype.is_floating_point else (drawn * 99).to(torch.int64).to(dtype)
+
+
+def results(
+    transport: Transport, rows: tuple[int, int], dtype: torch.dtype, shape: tuple[int, ...], seed: int
+):
+    """What every verb gives; rows are kept strided, as columns of wider ones."""
+    num_owned, num_local = rows
+    x = random_bits((num_owned, *shape, 2), dtype, seed)[..., 0]
+    out = [transport.expand(x), transport.begin_expand(x).wait()]
+    if dtype in SUMMABLE:
+        g = numbers((num_local, *shape, 2), dtype, seed)[..., 0]
+        into = g[:num_owned].clone(memory_format=torch.contiguous_format)
+        out += [transport.fold(g), transport.begin_fold(g[num_owned:]).wait(into)]
+        assert out[-1] is into
+    return out
+
+
+def compare(name: str) -> list[str]:
+    """Where the two transports differ on this rank."""
+    shares, different = WORLDS[name].shares(), []
+    with (
+        contextlib.closing(join(shares, 60.0)) as one,
+        contextlib.closing(join(shares, 60.0, channel="collective")) as other,
+    ):
+        rows = one.num_owned, one.num_local
+        for dtype in DTYPES:
+            for shape in SHAPES:
+                pairs = zip(
+                    *(results(comm.transport, rows, dtype, shape, one.rank) for comm in (one, other)),
+                    strict=True,
+                )
+                different += [f"{dtype} {shape} {k}" for k, (a, b) in enumerate(pairs) if not same_bits(a, b)]
+        if not (one.transport.bytes_sent == other.transport.bytes_sent).all():
+            different.append("bytes")
+    return different
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", WORLDS)
+def test_threads(name: str) -> None:
+    assert dgcl.launch(compare, WORLDS[name].world_size, name) == [[]] * WORLDS[name].world_size
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", [name for name in WORLDS if WORLDS[name].world_size in (2, 4)])
+def test_processes(name: str, rank_pool: Callable[[int], RankPool]) -> None:
+    assert rank_pool(WORLDS[name].world_size).run(compare, name) == [[]] * WORLDS[name].world_size
+
+
+@pytest.mark.parametrize("name", ["line of 4", "random-1 of 4"])
+def test_bytes_sent_are_those_planned(name: str) -> None:
+    world: World = WORLDS[name]
+
+    def run() -> tuple[list[int], list[int]]:
+        comm = join(world.shares(), channel="collective")
+        comm.fold(comm.expand(torch.ones(comm.num_owned, 3, dtype=torch.float64)))
+        return comm.bytes_sent["expand"].tolist(), comm.bytes_sent["fold"].tolist()
+
+    sent = dgcl.launch(run, world.world_size)
+    planned = 24 * world.planned_rows
+    assert [expand for expand, _ in sent] == planned.tolist()
+    assert [fold for _, fold in sent] == planned.T.tolist()
+
+
+def kept(widths: list[int], epochs: int) -> tuple[int, int]:
+    """What the pool holds after training, and what was predicted."""
+    comm = join(WORLDS["random-1 of 4"].shares(), channel="collective")
+    graph = comm.local_graph("csr")
+    layers = [torch.nn.Linear(a, b) for a, b in zip(widths, [*widths[1:], 3], strict=True)]
+    x = torch.randn(comm.num_owned, widths[0], requires_grad=True)
+    for _ in range(epochs):
+        h, x.grad = x, None
+        for layer in layers:
+            h = graph.sum(layer(dgcl.graph_allgather(h)))
+        h.sum().backward()
+        del h
+    return comm.transport.agreement.pool.bytes_allocated, comm.memory(widths, input_grad=True).pool
+
+
+def test_memory_is_kept_and_predicted() -> None:
+    few, many = (dgcl.launch(kept, 4, [20000, 12000, 30000], epochs) for epochs in (2, 5))
+    assert [held for held, _ in few] == [held for held, _ in many]
+    for held, predicted in many:
+        assert abs(predicted - held) <= 0.02 * held
