@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 ORDERS = {
     "eager": "as soon as its rows are there",
-    "first": "then, but connections serve earlier stages first",
-    "rank": "after all that it sends in earlier stages",
     "neighbours": "after all that it sends and receives in earlier stages",
     "barrier": "after everybody has finished earlier stages",
 }
@@ -50,19 +49,21 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
     parser.add_argument("--topology", metavar="T", help=f"another machine: {TOPOLOGY_HELP}")
     parser.add_argument("--row-bytes", metavar="B", type=at_least(1), help="default: the plan's")
-    parser.add_argument("--order", choices=ORDERS, default="eager", help="when a rank sends (default: eager)")
+    parser.add_argument(
+        "--order", choices=ORDERS, help="when a rank sends; default: as ranks of the machine do"
+    )
     parser.add_argument(
         "--shares",
         choices=("equal", "bytes"),
-        default="equal",
-        help="what messages that meet get of a connection: as much as each other (default), or by their bytes",
+        help="what messages that meet get of a connection: as much as each other, or by their bytes; default:"
+        " the machine's",
     )
     parser.add_argument("--slices", metavar="K", type=at_least(1), default=1, help="pass rows on in K slices")
     parser.add_argument(
         "--sends-at-once",
         metavar="N",
         type=at_least(1),
-        help="messages that a rank sends at a time (1: CPU ranks)",
+        help="messages that a rank sends at a time; default: the machine's (1: CPU ranks)",
     )
     parser.add_argument(
         "--slow",
@@ -96,8 +97,9 @@ def add_parser(verbs: Any, name: str) -> None:
 def simulate(args: argparse.Namespace) -> int:
     """Print what happened, beside what the cost model says; write the trace if asked for."""
     from dgcl.planner.cost import predicted_seconds
+    from dgcl.planner.simulator.executed import protocol
     from dgcl.planner.simulator.simulate import simulate as play
-    from dgcl.planner.simulator.trace import save_trace
+    from dgcl.planner.simulator.trace import chrome_trace
     from dgcl.planner.simulator.what_if import render_what_if, what_if
 
     check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
@@ -108,39 +110,34 @@ def simulate(args: argparse.Namespace) -> int:
         return _simulate_windows(args, replace(plan, topology=machine), row_bytes)
     if args.by != "mixed" or args.sum_seconds:
         raise CliError("--by and --sum-seconds go with --windows")
+    settings = protocol(machine).options()
+    settings |= {name: getattr(args, name) for name in settings if getattr(args, name) is not None}
     with step(f"simulating {args.plan} on {machine.name}"):
-        found = play(
+        played = play(
             plan,
             topology=machine,
             row_bytes=row_bytes,
-            order=args.order,
-            shares=args.shares,
             slices=args.slices,
-            sends_at_once=args.sends_at_once,
+            **settings,
             slow=_by_rank("--slow", args.slow, plan.world_size),
             start=_by_rank("--late", args.late, plan.world_size),
         )
         predicted = predicted_seconds(plan.trees, machine.arrays(), row_bytes)
     if args.trace is not None:
         with replacing(args.trace) as temporary:
-            save_trace(found, temporary)
+            temporary.write_text(json.dumps(chrome_trace(played)))
     variants = []
     if args.what_if:
         with step("playing the usual variants"):
             variants = what_if(plan)
     if args.json:
-        asked = {
-            "topology": machine.name,
-            "row_bytes": row_bytes,
-            "order": args.order,
-            "shares": args.shares,
-            "slices": args.slices,
-        }
-        played = {"what_if": [variant.to_json() for variant in variants]} if args.what_if else {}
-        print_json({**asked, "predicted_seconds": predicted, **found.to_json(), **played})
+        facts = {"topology": machine.name, "row_bytes": row_bytes, "slices": args.slices, **settings}
+        if args.what_if:
+            facts["what_if"] = [variant.to_json() for variant in variants]
+        print_json({**facts, "predicted_seconds": predicted, **played.to_json()})
     else:
-        setting = f"{plan.num_stages} stages on {machine.name}, rows of {size(row_bytes)}, order {args.order}"
-        _print(setting, predicted, found)
+        setting = f"{plan.num_stages} stages on {machine.name}, rows of {size(row_bytes)}, order {settings['order']}"
+        _print(setting, predicted, played)
         if args.what_if:
             print(f"\n{render_what_if(variants)}")
         print_legend(_LEGEND)
@@ -164,13 +161,13 @@ def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> i
     from dgcl.planner.simulator.windows import simulate_windows, sums_by_rows
 
     for name in ("order", "shares", "slices", "sends_at_once", "slow", "late", "what_if", "trace"):
-        given = getattr(args, name)
-        if given is True or given not in (None, False, [], "eager", "equal", 1):  # True == 1
+        value = getattr(args, name)
+        if value is True or value not in (None, False, [], 1):  # True == 1
             raise CliError(f"--{name.replace('_', '-')} goes without --windows")
     plans = windows_of(args, plan)
     with step(f"simulating {len(plans)} windows of {args.plan} on {plan.topology.name}"):
         sums = sums_by_rows(plans, args.sum_seconds)
-        found = simulate_windows(plans, sums, row_bytes=row_bytes)
+        overlapped = simulate_windows(plans, sums, row_bytes=row_bytes)
         alone = [play(each, row_bytes=row_bytes).seconds for each in plans]
         whole = simulate_windows([plan], sums_by_rows([plan], args.sum_seconds), row_bytes=row_bytes)
     one_by_one = sum(alone) + float(np.max(sums, axis=0).sum())
@@ -179,7 +176,7 @@ def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> i
             {
                 "topology": plan.topology.name,
                 "row_bytes": row_bytes,
-                "seconds": found.seconds,
+                "seconds": overlapped.seconds,
                 "one_by_one_seconds": one_by_one,
                 "whole_seconds": whole.seconds,
                 "windows": [
@@ -192,7 +189,7 @@ def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> i
     print_fields(
         [
             ("plan", f"{len(plans)} windows on {plan.topology.name}, rows of {size(row_bytes)}"),
-            ("simulated", f"{seconds(found.seconds)}, sums while the next window travels"),
+            ("simulated", f"{seconds(overlapped.seconds)}, sums while the next window travels"),
             ("one by one", f"{seconds(one_by_one)}, each window exchanged, then summed"),
             ("whole", f"{seconds(whole.seconds)}, everything exchanged, then summed"),
         ]
@@ -209,31 +206,34 @@ def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> d
     return dict(values)
 
 
-def _print(setting: str, predicted: float, found: Simulation) -> None:
-    ratio = f", {found.seconds / predicted:.4g} times the model's" if predicted else ""
+def _print(setting: str, predicted: float, simulation: Simulation) -> None:
+    ratio = f", {simulation.seconds / predicted:.4g} times the model's" if predicted else ""
     print_fields(
         [
             ("plan", setting),
             ("model", seconds(predicted)),
-            ("simulated", f"{seconds(found.seconds)}{ratio}"),
-            ("messages", f"{found.messages.num}, {size(found.bytes.sum())}"),
+            ("simulated", f"{seconds(simulation.seconds)}{ratio}"),
+            ("messages", f"{simulation.messages.num}, {size(simulation.bytes.sum())}"),
         ]
     )
-    ranks = enumerate(zip(found.rank_finish.tolist(), found.rank_wait.tolist(), strict=True))
+    ranks = enumerate(zip(simulation.rank_finish.tolist(), simulation.rank_wait.tolist(), strict=True))
     print()
     print_table(
         ("rank", "finished", "waited"), [(str(r), seconds(end), seconds(wait)) for r, (end, wait) in ranks]
     )
     busy = sorted(
         zip(
-            found.direction_busy.tolist(), found.direction_bytes.tolist(), found.direction_names, strict=True
+            simulation.direction_busy.tolist(),
+            simulation.direction_bytes.tolist(),
+            simulation.direction_names,
+            strict=True,
         ),
         key=lambda row: (-row[0], row[2]),
     )
-    if found.seconds > 0:
+    if simulation.seconds > 0:
         print()
         rows = [
-            (name, seconds(time), f"{time / found.seconds:.0%}", size(sent))
+            (name, seconds(time), f"{time / simulation.seconds:.0%}", size(sent))
             for time, sent, name in busy[:BUSIEST]
             if sent
         ]

@@ -82,9 +82,11 @@ def line(machine: str, graph: str, relation: Relation, topology: Topology) -> st
     bare = without_latencies(topology)
     plan, real = make_plan(relation, bare), make_plan(relation, topology)
     bound = bound_without_stages(relation, bare)
-    orders = [executed_seconds(plan), simulate(plan, order="neighbours").seconds, *(
-        simulate(plan, order=order, shares="bytes").seconds for order in ("rank", "eager")
-    )]  # fmt: skip
+    orders = [
+        executed_seconds(plan),
+        simulate(plan, order="neighbours").seconds,
+        simulate(plan, shares="bytes").seconds,
+    ]
     over = [f"{(seconds or np.nan) / bound:.3f}" for seconds in orders]
     why = busiest(plan) if float(over[0]) > NAMED_ABOVE else ""
     taken = executed_seconds(real) or np.nan
@@ -99,8 +101,8 @@ def main() -> int:
     parser.add_argument("graphs", nargs="?", default="", help="folder with graph files")
     parser.add_argument("--write", default="", help="page to put the table into")
     given = parser.parse_args()
-    head = ("machine", "graph", "stages", "bound us", "executed", "equal shares", "order rank", "order eager",
-            "limited by", "with latencies: us", "/ bound", "stages")  # fmt: skip
+    head = ("machine", "graph", "stages", "bound us", "executed", "equal shares", "order eager", "limited by",
+            "with latencies: us", "/ bound", "stages")  # fmt: skip
     rows = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for machine in MACHINES:
         topology = resolve_topology(machine)

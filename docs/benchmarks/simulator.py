@@ -30,8 +30,7 @@ CASES = [
     for graph in ("com-orkut", "web-google")
 ] + [("dgx1", "com-orkut", "ring"), ("dgx1", "com-orkut", "spst")]
 HEAD = (
-    "barriers", "rank by rank", "earlier stages first", "all at once", "one send at a time", "first, 16 slices",
-    "first, one device 2 x slower",
+    "barriers", "rank by rank", "one device 2 x slower", "all at once", "16 slices", "one send at a time",
 )  # fmt: skip
 
 

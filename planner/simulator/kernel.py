@@ -12,34 +12,16 @@ import numpy as np
 
 from dgcl.planner.compiled import compiled
 
-_LAST = np.iinfo(np.int64).max
-
 
 @compiled
-def fair_rates(active: Any, urgency: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
-    """Write into ``rate`` the weighted max-min fair share of each message in ``active``, the most urgent served first.
-
-    Messages of the smallest ``urgency`` share all capacity, those of the next share what is left, and so on.
+def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
+    """Write into ``rate`` the weighted max-min fair share of each message in ``active``.
 
     Progressive filling (Bertsekas and Gallager, Data Networks, 6.5): the direction that leaves the least to each
     unit of ``weight`` through it is filled first. Its messages keep that rate, and what they use of other directions
     is taken from these. Then the next direction.
     """
     left = capacity.copy()
-    served, last = 0, 0
-    while served < active.shape[0]:
-        level = _LAST
-        for m in active:
-            if urgency[m] < level and (served == 0 or urgency[m] > last):
-                level = urgency[m]
-        shares = active[urgency[active] == level]
-        _fill(shares, weight, ptr, hops, left, rate)
-        served, last = served + shares.shape[0], level
-
-
-@compiled(inline=False, entry=False)
-def _fill(active: Any, weight: Any, ptr: Any, hops: Any, left: Any, rate: Any) -> None:
-    """Share ``left`` among the messages in ``active``, and subtract what they use."""
     for m in active:
         rate[m] = -1.0
     # Messages without a rate over each direction, and their weight: added anew each time, since what is left of a sum
@@ -82,7 +64,6 @@ def run(
     next_ptr: Any,
     next_message: Any,
     previous: Any,
-    urgency: Any,
     weight: Any,
     sender: Any,
     at_once: int,
@@ -100,12 +81,12 @@ def run(
         capacity: (num_directions,) float64, bytes per second.
         waits: (N,) int64, how many messages each waits for; next_ptr, next_message: which wait for a message.
         previous: (N,) int64, the message queued ahead, or -1.
-        urgency: (N,) int64, weight: (N,) float64 > 0, see :func:`fair_rates`.
+        weight: (N,) float64 > 0, see :func:`fair_rates`.
         sender: (N,) int64, who sends each message, -1 for nobody.
         at_once: how many messages of one sender may flow at a time; 0: any number.
         send_order: (N,) int64, the messages in the order in which those that could flow are taken.
 
-    Resend_order:
+    Returns:
         issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
         float64, seconds during which anything flowed over each direction.
     """
@@ -184,7 +165,7 @@ def run(
                     done.append(m)
             changed = len(done) > 0
         active = np.flatnonzero(open_)
-        fair_rates(active, urgency, weight, ptr, hops, capacity, rate)
+        fair_rates(active, weight, ptr, hops, capacity, rate)
     return issued, flowing, arrived, busy
 
 

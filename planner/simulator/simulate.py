@@ -27,8 +27,8 @@ from dgcl.planner.simulator.messages import Messages, messages, transfer_bytes
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-Order = Literal["eager", "first", "rank", "neighbours", "barrier"]
-ORDERS: tuple[Order, ...] = ("eager", "first", "rank", "neighbours", "barrier")
+Order = Literal["eager", "neighbours", "barrier"]
+ORDERS: tuple[Order, ...] = ("eager", "neighbours", "barrier")
 Shares = Literal["equal", "bytes"]
 SHARES: tuple[Shares, ...] = ("equal", "bytes")
 
@@ -104,10 +104,8 @@ def simulate(
         row_cost: time that each row takes besides its own bytes, in bytes: to look up its place, and for the unused
             parts of cache lines. It makes narrow rows slower.
         order: when a rank may send for a stage. "eager": as soon as the rows are present and the peer is in the
-            call (the protocol); messages to one peer stay in order. "first": likewise, but connections serve
-            earlier stages first. "rank": not before it has sent everything of earlier stages. "neighbours": not
-            before it has sent and received everything of earlier stages. "barrier": not before everyone has (what
-            the cost model assumes).
+            call (CPU ranks); messages to one peer stay in order. "neighbours": not before it has sent and received
+            everything of earlier stages (GPUs). "barrier": not before everyone has (what the cost model assumes).
         shares: how messages that meet share a connection: max-min fairly each as much as another ("equal"), or in
             proportion to their bytes ("bytes"), as thread blocks do that a kernel deals to its receivers by bytes.
         slices: cut each transfer into so many slices, which are forwarded one by one.
@@ -210,7 +208,6 @@ def _run(
     by_before = np.argsort(before, kind="stable")
     ptr, hops = routes_of(machine, link)
     none, nobody = np.zeros(num_gates), np.full(num_gates, -1, np.int64)
-    urgency = found.stage if order == "first" else np.zeros(num, np.int64)
     weight = size if shares == "bytes" else np.ones(num)
     issued, flowing, arrived, busy = run(
         np.concatenate([size, none]),
@@ -223,7 +220,6 @@ def _run(
         np.concatenate([[0], np.cumsum(np.bincount(before, minlength=total))]),
         after[by_before],
         np.concatenate([found.previous(), nobody]),
-        np.concatenate([urgency, np.zeros(num_gates, np.int64)]),
         np.concatenate([weight, np.ones(num_gates)]),
         np.concatenate([found.src, nobody]),
         at_once,
@@ -252,10 +248,10 @@ def _send_order(found: Messages, order: Order) -> Int64Array:
 def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
     """Return which messages wait for which, with gates: one per (stage, rank) or one per stage; and their number.
 
-    A gate waits for all messages of its stage (that its rank sends, or sends and receives) and for the gate of the
-    stage before. Messages of the next stage (that its rank sends) wait for the gate.
+    A gate waits for all messages of its stage (that its rank sends or receives) and for the gate of the stage before.
+    Messages of the next stage (that its rank sends) wait for the gate.
     """
-    if order in ("eager", "first") or found.num == 0:
+    if order == "eager" or found.num == 0:
         return found.before, found.after, 0
     everyone = order == "barrier"
     stages = int(found.stage.max()) + 1
@@ -270,7 +266,7 @@ def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
     chain = found.num + np.arange((stages - 1) * groups)
     before = [found.before, mine, gate(found.src)[later] - groups, chain]
     after = [found.after, gate(found.src), mine[later], chain + groups]
-    if order == "neighbours":
+    if not everyone:
         before.append(mine)
         after.append(gate(found.dst))
     return np.concatenate(before), np.concatenate(after), stages * groups

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
 
 from dgcl.planner.simulator.simulate import Simulation
@@ -47,9 +45,3 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
             }
         )
     return {"displayTimeUnit": "ms", "traceEvents": events}
-
-
-def save_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
-    """Write `chrome_trace` as JSON."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(chrome_trace(simulation), file)

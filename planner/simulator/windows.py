@@ -114,7 +114,6 @@ def simulate_windows(
         np.concatenate([[0], np.cumsum(np.bincount(waits_for, minlength=total))]),
         waits_of[order],
         np.concatenate([*previous, np.full(total - num, -1, np.int64)]),
-        np.zeros(total, np.int64),
         np.ones(total),
         np.concatenate([*(each.src for each in found), np.full(total - num, -1, np.int64)]),
         0,

@@ -51,8 +51,26 @@ def two_hops(run: Run, folder: Path) -> Path:
 def test_times(run: Run, folder: Path, two_hops: Path, options: str, milliseconds: float) -> None:
     twice = [{**connection, "bandwidth": 8.0} for connection in LINE["connections"]]
     (folder / "fast.json").write_text(json.dumps({**LINE, "connections": twice}))
-    found = run("simulate", two_hops, *options.split(), "--json").json
-    assert found["seconds"] == pytest.approx(milliseconds / 1000)
+    played = run("simulate", two_hops, *options.split(), "--json").json
+    assert played["seconds"] == pytest.approx(milliseconds / 1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "settings"),
+    [
+        ("NV1", "", ("neighbours", "bytes", None)),
+        ("DRAM", "", ("neighbours", "equal", 1)),
+        ("core", "", ("eager", "equal", 1)),
+        ("core", "--order barrier --shares bytes --sends-at-once 2", ("barrier", "bytes", 2)),
+    ],
+)
+def test_ranks_send_as_those_of_the_machine_do(
+    run: Run, folder: Path, two_hops: Path, kind: str, options: str, settings: tuple[str, str, int | None]
+) -> None:
+    wires = [{**connection, "kind": kind} for connection in LINE["connections"]]
+    (folder / "kind.json").write_text(json.dumps({**LINE, "connections": wires}))
+    played = run("simulate", two_hops, "--topology", "kind.json", *options.split(), "--json").json
+    assert (played["order"], played["shares"], played["sends_at_once"]) == settings
 
 
 @pytest.mark.parametrize(
@@ -77,14 +95,14 @@ def test_windows(run: Run, folder: Path, windows: int, sums: float, milliseconds
 
 
 def test_json(run: Run, two_hops: Path) -> None:
-    found = run("simulate", two_hops, "--json").json
-    assert found["predicted_seconds"] == pytest.approx(0.002)
-    assert found["num_messages"] == 2
-    assert found["bytes_sent"] == 2 * ROW
-    assert [rank["finish_seconds"] for rank in found["ranks"]] == pytest.approx([0.001, 0.002, 0.002])
+    played = run("simulate", two_hops, "--json").json
+    assert played["predicted_seconds"] == pytest.approx(0.002)
+    assert played["num_messages"] == 2
+    assert played["bytes_sent"] == 2 * ROW
+    assert [rank["finish_seconds"] for rank in played["ranks"]] == pytest.approx([0.001, 0.002, 0.002])
     # Rank 1 waits for the row that it passes on, rank 2 for that row all the time.
-    assert [rank["wait_seconds"] for rank in found["ranks"]] == pytest.approx([0, 0.001, 0.002])
-    assert sorted(connection["bytes"] for connection in found["connections"]) == [ROW, ROW]
+    assert [rank["wait_seconds"] for rank in played["ranks"]] == pytest.approx([0, 0.001, 0.002])
+    assert sorted(connection["bytes"] for connection in played["connections"]) == [ROW, ROW]
 
 
 def test_text_and_trace(run: Run, folder: Path, two_hops: Path) -> None:

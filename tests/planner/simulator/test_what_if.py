@@ -14,9 +14,9 @@ def test_a_relay_chain_answers_as_worked_out_by_hand() -> None:
     """0 -> 1 -> 2, 16 rows of 1 GB, 1 GB/s: 32 s; in 16 slices 17 s; with a port at half speed 2 x."""
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 16)]), line(3), "spst", PlanOptions(row_bytes=10**9))
     answers = what_if(plan)
-    assert [answer.seconds for answer in answers] == pytest.approx([32, 32, 32, 32, 32, 17, 64])
-    assert [answer.to_model for answer in answers] == pytest.approx([1, 1, 1, 1, 1, 17 / 32, 2])
-    assert answers[-1].question == "earlier stages first, device d1 2 times slower"
+    assert [answer.seconds for answer in answers] == pytest.approx([32, 32, 64, 32, 17, 32])
+    assert [answer.to_model for answer in answers] == pytest.approx([1, 1, 2, 1, 17 / 32, 1])
+    assert answers[2].question == "likewise, device d1 2 times slower"
     assert json.loads(json.dumps([answer.to_json() for answer in answers]))
     lines = render_what_if(answers).splitlines()
     assert len(lines) == len(answers)
