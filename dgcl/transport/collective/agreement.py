@@ -147,6 +147,7 @@ class Agreement:
             text = (
                 f"rank {self.rank} stops because rank {peer} reports: {error} ({place} was at {call.place})"
             )
+            self._page.post_failure(error)  # the first reason, not a chain of reasons
             raise type(error)(text)
         if self._messages is not None and (lost := self._messages.lost()) is not None:
             raise lost

@@ -54,9 +54,7 @@ class Call:
     @property
     def waits(self) -> list[tuple[int, str]]:
         """Which peers the stage waits for, and what each has to do."""
-        return (
-            [] if self.over else [(p, f"{self.place}: {what}") for p, what in self.stages[self.stage].waits]
-        )
+        return [] if self.over else self.stages[self.stage].waits
 
     def post(self, wire: Wire) -> None:
         """Send a stage. Every rank takes part in each, also without rows."""

@@ -58,9 +58,7 @@ class GroupWire:
         try:
             return bool(work.wait(timedelta(seconds=seconds)))
         except RuntimeError:
-            if work.is_completed():
-                raise
-            return False
+            return work.is_completed() and bool(work.wait())  # which raises what went wrong, if not the time
 
     def abort(self) -> None:
         """As the module says."""

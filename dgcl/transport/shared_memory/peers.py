@@ -31,7 +31,7 @@ from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 #: How rows may travel between two ranks. "auto": memory where it is shared, else the network. "collective": by
 #: collectives of torch (:mod:`dgcl.transport.collective`). "nccl" and "gloo" also
 #: mean the network, and say which one carries the rows of devices (:mod:`dgcl.transport.cuda.network`).
-CHANNELS = ("auto", "memory", "collective", "network", "nccl", "gloo")
+CHANNELS = ("auto", "memory", "network", "collective", "nccl", "gloo")
 
 
 class Peers:

@@ -1,4 +1,4 @@
-"""The collective transport moves the bits that shared memory moves: plans, types, shapes, verbs, threads and processes."""
+"""The collective transport moves the bits that shared memory moves, for all plans, types, shapes, verbs and ranks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ WORLDS = {
     "nothing to exchange": make_world([(0, 1), (2, 3)], [0, 0, 1, 1], 2),
     "one rank without a halo": make_world([(0, 1), (0, 2)], [0, 1, 1], 2),
 }
+
+LARGE = random_world(1, 3, "random-1", num_nodes=6000, num_edges=40000)
 
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
@@ -105,7 +107,7 @@ def test_bytes_sent_are_those_planned(name: str) -> None:
 
 def kept(widths: list[int], epochs: int) -> tuple[int, int]:
     """What the pool holds after training, and what was predicted."""
-    comm = join(WORLDS["random-1 of 4"].shares(), channel="collective")
+    comm = join(LARGE.shares(), channel="collective")
     graph = comm.local_graph("csr")
     layers = [torch.nn.Linear(a, b) for a, b in zip(widths, [*widths[1:], 3], strict=True)]
     x = torch.randn(comm.num_owned, widths[0], requires_grad=True)
@@ -119,7 +121,7 @@ def kept(widths: list[int], epochs: int) -> tuple[int, int]:
 
 
 def test_memory_is_kept_and_predicted() -> None:
-    few, many = (dgcl.launch(kept, 4, [20000, 12000, 30000], epochs) for epochs in (2, 5))
+    few, many = (dgcl.launch(kept, 3, [200, 120, 300], epochs) for epochs in (2, 5))
     assert [held for held, _ in few] == [held for held, _ in many]
     for held, predicted in many:
         assert abs(predicted - held) <= 0.02 * held
