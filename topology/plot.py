@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dgcl.topology.drawing import INCH, Drawing
+from dgcl.topology.drawing import INCH, draw_on
 from dgcl.topology.layout import layout_topology, machines_of
 from dgcl.topology.model import Topology
 
 FORMATS = (".png", ".svg", ".pdf")
-_MOST_DEVICES = 24  # of a picture, if it shows whole machines
+_MOST_DEVICES = 32  # of a picture
 
 
 def plot_topology(
@@ -73,9 +73,9 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = 
         How many devices were drawn.
     """
     busy = None if seconds is None else _per_connection(topology, seconds)
-    ranks = {device.name: rank for rank, device in enumerate(topology.devices)}
     part, kept = _excerpt(topology)
-    Drawing(axes, part, ranks, None if busy is None else busy[kept]).draw()
+    ranks = {device.name: rank for rank, device in enumerate(part.devices)}
+    draw_on(axes, part, ranks, None if busy is None else busy[kept])
     return part.num_devices
 
 
@@ -120,25 +120,17 @@ def _per_connection(topology: Topology, seconds: ArrayLike) -> np.ndarray:
 
 
 def _excerpt(topology: Topology) -> tuple[Topology, list[int]]:
-    """The first machines of many, and the positions of their connections."""
-    every = list(range(len(topology.connections)))
-    if topology.num_devices <= _MOST_DEVICES:
-        return topology, every
-    machines: list[int] = []
-    for device in topology.devices:
-        count = sum(d.machine in (*machines, device.machine) for d in topology.devices)
-        if device.machine not in machines and (len(machines) < 2 or count <= _MOST_DEVICES):
-            machines.append(device.machine)
-    machine = machines_of(topology)
-    gone = {end for end, place in machine.items() if place is not None and place not in machines}
-    kept = [i for i in every if not {topology.connections[i].a, topology.connections[i].b} & gone]
-    devices = tuple(device for device in topology.devices if device.machine in machines)
-    if len(devices) > 2 * _MOST_DEVICES:  # even one machine is too wide
-        devices = devices[:_MOST_DEVICES]
-    if len(devices) == topology.num_devices:
-        return topology, every
-    gone |= {device.name for device in topology.devices} - {device.name for device in devices}
-    kept = [i for i in kept if not {topology.connections[i].a, topology.connections[i].b} & gone]
+    """As many of the first machines as stay readable, and the positions of their connections."""
+    devices, place = topology.devices, machines_of(topology)
+    count = len(devices)
+    if count > _MOST_DEVICES:
+        ends = [i for i in range(1, _MOST_DEVICES + 1) if devices[i].machine != devices[i - 1].machine]
+        count = ends[-1] if ends else _MOST_DEVICES
+    machines = {None, *(device.machine for device in devices[:count])}
+    gone = {device.name for device in devices[count:]} | {
+        end for end, m in place.items() if m not in machines
+    }
+    kept = [i for i, wire in enumerate(topology.connections) if not {wire.a, wire.b} & gone]
     # Links are not drawn.
-    part = Topology(topology.name, devices, tuple(topology.connections[i] for i in kept), ())
-    return part, kept
+    wires = tuple(topology.connections[i] for i in kept)
+    return Topology(topology.name, devices[:count], wires, ()), kept

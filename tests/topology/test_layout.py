@@ -41,6 +41,7 @@ def test_everything_is_there_and_nothing_overlaps(topology: Topology) -> None:
     layout = layout_topology(topology)
     ends = {end for c in topology.connections for end in (c.a, c.b) if not end.endswith(PORT)}
     assert set(layout.boxes) == ends | {device.name for device in topology.devices}
+    assert set(layout.wires) == {connection.name for connection in topology.connections}
     for a, b in combinations(layout.boxes.values(), 2):
         apart = a.right < b.left or b.right < a.left or abs(a.y - b.y) > HEIGHT
         assert apart, (a, b)
@@ -168,8 +169,8 @@ def test_what_joins_gpus_is_below_and_the_host_above() -> None:
 
 
 def test_arcs_of_a_device_nest() -> None:
-    arcs = layout_topology(preset("dgx1")).arcs
-    near, far = arcs["gpu0-gpu1"], arcs["gpu0-gpu4"]
+    wires = layout_topology(preset("dgx1")).wires
+    near, far = wires["gpu0-gpu1"], wires["gpu0-gpu4"]
     assert far.start < near.start  # the outer arc starts outside of the inner one
     assert far.depth > near.depth
 
