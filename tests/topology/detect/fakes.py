@@ -29,11 +29,11 @@ def gpu(
 
 
 def to_gpu(address: str, count: int) -> list[NvmlLink]:
-    return [NvmlLink(3, REMOTE_GPU, address)] * count
+    return [NvmlLink(REMOTE_GPU, address)] * count
 
 
 def to_switch(count: int, address: str = "0000:c1:00.0") -> list[NvmlLink]:
-    return [NvmlLink(3, REMOTE_SWITCH, address)] * count
+    return [NvmlLink(REMOTE_SWITCH, address)] * count
 
 
 class FakeKernel:

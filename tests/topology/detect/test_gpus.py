@@ -86,7 +86,7 @@ def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel) -> None
     ("remote", "address"), [(2, "0000:c1:00.0"), (None, "")], ids=["told", "in a virtual machine"]
 )
 def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> None:
-    links = [NvmlLink(3, remote, address)] * 12
+    links = [NvmlLink(remote, address)] * 12
     driver = FakeDriver([gpu(i, where, links) for i, where in enumerate((A, B, C, D))])
     ports = {ends: rate for ends, rate in wires(found(kernel, driver).topology).items() if ends[2] == "NV12"}
     assert set(ports) == {(f"gpu{i}", "nvswitch", "NV12") for i in range(4)}
@@ -127,7 +127,7 @@ def test_nvswitches_that_join_only_some_pairs_are_left_out(kernel: FakeKernel) -
 
 
 def test_links_to_the_processor(kernel: FakeKernel) -> None:
-    driver = FakeDriver([gpu(0, A, [NvmlLink(2, REMOTE_CPU, "")] * 3, sm=70), gpu(1, C, sm=70)])
+    driver = FakeDriver([gpu(0, A, [NvmlLink(REMOTE_CPU, "")] * 3, sm=70), gpu(1, C, sm=70)])
     assert wires(found(kernel, driver, "0,1").topology)["gpu0", "cpu0", "NV3"] == pytest.approx(72.6)
 
 

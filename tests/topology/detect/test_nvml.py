@@ -1,10 +1,10 @@
-"""The binding to NVML, against a library of Python functions that fill what they are given as NVML would."""
+"""Reading NVML, whose C functions are Python ones here that fill what they are handed as the driver would."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
+import pynvml
 import pytest
 
 from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_STATUS, Nvml, NvmlLink, NvmlUnavailable
@@ -18,7 +18,7 @@ class FakeLibrary:
     def __init__(self) -> None:
         self.started = 0
 
-    def nvmlInit_v2(self) -> int:
+    def nvmlInitWithFlags(self, flags: int) -> int:
         self.started += 1
         return OK
 
@@ -31,11 +31,15 @@ class FakeLibrary:
         return OK
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
-        handle._obj.value = 100 + index.value
+        handle._obj.contents = pynvml.struct_c_nvmlDevice_t()
+        self.handles = {**getattr(self, "handles", {}), index.value: handle._obj}
         return OK
 
+    def _index(self, handle: Any) -> int:
+        return next(index for index, other in self.handles.items() if other is handle)
+
     def nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
-        info._obj.bus_id = f"00000000:{handle.value - 100 + 10:02X}:00.0".encode()
+        info._obj.busId = f"00000000:{self._index(handle) + 10:02X}:00.0".encode()
         return OK
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> int:
@@ -43,55 +47,48 @@ class FakeLibrary:
         return OK
 
     def nvmlDeviceGetUUID(self, handle: Any, buffer: Any, size: Any) -> int:
-        buffer.value = f"GPU-{handle.value}".encode()
+        buffer.value = f"GPU-{self._index(handle)}".encode()
         return OK
-
-    def nvmlDeviceGetName(self, handle: Any, buffer: Any, size: Any) -> int:
-        return NOT_SUPPORTED
 
     def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, value: Any) -> int:
         value._obj.value = 4
         return OK
 
     def nvmlDeviceGetNvLinkState(self, handle: Any, link: Any, value: Any) -> int:
-        if link.value > 3:
-            return NOT_SUPPORTED
-        value._obj.value = int(link.value < 3)
-        return OK
-
-    def nvmlDeviceGetNvLinkVersion(self, handle: Any, link: Any, value: Any) -> int:
-        value._obj.value = 3
-        return OK
+        value._obj.value = int(link < 3)
+        return OK if link <= 3 else NOT_SUPPORTED
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: Any, value: Any) -> int:
-        value._obj.value = 0 if link.value < 2 else 2
+        value._obj.value = 0 if link < 2 else 2
         return OK
 
     def nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, link: Any, info: Any) -> int:
-        other = 10 + (101 - handle.value) if link.value < 2 else 0xC1
-        info._obj.bus_id = f"00000000:{other:02X}:00.0".encode()
+        other = 11 - self._index(handle) if link < 2 else 0xC1
+        info._obj.busId = f"00000000:{other:02X}:00.0".encode()
         return OK
 
     def nvmlDeviceGetGpuFabricInfo(self, handle: Any, info: Any) -> int:
-        info._obj.state, info._obj.clique = 3, 7
-        info._obj.cluster[:] = range(16)
+        info._obj.state, info._obj.cliqueId = 0x55000003, 7  # behind its byte is padding
+        info._obj.clusterUuid[:] = range(16)
         return OK
 
     def nvmlDeviceGetP2PStatus(self, a: Any, b: Any, capability: Any, value: Any) -> int:
-        value._obj.value = 0 if capability.value == PEER_NVLINK else 3
+        value._obj.value = 0 if capability == PEER_NVLINK else 3
         return OK
-
-    class nvmlErrorString:
-        restype: Any = None
-
-        def __new__(cls, status: int) -> Any:
-            return f"error {status}".encode()
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    """A driver that lacks every function that is not here."""
     fake = FakeLibrary()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)
+    monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
+
+    def function(name: str) -> Any:
+        if not hasattr(fake, name):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return getattr(fake, name)
+
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", function)
     return fake
 
 
@@ -101,30 +98,17 @@ def test_what_is_read(library: FakeLibrary) -> None:
         assert library.started == 1
         assert [nvml.peer_status(0, 1, capability) for capability in (0, PEER_NVLINK)] == [3, 0]
     assert library.started == 0
-    assert (first.index, first.uuid, first.address, first.name, first.sm) == (
-        0,
-        "GPU-100",
-        "0000:0a:00.0",
-        "",
-        86,
-    )
-    assert (first.pcie_generation, first.pcie_width) == (4, None)
-    assert first.links == (
-        NvmlLink(3, 0, "0000:0b:00.0"),
-        NvmlLink(3, 0, "0000:0b:00.0"),
-        NvmlLink(3, 2, "0000:c1:00.0"),
-    )
+    assert (first.index, first.uuid, first.address, first.name) == (0, "GPU-0", "0000:0a:00.0", "")
+    assert (first.sm, first.pcie_generation, first.pcie_width) == (86, 4, None)
+    to_second, to_switch = NvmlLink(0, "0000:0b:00.0"), NvmlLink(2, "0000:c1:00.0")
+    assert first.links == (to_second, to_second, to_switch)
     assert first.fabric == "000102030405060708090a0b0c0d0e0f.7"
     assert second.links[0].address == first.address
 
 
 def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "nvmlDeviceGetNvLinkRemoteDeviceType",
-        "nvmlDeviceGetGpuFabricInfo",
-        "nvmlDeviceGetP2PStatus",
-    ):
-        monkeypatch.delattr(FakeLibrary, name)
+    for name in ("NvLinkRemoteDeviceType", "GpuFabricInfo", "P2PStatus"):
+        monkeypatch.delattr(FakeLibrary, f"nvmlDeviceGet{name}")
     with Nvml() as nvml:
         first = nvml.gpus()[0]
         assert (first.links[0].remote, first.fabric) == (None, "")
@@ -134,10 +118,10 @@ def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch: p
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("nvmlInit_v2", "NVML cannot be started: error 4"),
-        ("nvmlDeviceGetCount_v2", "NVML cannot count the GPUs: error 4"),
-        ("nvmlDeviceGetHandleByIndex_v2", "NVML cannot open GPU 0: error 4"),
-        ("nvmlDeviceGetPciInfo_v3", "NVML does not tell where GPU 0 is: error 4"),
+        ("nvmlInitWithFlags", "so.1: Insufficient Permissions"),
+        ("nvmlDeviceGetCount_v2", "so.1: Insufficient Permissions"),
+        ("nvmlDeviceGetHandleByIndex_v2", "so.1: Insufficient Permissions"),
+        ("nvmlDeviceGetPciInfo_v3", "NVML does not say at which PCI address GPU 0 is"),
     ],
 )
 def test_no_rights(
@@ -148,8 +132,11 @@ def test_no_rights(
         nvml.gpus()
 
 
-def test_no_library() -> None:
-    with pytest.raises(
-        NvmlUnavailable, match=r"libnothing.so.9 is not here: no NVIDIA driver, or a container"
-    ):
-        Nvml("libnothing.so.9")
+def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "CDLL", missing)
+    with pytest.raises(NvmlUnavailable, match=r"so.1: NVML Shared Library Not Found \(is there"):
+        Nvml().__enter__()
