@@ -6,10 +6,7 @@ a second of processor time; the limit leaves room for a slow machine, and is far
 
 from __future__ import annotations
 
-import random
-import re
 import time
-import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +14,6 @@ import pytest
 from dgcl.topology import Topology
 from dgcl.topology.importers import parse_nccl_xml, parse_p2p_tables, parse_topo_matrix
 from dgcl.topology.importers.foreign import refuse_foreign
-from dgcl.topology.importers.xml_tree import parse_xml
 from dgcl.topology.json_form import parse_json
 from tests.topology.importers.cases import MATRIX, TABLES, XML
 
@@ -25,23 +21,17 @@ LONG = 200_000
 SECONDS = 15.0  # of processor time
 
 
-def many(unit: str, length: int = LONG) -> str:
-    return unit * (length // len(unit))
+def many(unit: str) -> str:
+    return unit * (LONG // len(unit))
 
 
 XML_CASES = {
     "comments that never end": many("<!--"),
-    "comments that never end, in a document": XML.replace("</system>", many("<!--") + "</system>"),
     "comments": XML.replace("</system>", many("<!---->") + "</system>"),
-    "attributes": "<system " + " ".join(f'a{i}=""' for i in range(1_000_000)) + "/>",
-    "a long attribute": f'<system version="{many("1", 10 * LONG)}"/>',
     "long unknown names": f'<system version="1" {many("x")}="1"/>',
-    "elements": "<system>" + many("<cpu/>") + "</system>",
     "a long tag": f"<{many('a')}/>",
-    "open tags": many("<"),
     "open elements": many("<a>"),
     "entities": "<a>" + many("&amp;") + "</a>",
-    "blanks": XML.replace("<system ", "<system" + many(" ")),
     "attributes that nobody knows": "<system version='1'>"
     + "".join(f"<cpu numaid='{i}' u{i}a='' u{i}b='' u{i}c=''/>" for i in range(20_000))
     + "</system>",
@@ -58,21 +48,15 @@ JSON_CASES = {
 TEXT_CASES = {
     "a prompt": many("a") + "@" + many("a"),
     "a prompt after a matrix": MATRIX + "x@" + many("a"),
-    "prompts": many("x@"),
     "blanks": " " * LONG,
-    "blanks and a word": " " * LONG + "x",
     "prompt signs": many("# "),
-    "prompt signs before a name": many("# p2p"),
     "commands": many("nvidia-smi "),
-    "commands with blanks": many("nvidia-smi" + " " * 100),
     "underlining": many("\x1b[0"),
-    "colons": many("a:"),
     "colons and blanks": many("a: "),
     "digits": MATRIX.replace("0-15,32-47", many("1"), 1),
     "a list": MATRIX.replace("0-15,32-47", many("1,"), 1),
     "columns": many("GPU0 "),
     "headers": many("GPU0 GPU1\n"),
-    "empty lines": many("\n"),
     "lines": many("x\n"),
     "UUIDs": many("GPU 0: x (UUID: GPU-\n"),
     "titles": many("P2P Connectivity Matrix\n"),
@@ -92,45 +76,14 @@ def takes_linear_time(parse: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in XML_CASES.items()])
-@pytest.mark.parametrize("parse", [parse_xml, parse_nccl_xml])
-def test_xml(parse: Callable[[bytes], object], text: str) -> None:
-    takes_linear_time(lambda: parse(text.encode()))
+def test_xml(text: str) -> None:
+    takes_linear_time(lambda: parse_nccl_xml(text.encode()))
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in TEXT_CASES.items()])
 @pytest.mark.parametrize("parse", [parse_topo_matrix, parse_p2p_tables, refuse_foreign])
 def test_text(parse: Callable[[str], object], text: str) -> None:
     takes_linear_time(lambda: parse(text))
-
-
-WORDS = sorted(
-    {*re.findall(r"\w+|[^\w\s]+|\s+", MATRIX + TABLES + XML), "<!--", "-->", "\x1b[4m", "me@node", "# "}
-)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_any_words_over_and_over(seed: int) -> None:
-    """A few words of real files, repeated at the start, inside or at the end of one: 100 kB and more."""
-    rng = random.Random(seed)
-    unit = "".join(rng.choices(WORDS, k=rng.randint(1, 4)))
-    for whole, parsers in ((MATRIX, (parse_topo_matrix, refuse_foreign)), (TABLES, (parse_p2p_tables,))):
-        at = rng.choice([0, rng.randrange(len(whole)), len(whole)])
-        text = whole[:at] + many(unit) + whole[at:]
-        for parse in parsers:
-            takes_linear_time(lambda parse=parse, text=text: parse(text))  # type: ignore[misc]
-    at = rng.choice([0, rng.randrange(len(XML)), len(XML)])
-    takes_linear_time(lambda: parse_nccl_xml((XML[:at] + many(unit) + XML[at:]).encode()))
-
-
-def test_attributes_take_little_memory() -> None:
-    data = XML_CASES["attributes"].encode()
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match=r"line 1: a tag, .* longer than 64 kB"):
-            parse_xml(data)
-        assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
-    finally:
-        tracemalloc.stop()
 
 
 def test_notes_are_short() -> None:

@@ -37,7 +37,6 @@ OUTSIDE = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>\n<a>&b;</a>"
         pytest.param(
             b"<a>&b;</a>", "line 1: is not well-formed XML .undefined entity", id="undefined entity"
         ),
-        pytest.param(b"<a><?php x?></a>", r"processing instruction .<\?php", id="processing instruction"),
         pytest.param(b"<a>\n<b>\n", "line 3: .*no element found.*inside <b> of line 2", id="cut"),
         pytest.param(b"<a>\n<b></a>", "line 2: .*mismatched tag", id="tags crossed"),
         pytest.param(b"<a x='1' x='2'/>", "line 1: .*duplicate attribute", id="attribute twice"),
@@ -49,21 +48,6 @@ OUTSIDE = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>\n<a>&b;</a>"
         pytest.param(b'<?xml version="1.0" encoding="klingon"?><a/>', "line 1: .*encoding", id="encoding"),
         pytest.param(b'<?xml version="1.0" encoding="big5"?><a/>', "line 1: .*encoding", id="many bytes"),
         pytest.param(b"<a>" * 101 + b"</a>" * 101, "nested more than 100 deep", id="too deep"),
-        pytest.param(b"<a>" + b"<b/>" * 100_001 + b"</a>", "more than 100000 elements", id="too many"),
-        pytest.param(b"<a>" + b" " * (16 << 20) + b"</a>", "larger than 16 MB", id="too large"),
-        pytest.param(
-            b"<a>\n<b" + b"".join(b" c%d=''" % i for i in range(65)) + b"/></a>",
-            "line 2: <b> has 65 attributes, more than 64",
-            id="too many attributes",
-        ),
-        pytest.param(
-            b"<a>" + (b"<b" + b"".join(b" c%d=''" % i for i in range(64)) + b"/>") * 7813 + b"</a>",
-            "more than 500000 attributes",
-            id="too many attributes in all",
-        ),
-        pytest.param(
-            b"<a>\n<b c='" + b"x" * (64 << 10) + b"'/></a>", "line 2: a tag, .* 64 kB", id="too long a tag"
-        ),
     ],
 )
 def test_refused(data: bytes, message: str) -> None:
