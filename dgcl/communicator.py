@@ -20,7 +20,7 @@ from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of, layout_of_vertices
 from dgcl.ranks.control import Control
-from dgcl.ranks.sums import all_reduce_sum
+from dgcl.ranks.tensors import require_tensors
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
@@ -225,8 +225,12 @@ class Communicator(GridRows, WholeGraphRows):
         )
 
     def all_reduce_sum(self, tensor: Tensor, name: str = "all_reduce_sum") -> Tensor:
-        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. Messages call it ``name``."""
-        return all_reduce_sum(self.control, tensor, name)
+        """The sum of a tensor over the ranks, in rank order: the same bits on every rank. Messages call it ``name``.
+
+        Differentiable; the backward is collective, too.
+        """
+        require_tensors(tensor=tensor)
+        return ops.sum_over_ranks(tensor, self, self._number, name)
 
     def next_dropout_call(self) -> int:
         """Number the calls of :func:`dgcl.nn.dropout`, from 0; ranks with the same program count alike."""

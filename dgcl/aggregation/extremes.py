@@ -21,6 +21,7 @@ from dgcl.aggregation.contributions import Contributions
 from dgcl.aggregation.once import once_differentiable
 from dgcl.grid.grid import Grid
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
+from dgcl.ranks.tensors import is_transformed
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
@@ -61,7 +62,14 @@ def reduce_extremes(
 
     Returns:
         Of x's type; zeros where a vertex has no in-edge. Differentiable once.
+
+    Raises:
+        NotImplementedError: Under ``torch.func``.
     """
+    if is_transformed():
+        raise NotImplementedError(
+            "maxima and minima of an aggregator cannot run under torch.func (grad, vmap, jvp); use torch.autograd.grad"
+        )
     narrow = x.dtype in (torch.float16, torch.bfloat16)
     out: Tensor = _Extremes.apply(x.float() if narrow else x, comm, exchanges, largest)
     return out.to(x.dtype)

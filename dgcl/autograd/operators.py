@@ -1,9 +1,10 @@
-"""``graph_allgather`` for autograd and the compiler: two operators, each the other's backward.
+"""The collectives of tensors for autograd and the compiler: expand and fold, each the other's backward, and sums.
 
 ``dgcl::expand`` and ``dgcl::fold`` take rows, the number of a communicator and the number of one of its exchanges.
 They are functional to autograd, and *effectful*, in order, to the compiler. Peers rely on every call being made,
 exactly once and in program order. So no call may be dropped, merged or moved past another, even if its result is
 unused on this rank. Double backward works because expand's backward is fold and fold's is expand.
+``dgcl::sum_over_ranks``, whose backward is itself, is what statistics, losses and metrics are made of.
 
 Torch's dispatcher takes about 50 microseconds for a custom operator, several times as long as a small exchange.
 :func:`expand` and :func:`fold` therefore call autograd directly where no compiler, dispatch mode, transform or tensor
@@ -22,6 +23,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from dgcl.ranks.control import Control
+from dgcl.ranks.sums import all_reduce_sum
+from dgcl.ranks.tensors import is_transformed
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_summable_dtype
 
@@ -31,16 +35,18 @@ class Exchanging(Protocol):
 
     Attributes:
         transport: Moves its rows.
+        control: Adds up small tensors.
     """
 
     transport: Transport
+    control: Control
 
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
 
 
 Verb = Callable[..., Tensor]
-""":func:`expand` or :func:`fold`."""
+""":func:`expand`, :func:`fold` or :func:`sum_over_ranks`."""
 
 #: Communicators by number; a graph of operators can hold a number, but no communicator.
 _communicators: weakref.WeakValueDictionary[int, Exchanging] = weakref.WeakValueDictionary()
@@ -77,16 +83,33 @@ def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
     return comm.transport.fold(rows, exchange)
 
 
-@torch.library.custom_op("dgcl::expand", mutates_args=(), device_types=("cpu", "cuda"))
+# Schemas are written out: torch 2.4 cannot read them from annotations that are strings.
+_ROWS = "(Tensor rows, int comm, int exchange=0) -> Tensor"
+
+
+@torch.library.custom_op("dgcl::expand", mutates_args=(), schema=_ROWS, device_types=("cpu", "cuda"))
 def expand_operator(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows."""
     return _find(comm).transport.expand(rows, exchange)
 
 
-@torch.library.custom_op("dgcl::fold", mutates_args=(), device_types=("cpu", "cuda"))
+@torch.library.custom_op("dgcl::fold", mutates_args=(), schema=_ROWS, device_types=("cpu", "cuda"))
 def fold_operator(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks that hold them."""
     return fold_now(_find(comm), rows, exchange)
+
+
+@torch.library.custom_op(
+    "dgcl::sum_over_ranks", mutates_args=(), schema="(Tensor tensor, int comm, str name) -> Tensor"
+)
+def sum_operator(tensor: Tensor, comm: int, name: str) -> Tensor:
+    """The sum over ranks of tensors of one shape; messages call it ``name``."""
+    return all_reduce_sum(_find(comm).control, tensor, name)
+
+
+@sum_operator.register_fake
+def _(tensor: Tensor, comm: int, name: str) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 @expand_operator.register_fake
@@ -104,6 +127,20 @@ def _remember(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None
     ctx.comm = _communicators.get(inputs[1])  # keeps it alive as long as the graph, whose backward needs it
 
 
+def _backward_name(name: str) -> str:
+    return name.removesuffix(" (backward)") + " (backward)"
+
+
+def _remember_sum(ctx: Any, inputs: tuple[Tensor, int, str], output: Tensor) -> None:
+    _, ctx.number, name = inputs
+    ctx.name = _backward_name(name)
+    ctx.comm = _communicators.get(ctx.number)
+
+
+sum_operator.register_autograd(
+    lambda ctx, grad: (sum_over_ranks(grad, _find(ctx.number), ctx.number, ctx.name), None, None),
+    setup_context=_remember_sum,
+)
 expand_operator.register_autograd(
     lambda ctx, grad: (fold(grad, _find(ctx.number), ctx.number, ctx.exchange), None, None),
     setup_context=_remember,
@@ -146,17 +183,19 @@ class _Transformed(torch.autograd.Function):
     """One of the verbs under ``torch.func.grad``, which wants contexts that are set up apart from the forward."""
 
     @staticmethod
-    def forward(rows: Tensor, verb: Verb, comm: Exchanging, number: int, exchange: int) -> Tensor:
-        return verb(rows, comm, number, exchange)
+    def forward(rows: Tensor, verb: Verb, comm: Exchanging, number: int, which: Any) -> Tensor:
+        return verb(rows, comm, number, which)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Verb, Exchanging, int, int], output: Tensor) -> None:
-        ctx.given = inputs[1:]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Verb, Exchanging, int, Any], output: Tensor) -> None:
+        _, ctx.verb, ctx.comm, ctx.number, ctx.which = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        verb, *given = ctx.given
-        return (fold if verb is expand else expand)(grad, *given), None, None, None, None
+        adjoints: dict[Verb, Verb] = {expand: fold, fold: expand, sum_over_ranks: sum_over_ranks}
+        adjoint = adjoints[ctx.verb]
+        which = _backward_name(ctx.which) if adjoint is sum_over_ranks else ctx.which
+        return adjoint(grad, ctx.comm, ctx.number, which), None, None, None, None
 
 
 # What Function.apply does besides is for functorch, of which nothing is active where these are called.
@@ -185,27 +224,36 @@ def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tens
     return fold_now(comm, rows, exchange)
 
 
+def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> Tensor:
+    """The sum over ranks of tensors of one shape, differentiably; messages call it ``name``."""
+    if not _unwatched(tensor):
+        return _watched(sum_over_ranks, sum_operator, tensor, comm, number, name)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        out: Tensor = sum_operator(tensor, number, name)
+        return out
+    return all_reduce_sum(comm.control, tensor, name)
+
+
 def _unwatched(rows: Tensor) -> bool:
     """Whether only autograd needs to see the call."""
     return (
-        not torch.compiler.is_compiling()
+        not is_transformed()
         and type(rows) in (Tensor, torch.nn.Parameter)
         and not (rows.is_conj() or rows.is_neg())  # their memory does not hold their values
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._len_torch_function_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
     )
 
 
 def _watched(
-    verb: Verb, operator: Callable[..., Tensor], rows: Tensor, comm: Exchanging, number: int, exchange: int
+    verb: Verb, operator: Callable[..., Tensor], rows: Tensor, comm: Exchanging, number: int, which: Any
 ) -> Tensor:
     """The call of a verb that something besides autograd needs to see."""
     _refuse_tangents(rows)
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
-        out: Tensor = _Transformed.apply(rows, verb, comm, number, exchange)
+    if not torch.compiler.is_compiling() and is_transformed():
+        out: Tensor = _Transformed.apply(rows, verb, comm, number, which)
         return out
-    return operator(rows, number, exchange)
+    return operator(rows, number, which)
 
 
 def _refuse_tangents(rows: Tensor) -> None:
@@ -220,9 +268,12 @@ def _refuse_tangents(rows: Tensor) -> None:
 
 
 def _make_effectful() -> None:
-    from torch.library import EffectType, _register_effectful_op
+    try:
+        from torch.library import EffectType, _register_effectful_op
+    except ImportError:  # an older torch, whose compiler may drop a call whose result nobody uses
+        return
 
-    for name in ("dgcl::expand", "dgcl::fold"):
+    for name in ("dgcl::expand", "dgcl::fold", "dgcl::sum_over_ranks"):
         _register_effectful_op(name, EffectType.ORDERED)
 
 

@@ -136,7 +136,11 @@ def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> Edg
     return EdgeGroups(indptr.numpy().astype(np.int64), columns.numpy(), NONE, places)
 
 
-@torch.library.custom_op("dgcl::edge_weighted_sum", mutates_args=())
+@torch.library.custom_op(
+    "dgcl::edge_weighted_sum",
+    mutates_args=(),
+    schema="(Tensor indptr, Tensor columns, Tensor? weight, Tensor x) -> Tensor",
+)
 def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
     """(rows, F) of the type of sums: rows of ``x``, row by row; one operator, because compilers see into neither."""
     dtype = sum_dtype(x.dtype)
@@ -157,7 +161,11 @@ def _(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tens
     return x.new_empty(len(indptr) - 1, x.size(1), dtype=sum_dtype(x.dtype))
 
 
-@torch.library.custom_op("dgcl::edge_dots", mutates_args=())
+@torch.library.custom_op(
+    "dgcl::edge_dots",
+    mutates_args=(),
+    schema="(Tensor indptr, Tensor columns, Tensor? order, Tensor heads, Tensor tails, Tensor y, Tensor x) -> Tensor",
+)
 def _edge_dots(
     indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor
 ) -> Tensor:
@@ -177,12 +185,15 @@ def _(
 
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
-        ctx.edges = edges
-        # Rows are what a layer has most of: kept only for gradients of weights.
-        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+    def forward(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
         values = None if weight is None else edges.heads.sort(weight)
         return _edge_weighted_sum(edges.heads.indptr, edges.heads.others, values, x).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None, Adjacency], output: Tensor) -> None:
+        x, weight, ctx.edges = inputs
+        # Rows are what a layer has most of: kept only for gradients of weights.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
@@ -197,11 +208,14 @@ class _WeightedSum(torch.autograd.Function):
 
 class _EdgeDots(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
-        ctx.edges = edges
-        ctx.save_for_backward(y, x)
+    def forward(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
         heads, tails = edges.heads, edges.tails
         return _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, y, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Adjacency], output: Tensor) -> None:
+        *rows, ctx.edges = inputs
+        ctx.save_for_backward(*rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
@@ -215,9 +229,12 @@ class _EdgeDots(torch.autograd.Function):
 
 class _AtEdges(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, end: EndPoints) -> Tensor:
-        ctx.end = end
+    def forward(x: Tensor, end: EndPoints) -> Tensor:
         return x.index_select(0, end.rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, EndPoints], output: Tensor) -> None:
+        ctx.end = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -226,14 +243,13 @@ class _AtEdges(torch.autograd.Function):
 
 class _EdgeSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, end: EndPoints) -> Tensor:
-        ctx.end = end
+    def forward(values: Tensor, end: EndPoints) -> Tensor:
         if values.is_complex():  # the sum of complex numbers is that of their parts
-            return torch.view_as_complex(
-                _EdgeSum.forward(ctx, torch.view_as_real(values.resolve_conj()), end)
-            )
+            return torch.view_as_complex(_EdgeSum.forward(torch.view_as_real(values.resolve_conj()), end))
         wide = end.sort(values).to(sum_dtype(values.dtype))
         return torch.segment_reduce(wide, "sum", offsets=end.indptr.long()).to(values.dtype)
+
+    setup_context = _AtEdges.setup_context
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]

@@ -33,7 +33,7 @@ from torch import Tensor
 from dgcl.nn.arguments import current, require_dense, require_floats, require_int64
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import is_transformed, require_tensors
 from dgcl.topology.checks import check_choice, check_flag
 
 if TYPE_CHECKING:
@@ -336,9 +336,10 @@ def _reduce(
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # float64 counts exactly beyond the 2**24 vertices of float32.
-    with comm.control.collective(name):
-        compare_at_times(losses, comm)
-        total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
+    if not is_transformed():
+        with comm.control.collective(name):
+            compare_at_times(losses, comm)
+    total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
     share, value = (own / divisor.to(wide), total / divisor) if reduction == "mean" else (own, total)
     out: Tensor = _WithValue.apply(share, value.to(wide), comm.world_size if ddp else 1)
     return out.to(losses.dtype)
@@ -348,9 +349,12 @@ class _WithValue(torch.autograd.Function):
     """The given value, with the gradient of the share times a factor."""
 
     @staticmethod
-    def forward(ctx: Any, share: Tensor, value: Tensor, factor: int) -> Tensor:
-        ctx.factor = factor
+    def forward(share: Tensor, value: Tensor, factor: int) -> Tensor:
         return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.factor = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -37,21 +37,5 @@ def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
-    out: Tensor = _GlobalSum.apply(x, comm, name)
-    return out
-
-
-class _GlobalSum(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, comm: Communicator, name: str) -> Tensor:
-        wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-        return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Communicator, str], output: Tensor) -> None:
-        _, ctx.comm, ctx.name = inputs
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        name = ctx.name.removesuffix(" (backward)") + " (backward)"
-        return _GlobalSum.apply(grad, ctx.comm, name), None, None
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)

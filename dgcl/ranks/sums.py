@@ -65,7 +65,7 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
 
 def _on_host(tensor: Tensor) -> Tensor:
     """A contiguous copy: ranks that are threads read each other's memory, and the caller may soon write to it."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _sum_slices(control: Control, own: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
-"""Arguments that must be tensors, by their names."""
+"""What a tensor argument is: no tensor, or one that a compiler or torch.func traces."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["require_tensors"]
+__all__ = ["is_transformed", "require_tensors"]
 
 
 def require_tensors(**given: Any) -> None:
@@ -20,3 +21,8 @@ def require_tensors(**given: Any) -> None:
             raise TypeError(
                 f"{name} must be a torch tensor (got {type(value).__name__}); torch.as_tensor makes one"
             )
+
+
+def is_transformed() -> bool:
+    """Whether the call runs in a compiler or under ``torch.func``, where tensors need not have values."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None

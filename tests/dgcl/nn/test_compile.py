@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -65,3 +67,79 @@ def compiled_layer(aggr: str) -> bool:
 @pytest.mark.parametrize("aggr", ["mean", "max"])
 def test_layers_that_connect_ranks_in_a_compiled_call(aggr, rank_pool) -> None:
     assert all(rank_pool(2).run(compiled_layer, aggr))
+
+
+def collectives() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Every public collective of tensors, with a result of at least one element."""
+    batch, graph = dgcl.nn.BatchNorm(3, track_running_stats=False).double(), dgcl.nn.GraphNorm(3).double()
+    return {
+        "batch-norm": lambda x, labels: batch(x),
+        "graph-norm": lambda x, labels: graph(x),
+        "global-sum": lambda x, labels: dgcl.nn.global_sum(x.sum(0)) * x,
+        "global-sum-one-column": lambda x, labels: dgcl.nn.global_sum(x[:, :1].sum(0)),
+        "cross-entropy": lambda x, labels: dgcl.nn.cross_entropy(x, labels, labels > 0),
+        "nll": lambda x, labels: dgcl.nn.nll(x.log_softmax(1), labels, reduction="sum"),
+        "bce": lambda x, labels: dgcl.nn.bce_with_logits(x, x.detach().sigmoid()),
+        "mse": lambda x, labels: dgcl.nn.mse(x, torch.zeros_like(x)),
+        "accuracy": lambda x, labels: x.sum() * dgcl.nn.accuracy(x, labels),
+        "allgather": lambda x, labels: dgcl.graph_allgather(x).square(),
+    }
+
+
+def transformed_collectives() -> list[tuple[str, Tensor, Tensor]]:
+    """The gradient of each collective by autograd and by ``torch.func.grad``."""
+    comm = dgcl.build_comm_info(CASES[0].graph, "uniform", part=CASES[0].part(2))
+    x = dgcl.dispatch_features(
+        torch.linspace(-1, 1, 78, dtype=torch.float64).view(-1, 3).sin()
+    ).requires_grad_()
+    labels = dgcl.dispatch_features(torch.arange(CASES[0].num_nodes) % 3)
+    local = comm.local_graph("csr")
+    calls = {
+        **collectives(),
+        "csr-sum": lambda x, labels: local.sum(dgcl.graph_allgather(x)).square(),
+        "csr-softmax": lambda x, labels: local.softmax(local.at_sources(dgcl.graph_allgather(x))).square(),
+    }
+    results = []
+    for name, call in calls.items():
+        (expected,) = torch.autograd.grad(call(x, labels).sum(), [x])
+        results.append(
+            (name, expected, torch.func.grad(lambda x, call=call: call(x, labels).sum())(x.detach()))
+        )
+    extremes = comm.aggregator("max")
+    with pytest.raises(NotImplementedError, match=r"torch\.autograd\.grad"):
+        torch.func.grad(lambda x: extremes(x).sum())(x.detach())
+    return results
+
+
+def test_each_collective_under_torch_func(rank_pool) -> None:
+    for results in rank_pool(2).run(transformed_collectives):
+        for name, expected, gradient in results:
+            torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12, msg=name)
+
+
+def compiled_collectives() -> dict[str, tuple[list[Tensor], list[Tensor]]]:
+    """Value and gradient of each collective, eager and compiled."""
+    dgcl.build_comm_info(CASES[0].graph, "uniform", part=CASES[0].part(2))
+    rows = torch.linspace(-1, 1, 3 * CASES[0].num_nodes, dtype=torch.float64).view(-1, 3).sin()
+    x = dgcl.dispatch_features(rows).requires_grad_()
+    labels = dgcl.dispatch_features(torch.arange(CASES[0].num_nodes) % 3)
+
+    def run(call) -> list[Tensor]:
+        out = call(x, labels)
+        (gradient,) = torch.autograd.grad(out.sum(), [x])
+        return [out.detach(), gradient]
+
+    results = {}
+    for name, call in collectives().items():
+        torch._dynamo.reset()
+        results[name] = run(call), run(torch.compile(call, fullgraph=True, backend="aot_eager"))
+    return results
+
+
+@pytest.mark.slow
+def test_each_collective_in_a_compiled_function_of_two_ranks(rank_pool) -> None:
+    for results in rank_pool(2).run(compiled_collectives):
+        for name, (eager, compiled) in results.items():
+            torch.testing.assert_close(
+                compiled, eager, rtol=1e-12, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+            )
