@@ -1,4 +1,9 @@
-"""Where machine code is kept, whom it belongs to, and who may write it: numba's function cache, shared by ranks."""
+"""The disk cache of machine code: entries that ranks share, that one process writes, and that nobody else may touch.
+
+An entry is a file: a line of JSON (the stamp of its sources, the digest of what follows), then what numba pickled. It
+is unpickled only if the digest is right, and only if no other user can have written it: the file and its folder belong
+to this user or to root, and neither they nor a folder on the way can be changed by others.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +12,25 @@ import functools
 import hashlib
 import importlib
 import inspect
+import json
 import logging
 import os
 import pickle
+import secrets
 import stat
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import numba
 from numba import types
 from numba.core import config
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core.caching import _CacheLocator
+from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
 from numba.core.serialize import dumps
@@ -35,90 +45,68 @@ _Need = tuple[str, str, tuple[Any, ...]]  # module and name of a function, the t
 _called_by_symbol: Final[dict[str, _Need]] = {}  # symbols that compiled code of this process may call
 
 
-class _Locator(_CacheLocator):  # type: ignore[misc]
-    """What numba asks about a function: the first folder of its cache, and its stamp."""
-
-    def __init__(self, function: Callable[..., Any], source: str) -> None:
-        self._function, self._py_file = function, source
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], source: str) -> _Locator:
-        return cls(function, source)
-
-    def get_cache_path(self) -> str:
-        return str(next(cache_folders(self._py_file)))
-
-    def get_source_stamp(self) -> str:
-        return ""  # KernelCache has its own, which it needs later
-
-    def get_disambiguator(self) -> str:
-        return str(self._function.__code__.co_firstlineno)
-
-
-class _Implementation(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes: Final = [_Locator]
-
-
-class KernelCache(FunctionCache):  # type: ignore[misc]
-    """The cache entries of one function: read from any of its folders, written by one process at a time."""
-
-    _impl_class = _Implementation
+class KernelCache:
+    """The cache entries of one function, in the place of numba's own: read from any folder, written to the first."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._source = inspect.getfile(function)
+        self._function, self._source = function, inspect.getfile(function)
         _file_hash(self._source)  # of what is imported at this moment, not of what it may be edited to later
+        self._name = (
+            f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-{function.__code__.co_firstlineno}"
+            f".py{sys.version_info.major}{sys.version_info.minor}"
+        )
         self._lock: int | None = None
 
     @functools.cached_property
-    def _files(self) -> list[IndexDataCacheFile]:
-        # Not when the function is decorated: by now its module has been imported to the end.
-        name = self._impl.filename_base
-        return [IndexDataCacheFile(str(folder), name, self._stamp) for folder in cache_folders(self._source)]
-
-    @functools.cached_property
     def _stamp(self) -> str:
-        return sources_digest(self._py_func.__module__, self._source)
+        # Not when the function is decorated: by now its module has been imported to the end.
+        return f"numba {numba.__version__}, {sources_digest(self._function.__module__, self._source)}"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """Return the machine code for ``signature``, or None: then this process holds the lock, and shall compile."""
         target_context.refresh()
-        found = self._read(signature, target_context)
-        if found is None:
-            self._wait_for_lock()
-            found = self._read(signature, target_context)
-        if found is None:
-            _announce(self._files[0]._cache_path)
-        return found
+        name = self._entry(signature, target_context.codegen())
+        result = self._load(name, target_context)
+        if result is None:
+            folder = self._wait_for_lock()
+            result = self._load(name, target_context)
+            if result is None and folder is not None:
+                _announce(folder)
+        return result
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Write machine code into the first folder that takes it."""
-        if not self._impl.check_cachable(result):
+        if result.library.has_dynamic_globals:  # addresses of this process
             return
-        key = self._index_key(signature, result.codegen)
+        code = dumps((_needs(result.library), result._reduce()))
         # With a stamp of its own: another process may put the code of older sources in its place.
-        code = dumps((_needs(result.library), self._impl.reduce(result)))
-        data = self._stamp, hashlib.sha256(code).digest(), code
-        problem: OSError | None = None
-        for file in self._files:
+        header = json.dumps({"stamp": self._stamp, "sha256": hashlib.sha256(code).hexdigest()}).encode()
+        name, problem = self._entry(signature, result.codegen), ""
+        for folder in cache_folders(self._source):
+            temporary = folder / f".{name}.{secrets.token_hex(4)}"
             try:
-                os.makedirs(file._cache_path, exist_ok=True)
-                file.save(key, data)
+                _make(folder)
+                with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644), "wb") as file:
+                    file.write(header + b"\n" + code)
+                os.replace(temporary, folder / name)
             except OSError as error:
-                problem = problem or error
+                with suppress(OSError):
+                    temporary.unlink()
+                problem = problem or str(error)
                 continue
-            if problem is not None:
-                _tell_place(file._cache_path, str(problem))
+            if problem:
+                _log_place(folder, problem)
             return
-        _warn_of_no_place(str(problem))
+        _warn_of_no_place(problem)
 
     def is_filled(self) -> bool:
-        """Tell whether any machine code of the present sources is on disk."""
-        try:
-            return any(file._load_index() for file in self._files)
-        except Exception as error:  # a damaged index, as below
-            _log.debug("%s: %r", self._source, error)
-            return False
+        """Return whether any machine code of the present sources is on disk."""
+        folders = cache_folders(self._source)
+        return any(
+            self._read(path) is not None
+            for folder in folders
+            for path in folder.glob(f"{self._name}.*.kernel")
+        )
 
     def unlock(self) -> None:
         """Let others compile this function, if this process holds its lock."""
@@ -126,44 +114,67 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             os.close(self._lock)
             self._lock = None
 
-    def _read(self, signature: Any, target_context: Any) -> Any:
-        key = self._index_key(signature, target_context.codegen())
-        for file in self._files:
-            try:
-                stamp, digest, code = file.load(key) or ("", b"", b"")
-                good = stamp == self._stamp and hashlib.sha256(code).digest() == digest
-            except Exception as error:  # a damaged entry: whatever unpickling it raises, it is made anew
-                _log.debug("%s: %r", file._index_path, error)
-                continue
-            if good:  # what is raised from here on is not the entry's: a signal handler's of the user's, for instance
+    def _entry(self, signature: Any, codegen: Any) -> str:
+        """The name of the file for these types on this processor."""
+        cells = [cell.cell_contents for cell in self._function.__closure__ or ()]
+        digest = hashlib.sha256(repr((signature, codegen.magic_tuple())).encode())
+        digest.update(self._function.__code__.co_code + dumps(cells))
+        return f"{self._name}.{digest.hexdigest()[:20]}.kernel"
+
+    def _load(self, name: str, target_context: Any) -> Any:
+        for folder in cache_folders(self._source):
+            code = self._read(folder / name)
+            if (
+                code is not None
+            ):  # what is raised from here on is not the entry's: a signal handler's, for instance
                 needs, reduced = pickle.loads(code)
-                for module, name, types in needs:
-                    getattr(importlib.import_module(module), name).compile(types)
-                return self._impl.rebuild(target_context, reduced)
+                for module, function, types in needs:
+                    getattr(importlib.import_module(module), function).compile(types)
+                return CompileResult._rebuild(target_context, *reduced)
         return None
 
-    def _wait_for_lock(self) -> None:
-        """Lock a file beside the entry. Where no folder takes a lock, everybody compiles."""
-        for file in self._files:
-            path = Path(file._index_path).with_suffix(".lock")
+    def _read(self, path: Path) -> bytes | None:
+        """The pickle in an entry that is whole, of the present sources and of nobody else."""
+        if not os.path.exists(path) or not _is_trusted(path.parent):
+            return None
+        try:
+            with open(path, "rb") as file:
+                _check_owner(path, os.fstat(file.fileno()))
+                header, code = json.loads(file.readline()), file.read()
+            if header["stamp"] != self._stamp:
+                return None
+            if header["sha256"] != hashlib.sha256(code).hexdigest():
+                raise ValueError("its digest is wrong")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.info("%s is damaged (%r) and compiled anew", path, error)
+            return None
+        return code
+
+    def _wait_for_lock(self) -> Path | None:
+        """Lock a file in the first folder that takes one, and return the folder. Without a lock everybody compiles."""
+        for folder in cache_folders(self._source):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                _make(folder)
+                path = folder / f"{self._name}.lock"
                 self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError:
                 continue
-            since, told = time.monotonic(), False
+            since, logged = time.monotonic(), False
             while True:
                 try:
                     # Not flock(), which a forked child would go on holding after this process has died.
                     fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
+                    return folder
                 except (BlockingIOError, PermissionError):
-                    if not told and time.monotonic() - since > _QUIET_SECONDS:
-                        told = True
-                        _tell(f"waiting for kernels that another process compiles ({self._py_func.__name__})")
+                    if not logged and time.monotonic() - since > _QUIET_SECONDS:
+                        logged = True
+                        _show(
+                            f"waiting for kernels that another process compiles ({self._function.__name__})"
+                        )
                     time.sleep(_POLL_SECONDS)
                 except OSError:  # a file system without locks
-                    return
+                    return folder
+        return None
 
 
 def symbol_of(function: Callable[..., Any], types: tuple[Any, ...]) -> str:
@@ -183,30 +194,56 @@ def _needs(library: Any) -> list[_Need]:
 def cache_folders(source: str) -> Iterator[Path]:
     """Yield where the machine code of a source file may be, best place first.
 
-    What the user set as ``NUMBA_CACHE_DIR``; else beside the source, then in the user's cache folder. Last, a folder of
-    the user's in the one for temporary files: entries are unpickled, so nobody else may write there.
+    The folder of the user's ``NUMBA_CACHE_DIR``; else beside the source, then in the user's cache folder. Last, in the
+    folder for temporary files. Links are resolved, so that nobody can redirect what was checked.
     """
     folder = _CacheLocator.get_suitable_cache_subpath(source)
     if config.CACHE_DIR:
-        yield Path(config.CACHE_DIR) / folder
+        yield _resolved(Path(config.CACHE_DIR) / folder)
     else:
-        yield Path(source).parent / "__pycache__"
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dgcl" / folder
-    temporary = _private_temporary_folder()
-    if temporary is not None:
-        yield temporary / folder
+        yield _resolved(Path(source).parent / "__pycache__")
+        yield _resolved(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dgcl" / folder)
+    yield _resolved(Path(tempfile.gettempdir()) / f"dgcl-{os.geteuid()}" / folder)
+
+
+_resolved = functools.cache(Path.resolve)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those on the way, for this user alone.
+
+    Raises:
+        OSError: It cannot be made, or others can write there.
+    """
+    for place in (*reversed(folder.parents), folder):
+        place.mkdir(mode=0o700, exist_ok=True)
+    _check_folder(folder)
 
 
 @functools.cache
-def _private_temporary_folder() -> Path | None:
-    path = Path(tempfile.gettempdir()) / f"dgcl-{os.geteuid()}"
+def _is_trusted(folder: Path) -> bool:
+    """Whether entries of a folder may be run; if not, say so once."""
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        status = path.lstat()
-    except OSError:
-        return None
-    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-    return path if mine else None
+        _check_folder(folder)
+    except OSError as error:
+        _show(f"compiled kernels in {folder} are not used: {error}")
+        return False
+    return True
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise PermissionError where another user may write into a folder, or put another in its place."""
+    _check_owner(folder, folder.stat())
+    for place in folder.parents:
+        _check_owner(place, place.stat(), sticky=stat.S_ISVTX)
+
+
+def _check_owner(path: Path, status: os.stat_result, sticky: int = 0) -> None:
+    """Raise PermissionError unless only this user and root may write; ``sticky``: a bit that makes up for it."""
+    if status.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(f"{path} belongs to another user ({status.st_uid})")
+    if status.st_mode & 0o022 and not status.st_mode & sticky:
+        raise PermissionError(f"{path} is writable by other users (mode {stat.S_IMODE(status.st_mode):o})")
 
 
 def sources_digest(module: str, source: str) -> str:
@@ -259,23 +296,23 @@ def _is_constant(value: Any) -> bool:
     return isinstance(value, (*_SCALARS, types.Type))
 
 
-def _tell(text: str) -> None:
-    """Say it in the log, and on a terminal in any case."""
+def _show(text: str) -> None:
+    """Log at INFO, and on a terminal in any case."""
     _log.info(text)
     if not _log.isEnabledFor(logging.INFO) and sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"dgcl: {text}\n")
 
 
 @functools.cache
-def _announce(folder: str) -> None:
-    _tell(
+def _announce(folder: Path) -> None:
+    _show(
         f"compiling kernels for this machine, once: 15 s for exchanges, a minute for planning (kept in {folder})"
     )
 
 
 @functools.cache
-def _tell_place(folder: str, problem: str) -> None:
-    _tell(f"compiled kernels are kept in {folder} ({problem})")
+def _log_place(folder: Path, problem: str) -> None:
+    _show(f"compiled kernels are kept in {folder} ({problem})")
 
 
 @functools.cache

@@ -170,7 +170,7 @@ def _first_match(path: str | Path, pattern: str) -> str | None:
 
 
 def _compiled_cache() -> dict[str, Any]:
-    """Find the machine code that numba keeps: beside the source files, or where the user told numba to."""
+    """Find the machine code that is kept beside the source files, or in NUMBA_CACHE_DIR."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     root = Path(given) if given else Path(__file__).resolve().parents[1]
     # Walking with followlinks also finds the caches behind the package's own symlinks in a source tree.
@@ -178,11 +178,11 @@ def _compiled_cache() -> dict[str, Any]:
         Path(folder) / name
         for folder, _, names in os.walk(root, followlinks=True)
         for name in names
-        if name.endswith((".nbi", ".nbc"))
+        if name.endswith(".kernel")
     ]
     return {
         "folder": str(root),
-        "functions": sum(file.suffix == ".nbi" for file in files),
+        "functions": len({file.name.split(".py")[0] for file in files}),
         "bytes": sum(file.stat().st_size for file in files),
     }
 

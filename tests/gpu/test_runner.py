@@ -258,7 +258,7 @@ prepared.enqueue([1])
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
-    assert {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")} == {"cuda_enqueue.enqueue"}
+    assert {path.name.split("-")[0] for path in tmp_path.rglob("*.kernel")} == {"cuda_enqueue.enqueue"}
 
 
 def test_the_software_is_named() -> None:

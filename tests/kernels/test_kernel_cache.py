@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +49,11 @@ part(3)
 
 STOPPED = """
 import signal
-from dgcl.kernels.kernel_cache import _Implementation
+from numba.core.compiler import CompileResult
 def stop(*_):
     raise TimeoutError("the user's")
 signal.signal(signal.SIGALRM, stop)
-_Implementation.rebuild = lambda *_: signal.raise_signal(signal.SIGALRM)
+CompileResult._rebuild = lambda *_: signal.raise_signal(signal.SIGALRM)
 from callee import part
 try:
     part(3)
@@ -71,14 +73,14 @@ pathlib.Path("done").touch()
 """
 NEW = """
 import pathlib, time
-from numba.core import caching
-load = caching.IndexDataCacheFile._load_data
-def load_late(self, name):  # between its index and its data
+from dgcl.kernels.kernel_cache import KernelCache
+read = KernelCache._read
+def read_late(self, path):
     pathlib.Path("go").touch()
     while not pathlib.Path("done").exists():
         time.sleep(0.01)
-    return load(self, name)
-caching.IndexDataCacheFile._load_data = load_late
+    return read(self, path)
+KernelCache._read = read_late
 import edited
 print(edited.f(1))
 """
@@ -135,13 +137,15 @@ def run(code: str, folder: Path, **environment: str) -> tuple[str, str]:
 
 
 def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob(f"{name}*.nb?")}
+    return {path: path.read_bytes() for path in folder.rglob(f"{name}*.kernel")}
 
 
 @pytest.mark.parametrize(
     ("whose", "damage"),
     [
         pytest.param("callee", b"no code", id="other"),
+        pytest.param("caller", b'{"sha256": 1}\n', id="half-a-header"),
+        pytest.param("callee", b"[]\n", id="other-json", marks=pytest.mark.slow),
         pytest.param("caller", b"", id="empty", marks=pytest.mark.slow),
         pytest.param("callee", None, id="missing", marks=pytest.mark.slow),
     ],
@@ -149,15 +153,69 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
 def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None) -> None:
     whole = entries(probe / "cache", whose)
     assert whole
-    for path in whole:
-        if path.suffix == ".nbc" and damage is not None:
-            path.write_bytes(damage)
-        elif path.suffix == ".nbc":
+    for path, data in whole.items():
+        if damage is None:
             path.unlink()
-    assert run(TOTAL, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "7"
+        else:
+            path.write_bytes(damage + data[-9:])
+    said, log = run(LOGGED + TOTAL, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
+    assert said == "7"
+    assert ("is damaged" in log) is (damage is not None)
     assert {path: len(data) > 100 for path, data in entries(probe / "cache", whose).items()} == dict.fromkeys(
         whole, True
     )
+
+
+def _by_another_user(cache: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root gives files away")
+    for path in entries(cache):
+        os.chown(path.parent, 12345, -1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda cache: [path.parent.chmod(0o770) for path in entries(cache)],
+            r"are not used: .* is writable by other users \(mode 770\)",
+            id="folder",
+        ),
+        pytest.param(
+            lambda cache: cache.chmod(0o777), "are not used: .*cache is writable by other users", id="parent"
+        ),
+        pytest.param(
+            lambda cache: [path.chmod(0o666) for path in entries(cache)],
+            r"is writable by other users \(mode 666\)",
+            id="entry",
+        ),
+        pytest.param(_by_another_user, r"are not used: .* belongs to another user \(12345\)", id="owner"),
+    ],
+)
+def test_what_another_user_can_write_is_not_run(
+    probe: Path, tmp_path: Path, change: Callable[[Path], object], message: str
+) -> None:
+    cache = shutil.copytree(probe / "cache", tmp_path / "cache")
+    change(cache)
+    before = entries(cache)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    said, log = run(LOGGED + TOTAL, probe, NUMBA_CACHE_DIR=str(cache), TMPDIR=str(temporary))
+    assert said == "7"
+    assert re.search(message, log)
+    assert "compiling kernels" in log
+    if "not used" in message:
+        assert entries(cache) == before
+        assert entries(temporary)
+
+
+def test_folders_are_made_for_their_user_alone(probe: Path, tmp_path: Path) -> None:
+    code = f"import os\nos.umask(0)\n{TOTAL}"
+    assert run(code, probe, NUMBA_CACHE_DIR=str(tmp_path / "a" / "cache"))[0] == "7"
+    made = list((tmp_path / "a").rglob("*"))
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o022 for path in made} == {0}
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
 def test_what_a_signal_handler_raises_while_code_is_loaded_is_no_damaged_entry(probe: Path) -> None:
