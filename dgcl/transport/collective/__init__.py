@@ -17,8 +17,8 @@ module                                        what
 Invariants:
 
 - *Agreement before rows.* Each rank publishes which call it begins and then reads what the others have published,
-  before it sends anything. So of two ranks that make different calls at least one sends nothing. No rank is more
-  than one call ahead of those that it exchanges rows with, so what they publish is never overwritten unread.
+  before it sends anything. So of two ranks that make different calls at least one sends nothing. A call ends when all
+  ranks that it concerns have begun it, so what a rank has published is never overwritten unread.
 - *Fixed order of sums.* What arrives for a row is added in the order of its slots, one layer of distinct rows after the
   other: no atomics, and the bits of the shared-memory transport.
 - *One order of calls.* All ranks make the calls of all communicators, begin and wait, in one order. A group of our own

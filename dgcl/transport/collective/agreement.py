@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numba import int64
+from numba import int64, void
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.kernels.compiled import compiled
@@ -31,31 +31,24 @@ _GRACE: Final = 0.2  # seconds in which what a peer sent before it left still ar
 _PAUSE: Final = 20e-6  # seconds between two looks at a page
 
 
-@compiled(int64(int64, int64, int64, int64[::1], int64[::1]))
-def announce_call(own: int, number: int, tag: int, peers: np.ndarray, partners: np.ndarray) -> int:
-    """Publish a call, then look for a peer in another one.
-
-    Args:
-        own, peers: Addresses of the calls on this rank's control page and on others'.
-        number, tag: The call.
-        partners: Those of ``peers`` that exchange rows with this rank.
-
-    Returns:
-        The place in ``peers`` of one with another tag; -1: none; -2: nothing is published, as a partner has not begun
-        the call before.
-    """
-    for i in range(len(partners)):
-        if load_acquire(partners[i]) < number - 1:
-            return -2
-    tag_place = 8 + 8 * (number & 1)
-    store_release(own + tag_place, tag)
-    store_release(own, number)
+@compiled(void(int64, int64, int64))
+def announce_call(page: int, number: int, tag: int) -> None:
+    """Publish a call at the address of the call on this rank's control page."""
+    store_release(page + 8 + 8 * (number & 1), tag)
+    store_release(page, number)
     write_fence()  # of two ranks that publish and then look, one sees the other's
-    for i in range(len(peers)):
-        differs = load_acquire(peers[i]) >= number and load_acquire(peers[i] + tag_place) != tag
-        if differs and load_acquire(peers[i]) <= number + 1:
+
+
+@compiled(int64(int64[::1], int64, int64))
+def look_at_calls(pages: np.ndarray, number: int, tag: int) -> int:
+    """Which page's rank has begun call ``number`` with another tag; -1: none; -2: none, but not all have begun it."""
+    result = -1
+    for i in range(len(pages)):
+        if load_acquire(pages[i]) < number:
+            result = -2
+        elif load_acquire(pages[i] + 8 + 8 * (number & 1)) != tag:
             return i
-    return -1
+    return result
 
 
 class Agreement:
@@ -90,9 +83,8 @@ class Agreement:
             self._messages = control.anew(timeout)
         schedules = [each for program in programs.values() for each in (program.expand, program.fold)]
         partners = np.unique(np.concatenate([np.r_[each.send_peer, each.recv_peer] for each in schedules]))
-        self._here = np.setdiff1d(np.arange(control.world_size), [self.rank, *self._peers.remote])
-        calls = np.array([page.call_address for page in self._peers.control_pages], np.int64)
-        self._calls, self._partners = calls[self._here], calls[np.intersect1d(self._here, partners)]
+        self._partners = np.setdiff1d(partners, self._peers.remote)
+        self._pages = np.array([self._peers.control_pages[p].call_address for p in self._partners], np.int64)
         self._gone_at = 0.0
 
     def begin(self, call: Call) -> None:
@@ -102,29 +94,36 @@ class Agreement:
             DisagreementError: A rank makes another one.
             CommError: A rank does not come.
         """
-        deadline, own = time.monotonic() + self._timeout, self._page.call_address
-        while (odd := announce_call(own, call.number, call.tag, self._calls, self._partners)) == -2:
-            self._check(call, time.monotonic() > deadline)
-            time.sleep(_PAUSE)
-        if odd >= 0:
-            peer = int(self._here[odd])
-            theirs, tag = self._peers.control_pages[peer].current_call()
-            raise DisagreementError(
-                f"ranks make different calls: rank {self.rank} is in call {call.number}:"
-                f" {unpack_tag(call.tag, self.names)}; rank {peer} is in call {theirs}: {unpack_tag(tag, self.names)}."
-                " Every rank must make the same calls with the same row shape and dtype, in the same order"
-            )
+        announce_call(self._page.call_address, call.number, call.tag)
+        self._compare(call)
         if self._messages is not None:  # where pages are not shared, ranks wait for each other's word
             with self._messages.collective(f"call {call.number}, {unpack_tag(call.tag, self.names)}"):
                 self._messages.barrier()
 
     def finish(self, call: Call, wire: Wire) -> None:
-        """Carry out what is left of a call."""
+        """Carry out what is left of a call, and wait until the ranks that it concerns have begun it."""
         while not call.over:
             self._await(call, wire)
             call.end_stage()
             if not call.over:
                 call.post(wire)
+        deadline = time.monotonic() + self._timeout
+        while not self._compare(call):
+            self._check(call, time.monotonic() > deadline)
+            time.sleep(_PAUSE)
+
+    def _compare(self, call: Call) -> bool:
+        """Whether all have begun the call with which this rank exchanges rows."""
+        place = look_at_calls(self._pages, call.number, call.tag)
+        if place < 0:
+            return place == -1
+        peer = int(self._partners[place])
+        theirs, tag = self._peers.control_pages[peer].current_call()
+        raise DisagreementError(
+            f"ranks make different calls: rank {self.rank} is in call {call.number}:"
+            f" {unpack_tag(call.tag, self.names)}; rank {peer} is in call {theirs}: {unpack_tag(tag, self.names)}."
+            " Every rank must make the same calls with the same row shape and dtype, in the same order"
+        )
 
     def _await(self, call: Call, wire: Wire) -> None:
         deadline, broken = time.monotonic() + self._timeout, ""
@@ -151,7 +150,13 @@ class Agreement:
             raise type(error)(text)
         if self._messages is not None and (lost := self._messages.lost()) is not None:
             raise lost
-        gone = [(why, peer, what) for peer, what in call.waits if (why := self._peers.gone(peer))]
+        pages = self._peers.control_pages
+        waits = call.waits or [
+            (peer, f"stage 0: rank {peer} is not ready to receive rows")
+            for peer in self._partners.tolist()
+            if pages[peer].current_call()[0] < call.number
+        ]
+        gone = [(why, peer, what) for peer, what in waits if (why := self._peers.gone(peer))]
         now = time.monotonic()
         self._gone_at = (self._gone_at or now) if gone or broken else 0.0
         if self._gone_at and now - self._gone_at > _GRACE:
@@ -159,17 +164,14 @@ class Agreement:
                 raise PeerLostError(f"{place}: a connection broke at {call.place} ({broken})")
             why, peer, what = gone[0]
             raise PeerLostError(f"{place}: rank {peer} {why}, and {what}")
-        apart = (
-            self._control_calls.crossing(call.number, f"{place} in graph_allgather") if call.waits else None
-        )
+        apart = self._control_calls.crossing(call.number, f"{place} in graph_allgather") if waits else None
         if apart is not None:
             raise apart
         if late:
-            pages = self._peers.control_pages
             stopped = [peer for peer in range(len(pages)) if self._peers.is_stopped(peer)]
             advice = self._control_calls.suspicion(call.number)
             raise CommTimeoutError(
-                f"{place}: waited {self._timeout:g} s in vain: {suspects(call.waits, call.number, pages, stopped)}."
+                f"{place}: waited {self._timeout:g} s in vain: {suspects(waits, call.number, pages, stopped)}."
                 f" {advice or 'If ranks may be that late, give build_comm_info a longer timeout'}"
             )
 

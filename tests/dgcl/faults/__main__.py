@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.dgcl.faults import moments
-from tests.dgcl.faults.cases import KINDS, cases
+from tests.dgcl.faults.cases import KINDS, KINDS_OF_COLLECTIVES, cases
 from tests.dgcl.faults.run import Harness, play_all
 
 
@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--channel", choices=("auto", "collective"), default="auto", help="how rows travel")
     parser.add_argument("--only", metavar="WORD", help="only kinds and places with this word")
     parser.add_argument("--moments", type=int, metavar="N", help="N faults at random moments of a program")
     parser.add_argument("--loads", type=int, nargs="+", default=[1, 15], help="busy processes beside them")
@@ -32,7 +33,7 @@ def main() -> int:
     if args.moments is not None:
         return play_moments(args.moments, args.loads, args.seed, args.write)
     harness = Harness(args.ranks)
-    chosen = list(cases(harness.worlds, args.faults, args.seed))
+    chosen = list(cases(harness.worlds, args.faults, args.seed, args.channel))
     if args.only:
         chosen = [case for case in chosen if args.only in f"{case.kind} {case.point}"]
     seconds = play_all(harness, chosen, show=True)
@@ -44,7 +45,7 @@ def main() -> int:
     ]
     width = max(map(len, KINDS))
     print(f"\n{'place':{width}} " + " ".join(f"{kind:>9}" for kind in kinds))
-    for point in KINDS:
+    for point in KINDS if args.channel == "auto" else KINDS_OF_COLLECTIVES:
         print(f"{point:{width}} " + " ".join(f"{tally.faults[kind, point] or '-':>9}" for kind in kinds))
     print(f"{'slowest survivor, s':{width}} " + " ".join(f"{tally.slowest[kind]:9.3f}" for kind in kinds))
     print(

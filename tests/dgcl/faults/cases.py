@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.dgcl.faults.steps import IN_CALLS, IN_LAYERS, IN_SET_UP
+from tests.dgcl.faults.steps import IN_CALLS, IN_LAYERS, IN_SET_UP, IN_STAGES
 
 #: Seconds after which a rank gives up on a peer that is stopped; and where it need not wait, what it may take.
 DEADLINE = 2.0
@@ -27,6 +27,11 @@ KINDS = {
     "engine": ("kill",),
     "control page": ("memory",),
 }
+#: The same for ranks that exchange by collectives.
+KINDS_OF_COLLECTIVES = {
+    **dict.fromkeys((*IN_STAGES, *IN_SET_UP), ("kill", "stop", "interrupt")),
+    **dict.fromkeys(IN_LAYERS, ("kill", "stop", "interrupt", "raise", "return")),
+}
 #: Places that a run comes to only a few times.
 _RARE = ("map: before", "map: after", "grow: before", "grow: after", "control page", *IN_SET_UP)
 
@@ -41,6 +46,7 @@ class Case:
         occurrence: How often the victim passes the place unharmed.
         victim: The rank.
         seed: Of the widths of the run.
+        channel: How rows travel, as in :func:`dgcl.build_comm_info`.
     """
 
     world: str
@@ -49,11 +55,12 @@ class Case:
     occurrence: int
     victim: int
     seed: int
+    channel: str = "auto"
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind} of rank {self.victim} of {self.world} at {self.point!r}, time {self.occurrence + 1}"
-        )
+        where = f"{self.point!r}, time {self.occurrence + 1}"
+        by = "" if self.channel == "auto" else f", by {self.channel}"
+        return f"{self.kind} of rank {self.victim} of {self.world} at {where}{by}"
 
     @property
     def in_set_up(self) -> bool:
@@ -73,16 +80,17 @@ class Case:
         return self.kind == "interrupt" and self.point not in IN_LAYERS
 
 
-def cases(worlds: dict[str, int], num: int, seed: int = 0) -> Iterator[Case]:
+def cases(worlds: dict[str, int], num: int, seed: int = 0, channel: str = "auto") -> Iterator[Case]:
     """``num`` cases, every kind at every place in turn; worlds (by name, with their sizes), victims and
     moments are drawn."""
     generator = np.random.default_rng(seed)
-    pairs = [(point, kind) for point, kinds in KINDS.items() for kind in kinds]
+    table = KINDS if channel == "auto" else KINDS_OF_COLLECTIVES
+    pairs = [(point, kind) for point, kinds in table.items() for kind in kinds]
     for number in range(num):
         point, kind = pairs[number % len(pairs)]
         world = str(generator.choice(sorted(worlds)))
         occurrence = 0 if point in _RARE else int(generator.integers(6))
-        yield Case(world, point, kind, occurrence, int(generator.integers(worlds[world])), number)
+        yield Case(world, point, kind, occurrence, int(generator.integers(worlds[world])), number, channel)
 
 
 @dataclass(frozen=True)

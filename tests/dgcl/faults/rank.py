@@ -25,7 +25,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.dgcl.faults.cases import DEADLINE, SET_UP_DEADLINE, Case, Said
-from tests.dgcl.faults.steps import Point, Steps, set_up_watched, sums_watched
+from tests.dgcl.faults.steps import Point, Steps, set_up_watched, sums_watched, watch_stages
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import join, local_ids
 
@@ -260,12 +260,16 @@ def play(
         with set_up_watched(fault), sums_watched(fault):
             SegmentFile.grow = grow_board  # type: ignore[method-assign]
             try:
-                comm = join(problem.shares, DEADLINE if case.kind == "stop" else 20.0)
+                comm = join(problem.shares, DEADLINE if case.kind == "stop" else 20.0, case.channel)
             finally:
                 SegmentFile.grow = fresh_file  # type: ignore[method-assign]
             if case.kind == "cross":
                 fault.other = join(problem.shares, 20.0)
-            Steps(comm, fault)
+            transport: Any = comm.transport
+            if case.channel == "auto":
+                Steps(comm, fault)
+            else:
+                watch_stages(transport.wire, fault)
             work(comm, problem, case.seed, fault, kept, _ROUNDS)
         said = Said(-1, "no error", "", time.monotonic())
     except _Leave:

@@ -44,6 +44,8 @@ IN_CALLS = (
 )
 #: While a communicator is made: before and after each exchange of the control plane.
 IN_SET_UP = ("set-up 0: before", "set-up 0: after", "set-up 1: before", "set-up 1: after", "set-up 2: before")
+#: In a stage of the collective transport.
+IN_STAGES = ("stage: not sent", "stage: sent, not arrived")
 #: In the program, between calls and between the start and the end of one.
 IN_LAYERS = ("layer: before a call", "layer: before a backward", "halo: started, not waited for")
 
@@ -158,6 +160,19 @@ class Steps:
                 point("done: rows written, flag not")
                 write_word(real, count)
                 point("done: flag raised")
+
+
+def watch_stages(wire: Any, point: Point) -> None:
+    """Call ``point`` before and after a stage of the collective transport is sent."""
+    post = wire.post
+
+    def posted(*args: Any) -> Any:
+        point(IN_STAGES[0])
+        work = post(*args)
+        point(IN_STAGES[1])
+        return work
+
+    wire.post = posted
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.dgcl.faults.cases import KINDS, Case, cases
+from tests.dgcl.faults.cases import KINDS, KINDS_OF_COLLECTIVES, Case, cases
 from tests.dgcl.faults.moments import KINDS as KINDS_AT_ANY_MOMENT
 from tests.dgcl.faults.moments import culprit, draw, play_trials
 from tests.dgcl.faults.run import Harness
@@ -34,6 +34,10 @@ FEW = [
     Case("direct", "layer: before a call", "cross", 1, 0, 12),
     Case("random-1", "layer: before a backward", "cross", 1, 2, 13),
     Case("line", "set-up 1: after", "stop", 0, 1, 14),
+    Case("line", "stage: sent, not arrived", "kill", 1, 1, 15, "collective"),
+    Case("random-1", "layer: before a backward", "return", 1, 2, 16, "collective"),
+    Case("direct", "stage: not sent", "interrupt", 2, 0, 17, "collective"),
+    Case("random-1", "stage: sent, not arrived", "stop", 1, 2, 18, "collective"),
 ]
 
 
@@ -51,10 +55,13 @@ def test_a_fault_of_each_kind(case: Case, harness: Harness) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sixth", [0, *(pytest.param(k, marks=pytest.mark.matrix) for k in range(1, 6))])
-def test_every_kind_of_fault_at_every_place(sixth: int) -> None:
+@pytest.mark.parametrize("channel", ["auto", "collective"])
+def test_every_kind_of_fault_at_every_place(channel: str, sixth: int) -> None:
     """Once; worlds, victims and moments are drawn. Two harnesses at a time: each mostly waits for deadlines."""
     harnesses = [Harness(3, GRACE) for _ in range(2)]
-    chosen = list(cases(harnesses[0].worlds, sum(map(len, KINDS.values())), seed=1))[sixth::6]
+    table = KINDS if channel == "auto" else KINDS_OF_COLLECTIVES
+    num = sum(map(len, table.values()))
+    chosen = list(cases(harnesses[0].worlds, num, seed=1, channel=channel))[sixth::6]
 
     def play(number: int) -> None:
         try:
