@@ -112,6 +112,11 @@ class _Model:
             name = self._gpu_names[host, pci.address]
         else:
             name = self._unique(f"{self._prefix[host]}pci-{pci.address.removeprefix('0000:')}")
+        if pci.bandwidth and pci.bandwidth <= pcie_rate(2.5, 1) and pci.below:
+            self._draft.note(
+                f"{name} has one lane of 2.5 GT/s, above faster devices: if it is a virtual port, not that slow, "
+                f"take its link_speed and link_width out of the file"
+            )
         self._endpoint[host, pci.address] = name
         self._draft.wire(name, parent, "PCIe", self._pcie(pci))
         for child in pci.below:

@@ -16,7 +16,8 @@ from types import MappingProxyType
 # 8.6 (A40, A6000, RTX 3090): NCCL, links of half the width.
 _NVLINK = ((100, 41.5), (90, 20.9), (86, 12.0), (80, 22.8), (70, 24.2), (60, 18.0))
 NVLINK_UNKNOWN = 22.5  # V100 to H200: 20.9 to 24.2
-MOST_NVLINKS: Mapping[int, int] = MappingProxyType({60: 4, 70: 6, 80: 12, 86: 4, 90: 18, 100: 18})
+# The most NVLinks of a GPU, by compute capability from there on (8.9, 12.0: no card has any).
+_MOST_NVLINKS = ((120, 0), (90, 18), (89, 0), (86, 4), (80, 12), (75, 2), (70, 6), (60, 4))
 
 # GB/s of one xGMI link by AMD architecture: RCCL.
 _XGMI = (("gfx94", 48.0), ("gfx95", 48.0), ("gfx90a", 36.0))
@@ -41,28 +42,32 @@ UNKNOWN_BUS = CpuBus("SYS", 10.0)  # NCCL's figure for Skylake, in the middle of
 
 @dataclass(frozen=True)
 class GpuModel:
-    """Compute capability and PCIe generation of a GPU model."""
+    """Compute capability, PCIe generation and number of NVLinks of a GPU model."""
 
+    name: str
     sm: int
     pcie: int
+    nvlinks: int
 
 
 GPU_MODELS: Mapping[str, GpuModel] = MappingProxyType(
     {
-        "P100": GpuModel(60, 3),
-        "V100": GpuModel(70, 3),
-        "T4": GpuModel(75, 3),
-        "A100": GpuModel(80, 4),
-        "A10": GpuModel(86, 4),
-        "A40": GpuModel(86, 4),
-        "L4": GpuModel(89, 4),
-        "L40": GpuModel(89, 4),
-        "L40S": GpuModel(89, 4),
-        "H100": GpuModel(90, 5),
-        "H200": GpuModel(90, 5),
-        "GH200": GpuModel(90, 5),
-        "B200": GpuModel(100, 5),
-        "GB200": GpuModel(100, 5),
+        name: GpuModel(name, sm, pcie, nvlinks)
+        for sm, pcie, nvlinks, names in (
+            (60, 3, 4, "P100"),
+            (70, 3, 6, "V100"),
+            (75, 3, 0, "T4"),
+            (80, 4, 12, "A100"),
+            (80, 4, 8, "A800"),
+            (86, 4, 0, "A10"),
+            (86, 4, 4, "A40"),
+            (89, 4, 0, "L4 L40 L40S"),
+            (90, 5, 18, "H100 H200 H20 GH200"),
+            (90, 5, 8, "H800"),
+            (100, 5, 18, "B200 GB200"),
+            (103, 6, 18, "B300 GB300"),
+        )
+        for name in names.split()
     }
 )
 
@@ -72,6 +77,11 @@ def nvlink_rate(sm: int | None) -> float:
     if sm is None:
         return NVLINK_UNKNOWN
     return next((rate for least, rate in _NVLINK if sm >= least), NVLINK_UNKNOWN)
+
+
+def most_nvlinks(sm: int) -> int:
+    """The most NVLinks that a GPU of compute capability ``sm`` has."""
+    return next((most for least, most in _MOST_NVLINKS if sm >= least), 0)
 
 
 def xgmi_rate(architecture: str | None) -> float:

@@ -35,7 +35,8 @@ def import_topology(
     Args:
         path: What ``nvidia-smi topo -m`` printed, or a topology file of NCCL or RCCL.
         p2p: What ``p2pBandwidthLatencyTest`` printed on the same GPUs: their bandwidths as measured.
-        gpu: The model of the GPUs of a matrix, such as ``"A100"``: it decides how fast their links are.
+        gpu: The model of the GPUs, such as ``"A100"``: it decides how many links they have, and how fast those of a
+            matrix are. A file that contradicts it is refused.
         nic: GB/s each way of network cards whose speed the file does not give; None: they have no wire, and
             join no machines.
         name: What to call the topology; default: the file's name.
@@ -94,6 +95,7 @@ def import_machines(
 
 
 def _import(data: bytes, name: str, gpu: str | None) -> Imported:
+    model = GPU_MODELS.get(gpu or "")
     if not data.strip(b"\xef\xbb\xbf \t\r\n"):
         raise ValueError("is empty")
     refuse_binary(data)
@@ -101,7 +103,12 @@ def _import(data: bytes, name: str, gpu: str | None) -> Imported:
     if text is not None:
         refuse_foreign(text)
     if text is None or text.lstrip().startswith("<"):
-        return machine_topology(parse_nccl_xml(data), name)
+        machine = parse_nccl_xml(data)
+        for pci in (pci for cpu in machine.cpus for pci in cpu.walk()):
+            sm = pci.gpu.sm if pci.gpu else None
+            if model and sm and sm != model.sm:
+                raise ValueError(f"GPU {pci.address} has sm {sm}, but a {gpu} has {model.sm}: is gpu right?")
+        return machine_topology(machine, name)
     if text.lstrip().startswith("{"):
         raise ValueError("is JSON: a topology file needs no import, and nothing else of JSON can be imported")
     if "P2P=" in text or "P2P Connectivity" in text:
@@ -109,7 +116,7 @@ def _import(data: bytes, name: str, gpu: str | None) -> Imported:
             "is the output of p2pBandwidthLatencyTest, which refines a topology: import the machine's matrix "
             "or XML file, with this as p2p"
         )
-    return topo_matrix_topology(parse_topo_matrix(text), name, GPU_MODELS.get(gpu or ""))
+    return topo_matrix_topology(parse_topo_matrix(text), name, model)
 
 
 def _declares_encoding(data: bytes) -> bool:

@@ -18,14 +18,21 @@ _KNOWN = tuple(
             f"is `nvidia-smi -q -x`, which tells no links: {_MATRIX}",
         ),
         (r"<html|<!DOCTYPE html", "is a web page: save the text of the matrix alone"),
-        (r"ROCm System Management Interface|ROCm SMI", f"is the output of rocm-smi, of AMD GPUs: {_RCCL}"),
         (
-            r"^(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:",
+            r"ROCm System Management Interface|ROCm SMI|^\s*GPU0\s+(0|.*\b(XGMI|PCIE)\b)",
+            f"is the output of rocm-smi, of AMD GPUs: {_RCCL}",
+        ),
+        (
+            r"^(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:|^\s*[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\s",
             f"is the output of amd-smi, of AMD GPUs: {_RCCL}",
         ),
         (
             r"NVIDIA-SMI has failed|No devices were found|command not found",
             "is an error message of nvidia-smi, and no matrix: run it where the driver works",
+        ),
+        (
+            r"nvidia-smi\s+topo\s+(-mp|--matrix_pci)\b",
+            f"is `nvidia-smi topo -mp`, which shows PCIe only: {_MATRIX}",
         ),
         (r"NVIDIA-SMI \d+\.\d+", f"is the table of nvidia-smi, which tells no links: {_MATRIX}"),
         (r"^\s*GPU \d+: .*\(UUID: GPU-[^\n]*\n\s*Link \d+:", f"is `nvidia-smi nvlink --status`: {_MATRIX}"),

@@ -29,7 +29,7 @@ from dgcl.topology.importers.nccl_form import (
 )
 from dgcl.topology.importers.xml_tree import Element, parse_xml
 from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine, Net, Pci
-from dgcl.topology.rates import MOST_NVLINKS, cpu_bus, pcie_rate
+from dgcl.topology.rates import cpu_bus, most_nvlinks, pcie_rate
 
 _VERSIONS = ("1", "2")  # NCCL's and RCCL's
 # Interfaces of containers, virtual machines and tunnels, which no cable leaves (br- is what Docker and Open vSwitch
@@ -171,8 +171,7 @@ class _Reader:
         sm = integer(element, "sm", 1) if "sm" in have and "gcn" not in have else None
         links = tuple(self._link(child, address) for child in element.children)
         total = sum(link.count for link in links if link.kind == "NV")
-        most = MOST_NVLINKS.get(sm or 0)
-        if most is not None and total > most:
+        if sm is not None and total > (most := most_nvlinks(sm)):
             raise ValueError(
                 f"line {element.line}: {total} NVLinks on a GPU of compute capability {sm}, which has {most}"
             )

@@ -33,9 +33,16 @@ _LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]|\[[04]m")
 _LEGEND = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#)\s*=.*")
 _NIC_LEGEND = re.compile(r"\s*(\S+):\s+(\S+)\s*")
-# The command that printed the matrix, a fence around it, or a shell's prompt: "$", "[me@node dir]$".
-_COMMAND = re.compile(r"```.*|\s*[#$>]\s*|.*nvidia-smi\s+topo\s.*")
-_PROMPT = re.compile(r"\[?[\w.-]+@[\w.-][^@]*[#$%>]")
+# The command that printed the matrix, a fence around it, or a prompt: "$", "(base) [me@node dir]$ ls", "PS C:\>".
+_COMMAND = re.compile(r"```.*|.*nvidia-smi\s+topo\s.*")
+_PROMPT = re.compile(
+    r"(\([\w.-]+\)\s*)*"
+    r"([#%>]|([$\u276f\u279c]|\[?[\w.-]+@[\w.-][^@#$%>]*[#$%>]|[\w.-]+[#$%]|(PS )?[A-Z]:\\[^>]*>)(\s.*)?)"
+)
+# Where a terminal wraps a line, the blank between two cells may be lost.
+_GLUED = re.compile(
+    r"((?:NV|GPU|NIC|mlx\d+_)\d+(?=[A-Z]|mlx)|Affinity(?=[A-Z])|\b(?:SYS|SOC|NODE|PHB|PXB|PIX|PSB)(?=[A-Z0-9]))"
+)
 _AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
 _MOST_BYTES = 1 << 20
 _MOST_GPUS = 128  # of one machine
@@ -111,7 +118,7 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     """
     if len(text) > _MOST_BYTES:
         raise ValueError("is larger than 1 MB, too large for a matrix of nvidia-smi")
-    lines = [_ESCAPES.sub("", line).rstrip() for line in text.splitlines()]
+    lines = [_GLUED.sub(r"\1 ", _ESCAPES.sub("", line)).rstrip() for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if line.strip() and not _is_command(line)), None)
     if start is None:
         raise ValueError("holds no matrix of nvidia-smi topo -m: it is empty")
@@ -203,6 +210,7 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
             f"line {number}: the row of {name} has {len(cells)} cells, more than the "
             f"{len(columns) + len(affinities)} columns of the header"
         )
+    rest = tuple("N/A" if cell == "-1" else cell for cell in rest)  # no NUMA node
     for cell in rest:
         if cell != "N/A" and not _LIST.fullmatch(cell):
             raise ValueError(
@@ -292,6 +300,10 @@ def _assemble(
                 )
     affinity = tuple(rows[name].affinity for name in gpus)
     counts = {len(cells) for cells in affinity}
+    if len(counts) > 1:  # in a container that owns no processor of some GPUs' nodes, theirs are blank
+        whole = len(affinity_columns)
+        affinity = tuple(("",) * (whole - len(a)) + a if a in ((), ("N/A",)) else a for a in affinity)
+        counts = {len(cells) for cells in affinity}
     if len(counts) > 1:
         short = min(gpus, key=lambda name: len(rows[name].affinity))
         raise ValueError(

@@ -78,7 +78,7 @@ class _Model:
             self._hang_all(nodes, groups)
         elif self._num_gpus > 1:
             self._draft.note("the matrix tells nothing of PCIe: it is left out")
-        wire_nvlinks(self._draft, self._matrix, self._names, self._nvlink)
+        wire_nvlinks(self._draft, self._matrix, self._names, self._gpu)
         self._note_speeds()
         return self._draft.finish(name)
 
@@ -136,12 +136,17 @@ class _Model:
 
     def _sockets(self, nodes: list[list[int]]) -> list[int]:
         numas = [self._matrix.numa(gpu) for gpu in range(self._num_gpus)]
-        if None not in numas:
-            return [int(numa or 0) for numa in numas]
-        if not self._level and not any(self._matrix.cpus(gpu) for gpu in range(self._num_gpus)):
-            if self._num_gpus > 1:
-                self._draft.note("NUMA nodes are not told: all GPUs were put on socket 0")
-            return [0] * self._num_gpus
+        known = {numa for numa in numas if numa is not None}
+        if None not in numas or (
+            not self._level and (known or not any(map(self._matrix.cpus, range(self._num_gpus))))
+        ):
+            socket = next(numa for numa in range(len(known) + 1) if numa not in known)
+            unknown = [self._names[gpu] for gpu, numa in enumerate(numas) if numa is None]
+            if unknown and self._num_gpus > 1:
+                self._draft.note(
+                    f"NUMA nodes of {', '.join(unknown)} are not told: they were put on socket {socket}"
+                )
+            return [socket if numa is None else numa for numa in numas]
         node_of = {device: index for index, node in enumerate(nodes) for device in node}
         return [node_of[gpu] for gpu in range(self._num_gpus)]
 

@@ -31,7 +31,7 @@ def links_of(topology: Topology, stem: str) -> dict[Pair, int]:
 
 def matrix_links(text: str) -> dict[Pair, int]:
     """NVLinks between GPUs by the rows of a matrix: of each row the words below the header's GPU names."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
+    lines = _words(text)
     header = next(line for line in lines if re.search(r"GPU\d", " ".join(line)) and "X" not in line)
     found: dict[Pair, int] = {}
     for line in lines[lines.index(header) + 1 :]:
@@ -44,10 +44,14 @@ def matrix_links(text: str) -> dict[Pair, int]:
 
 def matrix_gpus(text: str) -> set[str]:
     """Names of the GPUs that have a row."""
-    rows = (re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines())
-    names = Counter(row[0].lower() for row in rows if row and re.fullmatch(r"GPU\d+", row[0]))
     # A header that starts at the left edge counts like a row of its first GPU.
-    return set(names)
+    return {row[0].lower() for row in _words(text) if row and re.fullmatch(r"GPU\d+", row[0])}
+
+
+def _words(text: str) -> list[list[str]]:
+    """Words of each line; a number ends one, also where the blank behind it is lost."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    return [re.sub(r"(\d)(?=[A-Z])", r"\1 ", line).split() for line in lines]
 
 
 def xml_root(data: bytes) -> ElementTree.Element:

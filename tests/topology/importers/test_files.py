@@ -45,6 +45,13 @@ def test_name_model_and_measurements(tmp_path: Path) -> None:
     assert {c.kind: c.bandwidth for c in measured.connections}["NV2"] == 48.0
 
 
+def test_a_model_that_the_file_contradicts(tmp_path: Path) -> None:
+    path = write(tmp_path, "m", XML)
+    assert import_topology(path, gpu="V100").topology == import_topology(path).topology
+    with pytest.raises(ValueError, match=r"GPU 0000:06:00.0 has sm 70, but a A100 has 80: is gpu right\?"):
+        import_topology(path, gpu="A100")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

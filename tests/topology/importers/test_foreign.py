@@ -33,6 +33,13 @@ def prefixed(prefix: str) -> str:
 CASES = {
     "rocm-smi": (ROCM, "rocm-smi, of AMD GPUs: import RCCL's topology file"),
     "amd-smi": (AMD, "amd-smi, of AMD GPUs: import RCCL's topology file"),
+    "rocm-smi, its table": (ROCM.split("=\n")[-1], "rocm-smi, of AMD GPUs"),
+    "rocm-smi, its types": ("       GPU0  GPU1\nGPU0   0     XGMI\n", "rocm-smi, of AMD GPUs"),
+    "amd-smi, its table": (AMD.split(":\n")[1], "amd-smi, of AMD GPUs"),
+    "topo -mp": (
+        "root@a:~# nvidia-smi topo -mp\n" + MATRIX,
+        "`nvidia-smi topo -mp`, which shows PCIe only: import",
+    ),
     "nvidia-smi": (SMI, "is the table of nvidia-smi, which tells no links"),
     "nvidia-smi -L": (LIST, "`nvidia-smi -L`"),
     "nvlink status": (LIST + "\t Link 0: 25 GB/s\n", "`nvidia-smi nvlink --status`"),

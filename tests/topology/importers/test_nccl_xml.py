@@ -241,6 +241,14 @@ def test_links_that_lead_nowhere_are_told() -> None:
     assert "2 NVLinks of gpu1 lead to 0000:99:00.0, which is no GPU here: left out" in notes
 
 
+def test_a_virtual_port_is_told() -> None:
+    slow = XML.replace('link_speed="8 GT/s" link_width="16"', 'link_speed="2.5 GT/s" link_width="1"', 1)
+    found = imported(slow)
+    assert wires(found.topology)["pci-03:00.0", "cpu0", "PCIe"] == pytest.approx(12 * 2.5 / 8 / 16)
+    assert any("pci-03:00.0 has one lane of 2.5 GT/s, above faster devices" in note for note in found.notes)
+    assert not imported(XML).notes
+
+
 def test_attributes_of_newer_versions_are_told() -> None:
     found = imported(XML.replace('numaid="0"', 'numaid="0" moon="full"'))
     assert "attributes that are not known were not looked at: cpu.moon" in found.notes
@@ -302,6 +310,14 @@ def changed(old: str, new: str, count: int = 1) -> str:
             XML.replace('count="2"', 'count="7"'),
             "line 5: 7 NVLinks on a GPU of compute capability 70, which has 6",
             id="more than there are",
+        ),
+        pytest.param(
+            XML.replace('sm="70"', 'sm="103"').replace('count="2"', 'count="19"'),
+            "line 5: 19 NVLinks on a GPU of compute capability 103, which has 18",
+            id="more than Blackwell Ultra has",
+        ),
+        pytest.param(
+            XML.replace('sm="70"', 'sm="89"'), "line 5: 2 NVLinks on a GPU .* 89, which has 0", id="Ada"
         ),
         pytest.param(
             changed('0000:07:00.0" count', '0000:05:00.0" count'),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dgcl.topology.importers.topo_matrix import TopoMatrix, parse_topo_matrix
@@ -115,6 +117,73 @@ def test_one_gpu_and_names_of_nics() -> None:
     matrix = parse_topo_matrix(text)
     assert matrix.gpu_links == (("X",),)
     assert matrix.nic_names == {"NIC0": "mlx5_0"}
+
+
+HALF = """\
+\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV18\tSYS\tPIX\t\t\tN/A
+GPU1\tNV18\t X \tNODE\tSYS\t56-111,168-223\t1\tN/A
+NIC0\tSYS\tNODE\t X \tSYS
+NIC1\tPIX\tSYS\tSYS\t X
+"""
+
+
+def test_affinities_blank_beside_others() -> None:
+    matrix = parse_topo_matrix(HALF)
+    assert matrix.affinity == (("", "", "N/A"), ("56-111,168-223", "1", "N/A"))
+    assert [matrix.numa(gpu) for gpu in (0, 1)] == [None, 1]
+    older = re.sub("\tGPU NUMA ID|\tN/A", "", HALF)
+    assert parse_topo_matrix(older).affinity == (("", ""), ("56-111,168-223", "1"))
+
+
+@pytest.mark.parametrize(
+    ("whole", "glued"),
+    [
+        ("NIC0\tNIC1", "NIC0NIC1"),
+        ("GPU1\tNIC0", "GPU1NIC0"),
+        ("NIC1\tCPU", "NIC1CPU"),
+        ("CPU Affinity\tNUMA", "CPU AffinityNUMA"),
+        ("Affinity\tGPU NUMA", "AffinityGPU NUMA"),
+        ("NV18\tSYS", "NV18SYS"),
+        ("SYS\tPIX", "SYSPIX"),
+        ("SYS\t56", "SYS56"),
+        ("NODE\tSYS", "NODESYS"),
+    ],
+)
+def test_a_blank_lost_where_a_terminal_wraps_a_line(whole: str, glued: str) -> None:
+    assert whole in HALF
+    assert parse_topo_matrix(HALF.replace(whole, glued)) == parse_topo_matrix(HALF)
+    names = HALF.replace("NIC0", "mlx5_0").replace("NIC1", "mlx5_1")
+    assert parse_topo_matrix(names.replace("mlx5_0\tmlx5_1", "mlx5_0mlx5_1")) == parse_topo_matrix(names)
+
+
+def test_a_list_lost_in_a_number_of_links_is_named() -> None:
+    """NV18 and 1-3, or NV1 and 81-3: nobody can say."""
+    text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV181-3\nGPU1\tNV18\tX\t1-3\n"
+    with pytest.raises(ValueError, match=r"line 2: GPU0 to GPU1 must be .*got 'NV181-3'"):
+        parse_topo_matrix(text)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "$",
+        "#",
+        "me@box:~$",
+        "root@box1:~#",
+        "[me@node dir]$ exit",
+        "(base) me@box:/data$ ",
+        "(base) (venv) me@box:~$ ls",
+        "bash-5.1$",
+        "PS C:\\Users\\me> ",
+        "C:\\Users\\me>",
+        "\u276f ls",
+        "\u279c  ~ git:(main)",
+    ],
+)
+def test_prompts_are_no_rows(prompt: str) -> None:
+    for before in ("", prompt + "\n", prompt + " nvidia-smi topo -m\n"):
+        assert parse_topo_matrix(before + MATRIX + prompt + "\n").gpus == ("GPU0", "GPU1", "GPU2")
 
 
 def swapped(line: int, a: int, b: int) -> str:

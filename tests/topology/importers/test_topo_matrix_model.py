@@ -73,17 +73,26 @@ def test_switches_nest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "word", "switch"),
+    ("num_gpus", "word", "gpu", "switch"),
     [
-        pytest.param(2, "NV3", False, id="a bridge"),
-        pytest.param(4, "NV6", False, id="four H100 wired directly, 18 links each"),
-        pytest.param(3, "NV12", True, id="three of an NVSwitch machine"),
-        pytest.param(4, "NV18", True, id="GB200 node"),
-        pytest.param(16, "NV6", True, id="DGX-2"),
+        pytest.param(2, "NV3", None, False, id="a bridge"),
+        pytest.param(4, "NV6", None, False, id="four H100 wired directly, 18 links each"),
+        pytest.param(4, "NV6", "H100", False, id="the same, named"),
+        pytest.param(4, "NV6", "V100", True, id="four of a DGX-2"),
+        pytest.param(3, "NV6", "V100", True, id="three of a DGX-2"),
+        pytest.param(3, "NV6", "A100", False, id="three A100 with twelve links each"),
+        pytest.param(3, "NV8", "A800", True, id="three of eight A800"),
+        pytest.param(3, "NV8", "H800", True, id="three of eight H800"),
+        pytest.param(3, "NV12", None, True, id="three of an NVSwitch machine"),
+        pytest.param(4, "NV18", None, True, id="GB200 node"),
+        pytest.param(4, "NV18", "GB300", True, id="GB300 node"),
+        pytest.param(8, "NV18", "B300", True, id="eight B300"),
+        pytest.param(8, "NV18", "H20", True, id="eight H20"),
+        pytest.param(16, "NV6", None, True, id="DGX-2"),
     ],
 )
-def test_wires_or_switch(num_gpus: int, word: str, switch: bool) -> None:
-    topology = imported(matrix(pairs(num_gpus, word))).topology
+def test_wires_or_switch(num_gpus: int, word: str, gpu: str | None, switch: bool) -> None:
+    topology = imported(matrix(pairs(num_gpus, word)), gpu).topology
     ends = {c.b for c in topology.connections}
     assert ("nvswitch" in ends) == switch
     assert len(topology.connections) == (num_gpus if switch else num_gpus * (num_gpus - 1) // 2)
@@ -111,6 +120,27 @@ def test_counts_of_no_wiring_are_refused() -> None:
         imported(matrix(pairs(4, "NV12", _03="NV2")))
 
 
+@pytest.mark.parametrize(
+    ("word", "gpu", "has"),
+    [
+        ("NV12", "V100", "6"),
+        ("NV12", "T4", "no"),
+        ("NV1", "L40S", "no"),
+        ("NV12", "A800", "8"),
+        ("NV6", "A40", "4"),
+    ],
+)
+def test_more_links_than_the_model_has_are_refused(word: str, gpu: str, has: str) -> None:
+    message = f"line 2: GPU0 to GPU1 is {word}, but a {gpu} has {has} NVLinks: is gpu right"
+    with pytest.raises(ValueError, match=message):
+        imported(matrix(pairs(3, word)), gpu)
+
+
+def test_the_wiring_of_a_few_gpus_depends_on_their_model() -> None:
+    assert any("name their model" in note for note in imported(matrix(pairs(4, "NV6"))).notes)
+    assert not any("name their model" in note for note in imported(matrix(pairs(4, "NV6")), "H100").notes)
+
+
 def test_distances_that_do_not_nest_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"line 2: GPU0 and GPU2 are PHB apart, but a chain .* at most PIX apart"
@@ -123,10 +153,16 @@ def test_sockets_by_affinity_where_nvlinks_hide_them() -> None:
     assert [device.socket for device in found.topology.devices] == [0, 0, 8, 8]
 
 
+def test_sockets_of_some_gpus_are_not_told() -> None:
+    found = imported(matrix(pairs(4, "NV18"), ["0", "", "-1", "0"]))
+    assert [device.socket for device in found.topology.devices] == [0, 1, 1, 0]
+    assert "NUMA nodes of gpu1, gpu2 are not told: they were put on socket 1" in found.notes
+
+
 def test_unknown_sockets_are_told() -> None:
     found = imported(matrix(pairs(4, "NV18")))
     assert {device.socket for device in found.topology.devices} == {0}
-    assert "NUMA nodes are not told: all GPUs were put on socket 0" in found.notes
+    assert "NUMA nodes of gpu0, gpu1, gpu2, gpu3 are not told: they were put on socket 0" in found.notes
     assert "the matrix tells nothing of PCIe: it is left out" in found.notes
     assert not any("PCIe" in note for note in imported(matrix([["X"]])).notes)
 
