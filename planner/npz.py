@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dgcl.topology.checks import check_path
+from dgcl.topology.read_file import open_file
 
 _MAX_HEADER = 10_000  # bytes; ours take 128
 # What numpy writes; read without Python's parser, which in CPython 3.11 fails by chance where several threads parse.
@@ -67,7 +68,7 @@ def read_npz(
         ValueError: The file is not such an npz; names the file and the array.
         OSError: The file cannot be opened.
     """
-    with open(check_path(path, "path"), "rb") as file:
+    with open_file(check_path(path, "path")) as file:
         return read_open_npz(file, os.fspath(path), specs, what=what, exact=exact)
 
 

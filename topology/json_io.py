@@ -14,6 +14,7 @@ from typing import Any
 from dgcl.topology.checks import check_path, shown
 from dgcl.topology.json_form import parse_json
 from dgcl.topology.model import Topology
+from dgcl.topology.read_file import read_file
 
 _LARGEST = 512 << 20  # bytes: more than a topology of the most devices takes with all its links
 
@@ -32,9 +33,8 @@ def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dic
     """Read a topology file and its ``about`` object (``{}`` where it has none); raises as :func:`load_topology`."""
     path = check_path(path, "path")
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_LARGEST + 1)  # some files never end
-        if len(data) > _LARGEST:
+        data = read_file(path, _LARGEST)
+        if data is None:
             raise ValueError(f"{path}: is larger than {_LARGEST >> 20} MB, too large for a topology")
         text = data.decode("utf-8-sig")
     except OSError as error:

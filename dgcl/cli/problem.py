@@ -109,11 +109,13 @@ def graph_in_parts(
 def read_part(path: str, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
     """Read the owner of each vertex from an npy file, and check it."""
     from dgcl.partition import check_part
+    from dgcl.topology.read_file import open_file
 
     with step(f"reading {path}"), reading(path, "part vector"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns about old headers before it refuses broken ones
         try:
-            part = np.load(path, allow_pickle=False)
+            with open_file(path) as file:
+                part = np.load(file, allow_pickle=False)
         except (EOFError, ValueError):  # numpy's words would be of pickle
             raise ValueError("is no array as np.save writes it (.npy)") from None
         if not isinstance(part, np.ndarray):

@@ -20,6 +20,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.topology.read_file import open_file
+
 __all__ = ["MARKET_BANNER", "TextEdges", "open_text", "read_edge_list", "read_matrix_market"]
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -52,7 +54,7 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         ValueError: damaged gzip data, while opening or reading.
         OSError: the file cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
         try:

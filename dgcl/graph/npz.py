@@ -15,6 +15,7 @@ from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import as_ids, as_num_nodes
 from dgcl.topology.checks import check_path
+from dgcl.topology.read_file import open_file
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -106,7 +107,7 @@ def _array(given: Any, name: str) -> NDArray[Any]:
 def _load(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """All arrays of an npz file."""
     name = os.fspath(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         try:
             archive = np.load(file, allow_pickle=False)
         except _UNREADABLE as error:
