@@ -21,7 +21,6 @@ COMMANDS = {
     "plan_dgx_a100x2.svg": ("plan", *WEB, "--topology", "dgx_a100x2", "--compare", "auto", "--plot"),
     "compare.svg": ("compare", *WEB, "--topology", "dgx1,pcie8,dgx_a100x2", "--plot"),
     "topo_dgx1.svg": ("topo", "plot", "dgx1", "--out"),
-    "partition.svg": ("partition", "mesh.txt", "--parts", "8", "--out", "part.npy", "--plot"),
 }
 
 

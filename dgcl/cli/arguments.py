@@ -86,14 +86,13 @@ def per_rank(value_type: Callable[[str], float]) -> Callable[[str], tuple[int, f
 
 
 def byte_size(text: str) -> int:
-    """An option type: a positive whole number of bytes. K, M and G (or KB, MB, GB) are powers of 1024."""
-    short = text[:-1] if text[-2:].upper() in ("KB", "MB", "GB") else text
-    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(short[-1:].upper(), 1)
-    digits = short[:-1] if scale > 1 else short
-    value = int(digits) * scale if digits.isascii() and digits.isdigit() else 0
-    if not 0 < value < 1 << 60:
-        raise argparse.ArgumentTypeError(f"must be a number of bytes like 4096, 64K or 1M (got {text!r})")
-    return value
+    """An option type: a positive number of bytes, like 4096, 64K or 1.5GB (:func:`~dgcl.prepare.sizes.as_bytes`)."""
+    from dgcl.prepare.sizes import as_bytes
+
+    try:
+        return as_bytes(text, "it")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("it ")) from None
 
 
 def list_of(value_type: Callable[[str], T]) -> Callable[[str], list[T]]:

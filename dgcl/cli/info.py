@@ -1,4 +1,4 @@
-"""``dgcl info``: versions, the machine, settings and what is compiled, to look at or to send with a report.
+"""``dgcl info``: versions, the machine and settings, to look at or to send with a report.
 
 Packages are asked for their versions and not imported, but by ``--check``, which runs an exchange.
 """
@@ -6,11 +6,9 @@ Packages are asked for their versions and not imported, but by ``--check``, whic
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dgcl import __version__
-from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_fields, print_json, print_table, print_written, size, step
+from dgcl.cli.output import print_fields, print_json, print_table, size, step
 
 REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis")
 OPTIONAL = {
@@ -36,7 +33,6 @@ SETTINGS = (
     "DGCL_", "NUMBA_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "GLOO_", "NCCL_", "CUDA_VISIBLE_DEVICES",
     "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONHASHSEED", "DGLBACKEND",
 )  # fmt: skip
-_RLIMITS = {"open_files": resource.RLIMIT_NOFILE, "locked_bytes": resource.RLIMIT_MEMLOCK}
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -44,44 +40,36 @@ def add_parser(verbs: Any, name: str) -> None:
     parser = verbs.add_parser(
         name,
         help="versions, machine, settings: what a bug report needs",
-        description="Print versions, the machine, limits and settings that matter, and what is compiled. A bug report"
-        " needs `dgcl info --check --out info.json`.",
+        description="Print versions, the machine, and settings that matter. A bug report needs"
+        " `dgcl info --check --json > info.json`.",
     )
     parser.add_argument(
         "--check",
         action="store_true",
         help="also exchange rows between two ranks, and say whether they are right",
     )
-    parser.add_argument("--out", metavar="FILE", help="write all of it as JSON as well, for a bug report")
     parser.runs(info)
 
 
 def info(args: argparse.Namespace) -> int:
     """Print what is installed and what it runs on; exit status 1 when rows were wrong."""
-    check_output("--out", args.out, {})
     found: dict[str, Any] = {
         "dgcl": __version__,
         "source": _commit(),
         "python": platform.python_version(),
         "packages": {package: _version(package) for package in (*REQUIRED, *OPTIONAL)},
         "machine": describe_machine(),
-        "limits": _limits(),
         "environment": {
             name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)
         },
-        "compiled_cache": _compiled_cache(),
     }
     if args.check:
         with step("exchanging rows between two ranks"):
             found["check"] = _check()
-    if args.out is not None:
-        with replacing(args.out) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n")
     if args.json:
         print_json(found)
     else:
         _print(found)
-        print_written(("report", args.out))
     return 0 if found.get("check", {}).get("right", True) else 1
 
 
@@ -100,16 +88,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return said.stdout.strip() or None
-
-
-def _limits() -> dict[str, Any]:
-    """What the system lets this process have: open files, locked memory, and the memory of its control group."""
-    soft = {name: resource.getrlimit(which)[0] for name, which in _RLIMITS.items()}
-    group = _first_match("/sys/fs/cgroup/memory.max", r"(\d+)")
-    return {
-        **{name: None if value == resource.RLIM_INFINITY else value for name, value in soft.items()},
-        "memory_bytes": None if group is None else int(group),
-    }
 
 
 def _check() -> dict[str, Any]:
@@ -169,26 +147,8 @@ def _first_match(path: str | Path, pattern: str) -> str | None:
     return found.group(1).strip() if found else None
 
 
-def _compiled_cache() -> dict[str, Any]:
-    """Find the machine code that is kept beside the source files, or in NUMBA_CACHE_DIR."""
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    root = Path(given) if given else Path(__file__).resolve().parents[1]
-    # Walking with followlinks also finds the caches behind the package's own symlinks in a source tree.
-    files = [
-        Path(folder) / name
-        for folder, _, names in os.walk(root, followlinks=True)
-        for name in names
-        if name.endswith(".kernel")
-    ]
-    return {
-        "folder": str(root),
-        "functions": len({file.name.split(".py")[0] for file in files}),
-        "bytes": sum(file.stat().st_size for file in files),
-    }
-
-
 def _print(found: dict[str, Any]) -> None:
-    machine, cache = found["machine"], found["compiled_cache"]
+    machine = found["machine"]
     gpus = machine["gpus"]
     print_fields(
         [
@@ -209,13 +169,6 @@ def _print(found: dict[str, Any]) -> None:
                 "gpus",
                 f"{len(gpus)}: {', '.join(gpus)}; driver {machine['gpu_driver']}" if gpus else "none",
             ),
-            ("limits", _limits_line(found["limits"])),
-            (
-                "compiled",
-                f"{cache['functions']} functions, {size(cache['bytes'])}  ({cache['folder']})"
-                if cache["functions"]
-                else "nothing yet: the first run compiles, later ones load",
-            ),
         ]
     )
     print()
@@ -232,11 +185,3 @@ def _print(found: dict[str, Any]) -> None:
     if "check" in found:
         told = found["check"]
         print(f"\ncheck     {'rows are right' if told['right'] else told['error']} ({told['seconds']:g} s)")
-
-
-def _limits_line(limits: dict[str, Any]) -> str:
-    files, locked, memory = limits["open_files"], limits["locked_bytes"], limits["memory_bytes"]
-    return (
-        f"{'any number of' if files is None else files} open files, {'any' if locked is None else size(locked)}"
-        f" locked memory, {'no limit' if memory is None else size(memory)} of the control group"
-    )

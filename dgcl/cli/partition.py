@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
 from dgcl.cli.errors import CliError, one_line, reading
-from dgcl.cli.files import check_output, check_picture, replacing
-from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, step
+from dgcl.cli.files import check_output, replacing
+from dgcl.cli.output import print_fields, print_json, print_legend, print_table, step
 from dgcl.cli.parts import predicted_parts, prediction_facts, print_predicted
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.replicas import add_replication, check_method, explained, wanted_copies
@@ -92,9 +91,6 @@ def add_parser(verbs: Any, name: str) -> None:
         metavar="R,K,S",
         help="for DIR/: slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d (dgcl grids)",
     )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw work, boundary and rows of the parts (png, svg or pdf)"
-    )
     add_replication(parser)
     parser.runs(partition)
 
@@ -128,7 +124,6 @@ def partition(args: argparse.Namespace) -> int:
         _check_folder(args.out)
     else:
         check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
-    _check_plot(args)
     if args.place and not args.topology:
         raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
@@ -163,14 +158,11 @@ def partition(args: argparse.Namespace) -> int:
         report = partition_report(graph, part, args.parts)
         replication = replication_factors(graph, part, args.parts, HOPS)
     choice = ""
-    with ExitStack() as outputs:  # all files appear, or none; a folder is written last
-        if args.plot is not None:
-            _draw(args, graph, part, report, outputs.enter_context(replacing(args.plot)))
-        if to_folder:
-            choice = _write_parts(args, graph, part, topology, grid)
-        else:
-            with outputs.enter_context(replacing(args.out)).open("wb") as file:
-                np.save(file, part, allow_pickle=False)
+    if to_folder:
+        choice = _write_parts(args, graph, part, topology, grid)
+    else:
+        with replacing(args.out) as path, path.open("wb") as file:
+            np.save(file, part, allow_pickle=False)
     if args.json:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
         more: dict[str, Any] = {} if placement is None else {"placement": placement_facts(placement)}
@@ -189,30 +181,7 @@ def partition(args: argparse.Namespace) -> int:
             print(f"\nplacement {placement_line(placement)}")
         if choice:
             print(f"\nchoice    {choice}")
-        if args.plot is not None:
-            print()
-            print_written(("picture", args.plot))
     return 0
-
-
-def _check_plot(args: argparse.Namespace) -> None:
-    out = None if args.out.endswith("/") else args.out
-    check_picture("--plot", args.plot, {"GRAPH": args.graph, "--topology": args.topology, "--out": out})
-
-
-def _draw(
-    args: argparse.Namespace, graph: Graph, part: NDArray[np.int32], report: PartitionReport, path: Path
-) -> None:
-    from dgcl.relation.classes import halo_classes
-    from dgcl.relation.partition_plot import plot_partition
-
-    rows = halo_classes(graph, part, args.parts).relation.pair_rows()
-    title = (
-        f"{os.path.basename(args.graph)}: {graph.num_nodes:,} vertices and {graph.num_edges:,} edges in {args.parts}"
-        f" parts by {args.method}; {report.cut_edges / max(graph.num_edges, 1):.1%} of the edges are cut"
-    )
-    with step("drawing the parts"):
-        plot_partition(report, rows, path, title=title)
 
 
 def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:

@@ -73,10 +73,6 @@ class Share:
         return self.exchanges[0].plan
 
 
-#: Baselines of :mod:`dgcl.bench`, which plan nothing; for those who look for them here.
-_BASELINES = ("gloo", "swap", "padded", "replication")
-
-
 def check_method(method: str) -> None:
     """Raise unless there is such a planner.
 
@@ -84,14 +80,11 @@ def check_method(method: str) -> None:
         ValueError: With all that there are.
     """
     known = (*METHODS, METHOD)
-    where = ""
-    if isinstance(method, str) and method not in known:
-        if method in (*PARTITIONS, AUTO):
-            where = f"; {method!r} is a way to partition: partition={method!r}"
-        elif method in _BASELINES:
-            where = f"; {method!r} is a baseline: dgcl.bench.build_comm_info(graph, method={method!r})"
-    if where:
-        raise ValueError(f"method must be one of {', '.join(known)} (got {method!r}){where}")
+    if isinstance(method, str) and method not in known and method in PARTITIONS:
+        raise ValueError(
+            f"method must be one of {', '.join(known)} (got {method!r}); {method!r} is a way to partition:"
+            f" partition={method!r}"
+        )
     check_choice(method, "method", known)
 
 

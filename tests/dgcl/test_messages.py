@@ -148,11 +148,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         "got 'metis'.; 'metis' is a way to partition: partition='metis'",
         ValueError,
     ),
-    "a baseline as the method": (
-        lambda: build(method="gloo"),
-        r"dgcl.bench.build_comm_info\(graph, method='gloo'\)",
-        ValueError,
-    ),
     "a partition's name": (
         lambda: build(partition="metes", part=None),
         "partition must be one of metis, random, range, auto .got 'metes'",

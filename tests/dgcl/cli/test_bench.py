@@ -22,7 +22,7 @@ BAD = [
     ("--fold add", "fold must be one of sum, atomic, substages .got 'add'"),
     ("-d float8", "--datatype must be one of float32, .*got 'float8'"),
     ("--pattern star", "--pattern must be one of alltoall, allgather, ring .got 'star'"),
-    ("-b 0", "--minbytes: must be a number of bytes like 4096, 64K or 1M .got '0'"),
+    ("-b 0", "--minbytes: must be a positive number of bytes, or like '8GB' .got '0'"),
     ("-b K", "--minbytes: must be a number of bytes"),
     ("-b -4", "--minbytes"),
     ("-e 1T", "--maxbytes: must be a number of bytes"),
