@@ -25,36 +25,29 @@ COMMANDS = {
 
 
 def draw_performance(path: Path) -> None:
-    """The exchange of halo rows beside Gloo's, as docs/benchmarks/performance.py found them."""
-    found = json.loads((ASSETS.parent / "benchmarks" / "performance.json").read_text())
-    methods = {
-        "halo": "dgcl",
-        "gloo-halo": "Gloo, packed by\nour kernels",
-        "gloo-halo-plain": "Gloo, packed\nin plain torch",
-    }
-    lines = {(line["name"], line["method"]): line for line in found["4"]["graphs"]}
-    graphs = [name for name, method in lines if method == "halo"]
+    """The exchange of halo rows beside Gloo's, by the figures of docs/performance.md."""
+    figures = json.loads((ASSETS.parent / "figures" / "performance.json").read_text())["exchanges"]
+    methods = {"halo": "dgcl", "gloo-halo": "Gloo, packed by our kernels"}
+    rows = {(row["graph"], row["method"]): row for row in figures["tables"][0]}
+    graphs = list(dict.fromkeys(graph for graph, _ in rows))
     figure = new_figure(path, (10.0, 3.2))
     for axes, graph in zip(figure.subplots(1, len(graphs)), graphs, strict=True):
         for side, verb, colour in ((-0.2, "forward", "#3465a4"), (0.2, "backward", "#e08214")):
-            times = [lines[graph, method][verb]["median"] * 1e3 for method in methods]
-            bars = axes.bar(
-                [place + side for place in range(len(methods))], times, 0.4, color=colour, label=verb
-            )
-            axes.bar_label(bars, fmt="%.1f", fontsize=8)
-        copies = lines[graph, "halo"]["forward"]["copy_seconds"] * 1e3
+            times = [rows[graph, method][f"{verb} us"] / 1e3 for method in methods]
+            places = [place + side for place in range(len(methods))]
+            axes.bar_label(axes.bar(places, times, 0.4, color=colour, label=verb), fmt="%.1f", fontsize=8)
+        ours = rows[graph, "halo"]
+        copies = ours["forward us"] * ours["forward of copies"] / 1e3
         axes.axhline(
             copies, color="black", linestyle=":", linewidth=1.2, label="plain copies of as many bytes"
         )
         axes.set_xticks(range(len(methods)), list(methods.values()), fontsize=9)
         axes.set_ylabel("ms", fontsize=9)
-        axes.set_title(
-            f"{graph}: {lines[graph, 'halo']['halo_rows']:,} halo rows of 512 bytes", loc="left", fontsize=10
-        )
+        axes.set_title(f"{graph}: {ours['halo rows']:,} halo rows of 512 bytes", loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
         axes.legend(fontsize=8, frameon=False, loc="upper left")
-    cpu = found["about"]["machine"]["cpu"]
+    cpu = figures["about"].removeprefix("Measured on ").partition(",")[0]
     figure.suptitle(f"One exchange between 4 ranks: medians, {cpu}", x=0.01, ha="left", fontsize=12)
     save_figure(figure, path)
 

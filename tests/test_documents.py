@@ -90,3 +90,15 @@ def test_editors_see_the_names_that_load_on_first_use() -> None:
     stub = ast.parse((ROOT / "dgcl" / "__init__.pyi").read_text())
     names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert names | {"__version__"} == set(importlib.import_module("dgcl").__all__)
+
+
+@pytest.mark.parametrize(
+    "name", [path.stem for path in (ROOT / "docs/figures").glob("[a-z]*.py") if path.stem != "framework"]
+)
+def test_each_figure_has_its_marks(name: str) -> None:
+    """In the page that its file names, each once."""
+    module = importlib.import_module(f"docs.figures.{name}")
+    page = (ROOT / "docs" / module.PAGE).read_text()
+    assert module.FIGURES
+    for mark in module.FIGURES:
+        assert page.count(f"<!-- {mark}: begin -->") == page.count(f"<!-- {mark}: end -->") == 1

@@ -1,0 +1,171 @@
+"""What grids move, hold and take: counted for real graphs and a dense one, predicted on machines, and run.
+
+Counts and predictions are the same on every machine. `measured` runs an aggregation and an epoch on 4 ranks that are
+threads, in turns: on a quiet machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+import dgcl
+import dgcl.nn
+from dgcl.graph import Graph, as_graph
+from dgcl.grid.counts import Counts, count_needs
+from dgcl.grid.grid import Grid
+from dgcl.grid.needs import find_needs
+from dgcl.grid.plans import plan_grid
+from dgcl.grid.published import published_words
+from dgcl.partition import partition_graph
+from dgcl.planner import PlanOptions
+from dgcl.topology import resolve_topology
+from dgcl.topology.latencies import without_latencies
+from dgcl.workers.exchanges import exchanges_of, workers_of
+from docs.figures.framework import Figure, Run, machine, sum_error, turns
+
+PAGE = "grids.md"
+WIDTH = 128
+GRAPHS = ("ogbn_arxiv", "coauthor_physics", "amazon_computers", "web_google_scc", "uk_2007_05_100k")
+GRIDS_OF_8 = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (2, 1, 4), (2, 2, 2), (1, 1, 8))
+GRIDS_OF_4 = ((4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 1, 4))
+MACHINES = ("dgx1x8", "hgx_h100x8", "dgx1x32", "hgx_h100x32")
+
+
+def dense_graph(run: Run, exponent: float = 0.5) -> Graph:
+    """A graph that no partition helps: both ends of each edge drawn by a power law of the degrees, no edge twice."""
+    num_nodes, num_edges = (2_000, 37_600) if run.quick else (20_000, 3_760_000)
+    rng = np.random.default_rng(7)  # not the seed of random parts, which would sort them by degree
+    share = np.cumsum(rng.permutation((1.0 + np.arange(num_nodes)) ** -exponent))
+    keys = np.zeros(0, np.int64)
+    while len(keys) < num_edges:
+        ends = np.searchsorted(share, rng.random((2, num_edges // 2)) * share[-1])
+        keys = np.union1d(keys, ends[0] * num_nodes + ends[1])
+    keys = rng.permutation(keys)[:num_edges]
+    return as_graph(np.stack([keys // num_nodes, keys % num_nodes]), num_nodes)
+
+
+def counted(graph: Graph, part: np.ndarray, sizes: tuple[int, int, int]) -> Counts:
+    """What a grid moves."""
+    return count_needs(find_needs(graph, part, Grid(*sizes)))
+
+
+def whole_rows(counts: Counts, graph: Graph) -> float:
+    """Rows of whole width that travel, for each vertex."""
+    return float((counts.expanded + counts.folded).sum() / counts.grid.slices / graph.num_nodes)
+
+
+def dense(run: Run) -> Figure:
+    """The dense graph: what each grid moves and holds, and the words of the published algorithm beside it."""
+    graph = dense_graph(run)
+    columns = {
+        "ranks": "", "grid": "", "rows/vertex": ".2f", "1D / this": ".2f", "published / this": ".2f",
+        "copies of an edge": ".0f", "edges max/mean": ".3f", "predicted us": ".0f", "bound us": ".0f",
+    }  # fmt: skip
+
+    def rows() -> Iterator[list[Any]]:
+        for grids, name in ((GRIDS_OF_4, "uniform4"), (GRIDS_OF_8, "dgx1")):
+            size, halo, topology = Grid(*grids[0]).size, 0.0, without_latencies(resolve_topology(name))
+            part = partition_graph(graph, size, method="random")
+            for sizes in grids:
+                grid, counts = Grid(*sizes), counted(graph, part, sizes)
+                mean = counts.received_bytes(WIDTH).mean()
+                halo = halo or mean
+                plan = plan_grid(find_needs(graph, part, grid), topology)
+                published = 4 * published_words(graph, part, grid, WIDTH).mean()
+                yield [
+                    f"{size}, {name}", f"({grid})", whole_rows(counts, graph), halo / mean, published / mean,
+                    counts.edges.sum() / graph.num_edges, counts.imbalance, 1e6 * plan.exchange_seconds,
+                    1e6 * plan.bound_seconds,
+                ]  # fmt: skip
+
+    return Figure(columns, rows())
+
+
+def graphs(run: Run) -> Figure:
+    """Real graphs in 8 METIS parts: rows for each vertex."""
+
+    def rows() -> Iterator[list[Any]]:
+        for name in run.some(GRAPHS):
+            graph = run.graph(name)
+            part = partition_graph(graph, 8)
+            cover = exchanges_of(graph, part, workers_of("cover", graph, part, 8), 8)
+            moved = [whole_rows(counted(graph, part, sizes), graph) for sizes in GRIDS_OF_8]
+            yield [name, *moved, sum(cover.rows) / graph.num_nodes]
+
+    numbers = [*(f"({Grid(*sizes)})" for sizes in GRIDS_OF_8), "cover"]
+    return Figure({"graph": "", **dict.fromkeys(numbers, ".3f")}, rows())
+
+
+def machines(run: Run) -> Figure:
+    """Predicted microseconds of the exchanges of an aggregation, each planned for at most 20 seconds."""
+    columns = dict.fromkeys(("graph", "ranks", "halo us", "depth us", "slices us", "both us"), "")
+
+    def rows() -> Iterator[list[Any]]:
+        for name, graph in (("ogbn_arxiv", run.graph("ogbn_arxiv")), ("dense", dense_graph(run))):
+            for machine_name in run.some(MACHINES):
+                topology = without_latencies(resolve_topology(machine_name))
+                size = topology.num_devices
+                part, cells = partition_graph(graph, size, topology=topology), []
+                for sizes in ((size, 1, 1), (size // 8, 8, 1), (size // 8, 1, 8), (size // 16, 4, 4)):
+                    options = PlanOptions(time_limit=20)
+                    plan = plan_grid(find_needs(graph, part, Grid(*sizes)), topology, options=options)
+                    cells.append(f"({plan.counts.grid}) {1e6 * plan.exchange_seconds:.0f}")
+                yield [name, f"{size}, {machine_name}", *cells]
+
+    return Figure(columns, rows())
+
+
+def epoch(layers: torch.nn.ModuleList, x: torch.Tensor, comm: dgcl.Communicator) -> None:
+    """Forward, backward and the sums of gradients of three GCN layers."""
+    layers.zero_grad()
+    for layer in layers:
+        x = torch.relu(layer(x, comm))
+    x.square().sum().backward()
+    dgcl.nn.sync_gradients(layers, comm=comm)
+
+
+def on_rank(
+    graph: Graph, part: np.ndarray, kinds: dict[str, dict[str, Any]], x: torch.Tensor, rounds: int
+) -> list[list[Any]]:
+    """Milliseconds of an aggregation and of an epoch of each kind, in turns; and the errors of the sums."""
+    errors, calls = {}, {}
+    for name, options in kinds.items():
+        comm = dgcl.build_comm_info(graph, "uniform", part=part, **options)
+        rows = comm.dispatch_features(x)
+        result = comm.collect(comm.aggregator()(rows.double()))
+        errors[name] = 0.0 if result is None else sum_error(graph, x, result)
+        layers = torch.nn.ModuleList(dgcl.nn.GCNConv(WIDTH, WIDTH, bias=False) for _ in range(3))
+        calls[f"{name} sum"] = partial(torch.no_grad()(comm.aggregator()), rows)
+        calls[f"{name} epoch"] = partial(epoch, layers, rows, comm)
+    times = turns(comm, calls, rounds)
+    ms = {call: 1e3 * time.median for call, time in times.items()}
+    return [
+        [
+            name, ms[f"{name} sum"], times[f"{name} sum"].ratio(times["halo sum"]), ms[f"{name} epoch"],
+            times[f"{name} epoch"].ratio(times["halo epoch"]), error,
+        ]
+        for name, error in errors.items()
+    ]  # fmt: skip
+
+
+def measured(run: Run) -> Figure:
+    """The dense graph on 4 ranks that are threads."""
+    torch.set_num_threads(1)
+    graph = dense_graph(run)
+    part = partition_graph(graph, 4, method="random")
+    kinds: dict[str, dict[str, Any]] = {"halo": {}, "cover": {"edges": "cover"}}
+    kinds |= {f"({Grid(*sizes)})": {"grid": sizes} for sizes in GRIDS_OF_4[1:]}
+    for sizes in GRIDS_OF_4[2:]:
+        kinds[f"({Grid(*sizes)}), streamed"] = {"grid": dgcl.GridOptions(sizes, adjacency="streamed")}
+    x = torch.rand(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
+    numbers = {"aggregation ms": ".1f", "over halo's": ".2f", "epoch ms": ".1f", "epoch over halo's": ".2f"}
+    rows = dgcl.launch(on_rank, 4, graph, part, kinds, x, run.rounds)[0]
+    return Figure({"edges": "", **numbers, "error": ".0e"}, rows, machine())
+
+
+FIGURES = {"dense": dense, "graphs": graphs, "machines": machines, "measured": measured}

@@ -1,0 +1,87 @@
+"""What the DGCL paper claims of communication, against plans for stand-ins of its graphs on its machines.
+
+Relations are drawn (dgcl.planner.synthetic) with the vertices and edges of the paper's Table 4, at a tenth of their
+number: no latencies are modelled, so sizes cancel out of every ratio here. Times are the model's, or the simulator's;
+nothing is measured but the processor time of planning. Half a minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dgcl.partition import partition_graph
+from dgcl.partition.replication import replication_factors
+from dgcl.planner import Plan, Relation
+from dgcl.planner.methods import make_plan
+from dgcl.planner.reading.report import report
+from dgcl.planner.simulator.simulate import simulate
+from dgcl.planner.synthetic import SHAPES, synthetic_relation
+from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.latencies import without_latencies
+from docs.figures.framework import Figure, Run
+
+PAGE = "paper.md"
+MACHINES = (("dgx1", 4), ("dgx1", 8), ("pcie8", 8), ("dgx1x2", 16))
+METHODS, OURS, SCALE = ("direct", "spst", "auto"), ("spst", "auto"), 0.1
+GRAPHS, PARTS = ("web_google_scc", "ogbn_arxiv", "amazon_computers"), (2, 4, 8, 16)
+
+
+def timed(relation: Relation, topology: Topology, method: str) -> tuple[Plan, float]:
+    """A plan, and the processor seconds that it took with compiled code loaded."""
+    make_plan(relation, topology, method)
+    begin = time.process_time()
+    return make_plan(relation, topology, method), time.process_time() - begin
+
+
+def plans(run: Run) -> Figure:
+    """Each graph on each machine: how much less than peer-to-peer."""
+    share = ("SPST", "`auto`", "any plan, at most", "SPST, played", "`auto`, played")
+    columns = {"machine": "", "ranks": "", "graph": "", **dict.fromkeys(share, ".1%")}
+
+    def rows() -> Iterator[list[Any]]:
+        for machine, ranks in run.some(MACHINES):
+            topology = without_latencies(resolve_topology(machine, ranks))
+            for shape in SHAPES:
+                relation = synthetic_relation(shape, ranks, scale=SCALE)
+                made = {method: timed(relation, topology, method) for method in METHODS}
+                direct = made["direct"][0].predicted_seconds
+                bound = made["auto"][0].lower_bound_seconds
+                # GPUs share a link in proportion to the bytes that are under way (dgcl simulate --shares).
+                played = {
+                    method: simulate(plan, shares="bytes").seconds for method, (plan, _) in made.items()
+                }
+                less = [1 - made[method][0].predicted_seconds / direct for method in OURS]
+                less += [1 - bound / direct, *(1 - played[method] / played["direct"] for method in OURS)]
+                yield [machine, ranks, shape, *less, *(made[method][1] for method in OURS)]
+
+    return Figure({**columns, "SPST, s": ".2f", "`auto`, s": ".2f"}, rows())
+
+
+def kinds(run: Run) -> Figure:
+    """How long the busiest connection of each kind works, over the time of peer-to-peer."""
+    topology, rows, direct = without_latencies(resolve_topology("dgx1", 8)), [], 0.0
+    relation = synthetic_relation("web-google", 8, scale=SCALE)
+    for method in METHODS:
+        plan = make_plan(relation, topology, method)
+        direct = direct or plan.predicted_seconds
+        busiest = {kind["kind"]: kind["busiest_seconds"] / direct for kind in report(plan)["kinds"]}
+        rows.append([f"`{method}`", *busiest.values()])
+    return Figure({"method": "", **dict.fromkeys(busiest, ".0%")}, rows)
+
+
+def replication(run: Run) -> Figure:
+    """Copies of each vertex that ranks hold if they avoid communication (`dgcl partition` shows them)."""
+    columns = {"graph": "", "parts": "", "1 hop": ".2f", "2 hops": ".2f", "3 hops": ".2f"}
+
+    def rows() -> Iterator[list[Any]]:
+        for name in run.some(GRAPHS):
+            graph = run.graph(name)
+            for parts in PARTS:
+                yield [name, parts, *replication_factors(graph, partition_graph(graph, parts), parts, 3)]
+
+    return Figure(columns, rows())
+
+
+FIGURES = {"plans": plans, "kinds": kinds, "replication": replication}

@@ -1,0 +1,201 @@
+"""Exchanges between CPU ranks beside Gloo and plain copies, their overlap with sums, and what training holds. Minutes.
+
+The exchanges are those of `dgcl bench`, which verifies every element; candidates take turns, ratios are medians.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import dgcl
+import dgcl.nn
+from docs.figures.framework import Figure, Run, machine, on_ranks, resident, turns
+from docs.figures.windows import on_first_rank, pool_bytes
+
+PAGE = "performance.md"
+GRAPHS, RANKS, WIDTH = ("web_google_scc", "ogbn_arxiv"), 4, 128
+AGAINST = {"halo": "gloo-halo", "auto": "gloo"}
+VERBS = ("forward", "backward")
+COLUMNS = {
+    "method": "", **{f"{verb} {what}": form for verb in VERBS for what, form in
+    {"us": ",.0f", "GB/s": ".2f", "of copies": ".0%", "Gloo's / it": ".1f"}.items()}, "#wrong": "",
+}  # fmt: skip
+
+
+def bench(run: Run, *options: str) -> dict[str, Any]:
+    """What `dgcl bench` measures between four ranks."""
+    command = [sys.executable, "-m", "dgcl", "bench", "--ranks", str(RANKS), "--width", str(WIDTH), "--json"]
+    command += ["-n", "2" if run.quick else "20", *options]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """How many times as long, median over samples that took turns."""
+    return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
+
+
+def beside_gloo(lines: list[dict[str, Any]]) -> Iterator[list[Any]]:
+    """Rows of methods of one problem and size."""
+    of_method = {line["method"]: line for line in lines}
+    for method, line in of_method.items():
+        cells, wrong = [], 0
+        for timing, verb in ((line[verb], verb) for verb in VERBS):
+            other = of_method[AGAINST[method]][verb]["samples"] if method in AGAINST else None
+            cells += [
+                1e6 * timing["median"], line["moved"] / timing["median"] / 1e9,
+                ratio(timing["copy_samples"], timing["samples"]), other and ratio(other, timing["samples"]),
+            ]  # fmt: skip
+            wrong += timing["wrong"]
+        yield [method, *cells, wrong]
+
+
+def exchanges(run: Run) -> Figure:
+    """The halo rows of graphs in METIS parts: alone, and with the owned rows in one tensor."""
+
+    def rows() -> Iterator[list[Any]]:
+        for graph in run.some(GRAPHS):
+            lines = bench(run, "--graph", str(run.path(graph)), "--method", "halo,gloo-halo,auto,gloo")[
+                "lines"
+            ]
+            yield from ([graph, lines[0]["halo_rows"], *row] for row in beside_gloo(lines))
+
+    return Figure({"graph": "", "halo rows": ",", **COLUMNS}, rows(), machine())
+
+
+def sizes(run: Run) -> Figure:
+    """All to all, by what a rank receives."""
+
+    def rows() -> Iterator[list[Any]]:
+        for megabytes in run.some((1, 4, 16, 64)):
+            lines = bench(run, "-b", f"{megabytes}M", "--method", "auto,gloo")["lines"]
+            yield from ([megabytes, *row] for row in beside_gloo(lines))
+
+    return Figure({"MB per rank": "", **COLUMNS}, rows(), machine())
+
+
+def model(run: Run) -> Figure:
+    """Measured time over the plan's, with a part of the vertices sent (the paper's Figure 10)."""
+    options = "--fraction", "0.1,0.2,0.4,0.6,0.8,1.0", "--method", "halo"
+    results = bench(run, "--graph", str(run.path("ogbn_arxiv")), *options)
+    columns = {
+        "vertices": "g",
+        "modelled us": ",.0f",
+        "forward us": ",.0f",
+        "backward us": ",.0f",
+        "#wrong": "",
+    }
+    rows = [
+        [
+            line["fraction"], 1e6 * line["model_seconds"], *(1e6 * line[verb]["median"] for verb in VERBS),
+            sum(line[verb]["wrong"] for verb in VERBS),
+        ]
+        for line in results["lines"]
+    ]  # fmt: skip
+    fits = [
+        f"- {fit['verb']}: {1e6 * fit['intercept']:,.0f} us + {fit['slope']:.2f} x modelled, R² {fit['r_squared']:.4f}"
+        for fit in results["fits"]
+    ]
+    return Figure(columns, rows, machine(), "\n".join(fits))
+
+
+def overlaps(path: Path, rounds: int) -> list[list[Any]]:
+    """A sum over all in-edges and its backward, the exchange included, in three ways."""
+    graph, part = on_first_rank(path)
+    comm = dgcl.build_comm_info(graph, "uniform", part=part)
+    whole, split = comm.local_graph("csr"), comm.split_graph()
+    x = torch.randn(comm.num_owned, WIDTH, requires_grad=True)
+
+    def halo_first() -> Tensor:
+        halo = dgcl.graph_allgather_async(x).wait()
+        return split.sum_owned(x) + split.sum_halo(halo)
+
+    ways: dict[str, Callable[[], Tensor]] = {
+        "allgather, then one sum": lambda: whole.sum(dgcl.graph_allgather(x)),
+        "halo rows, then two sums": halo_first,
+        "halo rows during the first sum": lambda: split.sum(x),
+    }
+
+    def there_and_back(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        x.grad = None
+        y = forward()
+        y.backward(x.detach())
+        return y.detach(), x.grad
+
+    calls = {way: partial(there_and_back, forward) for way, forward in ways.items()}
+    results = [call() for call in calls.values()]
+    largest = [expected.abs().max() for expected in results[0]]
+    errors = [
+        max(float((a - b).abs().max() / most) for a, b, most in zip(result, results[0], largest, strict=True))
+        for result in results
+    ]
+    errors = [max(each) for each in zip(*comm.control.exchange(errors), strict=True)]
+    times = turns(comm, calls, rounds)
+    first = next(iter(times.values()))
+    return [
+        [way, 1e3 * time.median, first.ratio(time), error]
+        for (way, time), error in zip(times.items(), errors, strict=True)
+    ]
+
+
+def overlap(run: Run) -> Figure:
+    """Sums while halo rows are on their way."""
+    columns = {"graph": "", "way": "", "sum and backward, ms": ".1f", "speed": ".2f", "error": ".0e"}
+    names = run.some(GRAPHS)
+    rows = ([name, *row] for name in names for row in on_ranks(overlaps, RANKS, run.path(name), run.rounds))
+    return Figure(columns, rows, machine())
+
+
+def training(path: Path, steps: int) -> list[list[Any]]:
+    """What a two-layer GCN holds on each rank: tables, peak, buffers, predicted; and growth in half of the steps."""
+    graph, part = on_first_rank(path)
+    comm = dgcl.build_comm_info(graph, "uniform", part=part)
+    num_nodes, before = comm.num_nodes, resident("VmRSS")
+    x = comm.dispatch_features(torch.rand(num_nodes, WIDTH) if graph else None)
+    local, layers = (
+        comm.local_graph("csr"),
+        torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2)),
+    )
+    optimizer, held = torch.optim.Adam(layers.parameters()), {}
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins here: set-up is no part of a step
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        h = x
+        for layer in layers:
+            h = torch.relu(local.sum(layer(dgcl.graph_allgather(h))))
+        h.mean().backward()
+        del h
+        dgcl.nn.sync_gradients(layers)
+        optimizer.step()
+        held[step] = np.array([pool_bytes(comm), resident("VmRSS")])
+    predicted = comm.memory([WIDTH] * 2)
+    grown = held[steps] - held[steps // 2]
+    sizes = (
+        np.array([predicted.tables, resident("VmHWM") - before, pool_bytes(comm), predicted.pool, *grown])
+        / 1e6
+    )
+    return comm.control.exchange([comm.rank, *sizes])
+
+
+def memory(run: Run) -> Figure:
+    """What training holds, and whether it grows."""
+    names = ("tables", "peak", "buffers", "predicted", "buffers grow", "process grows")
+    rows = (
+        [graph, *row]
+        for graph in run.some(GRAPHS)
+        for row in on_ranks(training, RANKS, run.path(graph), 4 if run.quick else 100)
+    )
+    return Figure({"graph": "", "rank": "", **dict.fromkeys(names, "{:.2f} MB")}, rows, machine())
+
+
+FIGURES = {"exchanges": exchanges, "sizes": sizes, "model": model, "overlap": overlap, "memory": memory}

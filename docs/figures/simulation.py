@@ -1,0 +1,115 @@
+"""What the simulator says of plans: as they are executed, over a bound; and its variants, over the model's time.
+
+All is computed, nothing measured: the tables are the same on every machine. Three minutes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dgcl.planner import Plan, Relation, make_plan
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.column_generation.dual_bound.price_bound import price_bound
+from dgcl.planner.simulator.executed import executed_seconds, protocol
+from dgcl.planner.simulator.simulate import simulate
+from dgcl.planner.simulator.what_if import what_if
+from dgcl.planner.synthetic import synthetic_relation
+from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.latencies import without_latencies
+from docs.figures.framework import Figure, Run
+
+PAGE = "simulation.md"
+MACHINES = ("dgx1", "pcie8", "summit", "dgx_a100", "hgx_h100")
+SHAPES = ("reddit", "com-orkut", "web-google", "wiki-talk")
+GRAPHS = ("amazon_computers", "coauthor_physics")
+ROW_BYTES, NAMED_ABOVE = 512, 1.03  # of the bound: then the busiest connection is named
+
+
+def relations(run: Run, machine: str, parts: int) -> Iterator[tuple[str, Relation]]:
+    """Relations of the paper's graphs at a tenth of their sizes, and of two graphs that are hard."""
+    for shape in SHAPES:
+        yield shape, synthetic_relation(shape, parts, scale=0.1)
+    for graph in run.some(GRAPHS):
+        with tempfile.TemporaryDirectory() as folder:
+            out = str(Path(folder) / "relation.npz")
+            options = [
+                "--topology",
+                machine,
+                "--parts",
+                str(parts),
+                "--method",
+                "direct",
+                "--relation-out",
+                out,
+            ]
+            command = [sys.executable, "-m", "dgcl", "plan", str(run.path(graph)), *options, "--json"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            yield graph, Relation.load(out)
+
+
+def bound_without_stages(relation: Relation, topology: Topology) -> float:
+    """Seconds that no execution beats on a machine without latencies, with or without stages: cuts and prices."""
+    cut, arrays, unit = best_bound(relation, topology, ROW_BYTES).seconds, topology.arrays(), ROW_BYTES / 1e9
+    priced = price_bound(
+        relation, arrays, np.arange(relation.world_size), factor=np.ones(len(arrays.link_src)), aim=cut / unit,
+        known=cut / unit, tolerance=2e-4, deadline=np.inf,
+    )  # fmt: skip
+    return max(cut, priced.value * unit)
+
+
+def busiest(plan: Plan) -> str:
+    """The connection that is in use the longest as the plan is executed."""
+    played = simulate(plan, **protocol(plan.topology).options())
+    return played.direction_names[int(np.argmax(played.direction_busy))]
+
+
+def executed(run: Run) -> Figure:
+    """Plans of `auto` as our transports carry them out; without latencies, then with the preset's."""
+    columns = {
+        "machine": "", "graph": "", "stages": "", "bound us": ".1f", "executed": ".3f", "equal shares": ".3f",
+        "order eager": ".3f", "limited by": "", "with latencies: us": ".1f", "/ bound": ".3f", "late stages": "",
+    }  # fmt: skip
+
+    def rows() -> Iterator[list[Any]]:
+        for machine in run.some(MACHINES):
+            topology = resolve_topology(machine)
+            bare = without_latencies(topology)
+            for graph, relation in relations(run, machine, topology.num_devices):
+                plan, real = make_plan(relation, bare), make_plan(relation, topology)
+                bound, late = bound_without_stages(relation, bare), executed_seconds(real) or np.nan
+                seconds = [executed_seconds(plan) or np.nan, simulate(plan, order="neighbours").seconds]
+                seconds.append(simulate(plan, order="eager", shares="bytes").seconds)
+                over = [each / bound for each in seconds]
+                yield [
+                    machine, graph, plan.num_stages, 1e6 * bound, *over,
+                    busiest(plan) if over[0] > NAMED_ABOVE else "", 1e6 * late, late / real.lower_bound_seconds,
+                    real.num_stages,
+                ]  # fmt: skip
+
+    return Figure(columns, rows())
+
+
+def variants(run: Run) -> Figure:
+    """Simulated time over the model's, for the questions of `dgcl simulate --what-if`."""
+    cases = [(machine, graph, "auto") for machine in MACHINES[:4] for graph in ("com-orkut", "web-google")]
+    cases += [("dgx1", "com-orkut", "ring"), ("dgx1", "com-orkut", "spst")]
+    columns, rows = {"machine, graph, planner": "", "stages": ""}, []
+    for machine, graph, method in run.some(cases):
+        topology = without_latencies(resolve_topology(machine))
+        plan = make_plan(synthetic_relation(graph, topology.num_devices, scale=0.1), topology, method)
+        answers = what_if(plan)
+        columns |= {answer.question.partition(", device")[0]: ".3f" for answer in answers}
+        rows.append(
+            [f"{machine}, {graph}, {method}", plan.num_stages, *(answer.to_model for answer in answers)]
+        )
+    return Figure(columns, rows)
+
+
+FIGURES = {"executed": executed, "variants": variants}
