@@ -17,7 +17,7 @@ from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, check_picture, replacing
 from dgcl.cli.info import describe_machine
 from dgcl.cli.output import Progress, on_terminal, print_json, show, step
-from dgcl.cli.partition import GRAPH_HELP
+from dgcl.cli.partition import GRAPH_HELP, add_undirected
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
     source.add_argument("--graph", metavar="GRAPH", help=GRAPH_HELP)
     source.add_argument("--relation", metavar="R.npz", help="relation file of `dgcl plan --relation-out`")
     source.add_argument("--pattern", metavar="NAME", help="alltoall, allgather or ring")
+    add_undirected(what)
     what.add_argument("--part", metavar="part.npy", help="owner of each vertex of the graph (default: METIS)")
     what.add_argument(
         "--fraction",

@@ -29,7 +29,7 @@ def read_problem(args: argparse.Namespace, topology: Topology, num_ranks: int) -
     if args.graph is not None:
         from dgcl.partition import partition_graph
 
-        graph = load_graph(args.graph)
+        graph = load_graph(args)
         if args.part is None:
             with step(f"partitioning {graph.num_nodes} vertices into {num_ranks} parts"):
                 part = partition_graph(graph, num_ranks, topology=topology, seed=args.seed)

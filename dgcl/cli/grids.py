@@ -9,7 +9,7 @@ from dgcl.cli.arguments import Parser, at_least
 from dgcl.cli.edges import check_exchanges
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, size, step
-from dgcl.cli.partition import GRAPH_HELP
+from dgcl.cli.partition import GRAPH_HELP, add_undirected
 from dgcl.cli.plans import save_plans
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
@@ -38,6 +38,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " both exchanges are predicted to take. All grids have the same owners of vertices.",
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
+    add_undirected(parser)
     parser.add_argument("--ranks", dest="parts", metavar="P", type=at_least(1), required=True)
     parser.add_argument(
         "--width", metavar="F", type=at_least(1), default=128, help="float32 elements of a row; default: 128"

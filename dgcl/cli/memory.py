@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import at_least, list_of, number
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, seconds, size, step
-from dgcl.cli.partition import GRAPH_HELP
+from dgcl.cli.partition import GRAPH_HELP, add_undirected
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -44,6 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " long an epoch will take: exchanges by the plan and the topology, layers by what an edge and a row cost.",
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
+    add_undirected(parser)
     parser.add_argument(
         "--ranks", metavar="P", dest="parts", type=at_least(1), required=True, help="how many"
     )

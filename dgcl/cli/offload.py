@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import CHUNK_BY, at_least, byte_size, list_of
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
-from dgcl.cli.partition import GRAPH_HELP, load_graph
+from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
 from dgcl.cli.problem import read_part
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " bytes before anything runs.",
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
+    add_undirected(parser)
     parser.add_argument("--ranks", metavar="P", type=at_least(1), default=1, help="default: 1")
     parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
     how_many = parser.add_mutually_exclusive_group()
@@ -80,7 +81,7 @@ def _ranks(args: argparse.Namespace) -> OfflineRanks:
     from dgcl.offload.offline import OfflineRanks
     from dgcl.partition import partition_graph
 
-    graph = load_graph(args.graph)
+    graph = load_graph(args)
     if args.part is not None:
         part = read_part(args.part, graph.num_nodes, args.ranks)
     with step("partitioning"):

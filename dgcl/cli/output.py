@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
 import textwrap
 import threading
@@ -104,6 +106,24 @@ def show(text: str) -> None:
 
 
 @contextmanager
+def _compiled_output_on_stderr() -> Iterator[None]:
+    """Send what libraries print on standard output, as METIS does, to standard error: output may be JSON."""
+    sys.stdout.flush()
+    try:
+        output = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        yield
+        return
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(output, 1)
+        os.close(output)
+
+
+@contextmanager
 def step(what: str) -> Iterator[Progress]:
     """Say on standard error what is being done, while it is being done; only where that is a terminal.
 
@@ -112,7 +132,8 @@ def step(what: str) -> Iterator[Progress]:
     """
     progress = Progress(what, time.monotonic())
     if not on_terminal():
-        yield progress
+        with _compiled_output_on_stderr():
+            yield progress
         return
     over = threading.Event()
 
@@ -124,7 +145,8 @@ def step(what: str) -> Iterator[Progress]:
     watcher = threading.Thread(target=watch, name="dgcl progress", daemon=True)
     watcher.start()
     try:
-        yield progress
+        with _compiled_output_on_stderr():
+            yield progress
     finally:
         over.set()
         watcher.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " how many ranks hold a vertex on average if each holds its own and all up to 1, 2 or 3 hops away.",
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
+    add_undirected(parser)
     parser.add_argument("--parts", metavar="P", type=at_least(1), required=True, help="number of parts")
     parser.add_argument(
         "--topology", metavar="T", help=f"split along its machines and sockets: {TOPOLOGY_HELP}"
@@ -95,12 +97,26 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.runs(partition)
 
 
-def load_graph(path: str) -> Graph:
-    """Read a graph file of any kind that dgcl reads."""
+def add_undirected(parser: Any) -> None:
+    """Declare the option that says how a text edge list is read."""
+    parser.add_argument(
+        "--undirected",
+        action="store_true",
+        default=None,
+        help="each line of a text edge list is an edge both ways (default: what its header says)",
+    )
+
+
+def load_graph(args: argparse.Namespace) -> Graph:
+    """Read a graph file of any kind that dgcl reads; log how an edge list was read."""
     from dgcl.graph.files import read_graph
 
-    with step(f"reading {path}"), reading(path, "graph"):
-        return read_graph(path).graph
+    with step(f"reading {args.graph}"), reading(args.graph, "graph"):
+        file = read_graph(args.graph, undirected=args.undirected)
+    if file.undirected is not None:
+        ways = "both ways" if file.undirected else "one way, u -> v; --undirected reads both"
+        print(f"{args.graph}: each line 'u v' read as an edge {ways}", file=sys.stderr)
+    return file.graph
 
 
 def partition(args: argparse.Namespace) -> int:
@@ -128,7 +144,7 @@ def partition(args: argparse.Namespace) -> int:
         raise CliError("--place needs --topology: which machine the parts are to run on")
     topology = resolve(args.topology, args.parts) if args.topology else None
     grid = as_grid(args.grid, args.parts) if args.grid is not None else None
-    graph = load_graph(args.graph)
+    graph = load_graph(args)
     predicted: list[PredictedParts] = []
     if args.method == AUTO:
         assert topology is not None

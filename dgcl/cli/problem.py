@@ -15,7 +15,7 @@ import numpy as np
 from dgcl.cli.arguments import Parser, at_least, number
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.output import step
-from dgcl.cli.partition import GRAPH_HELP, load_graph
+from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def add_problem(parser: Parser) -> None:
         metavar="NAME",
         help="draw a relation of the size of a graph: reddit, com-orkut, web-google or wiki-talk",
     )
+    add_undirected(parser)
     parser.add_argument(
         "--scale", metavar="X", type=number(0, open_end=True), help="of --synthetic; default: 1"
     )
@@ -96,7 +97,7 @@ def graph_in_parts(
     from dgcl.partition import partition_graph
     from dgcl.relation.classes import halo_classes
 
-    graph = load_graph(args.graph)
+    graph = load_graph(args)
     if args.part is None:
         with step(f"partitioning {graph.num_nodes} vertices into {topology.num_devices} parts"):
             part = partition_graph(graph, topology.num_devices, topology=topology, seed=args.seed)

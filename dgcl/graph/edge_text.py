@@ -25,6 +25,7 @@ from dgcl.topology.read_file import open_file
 __all__ = ["MARKET_BANNER", "TextEdges", "open_text", "read_edge_list", "read_matrix_market"]
 
 GZIP_MAGIC = b"\x1f\x8b"
+UNDIRECTED = re.compile(r"\s*(#\s*undirected\b|%\s*sym\b)", re.IGNORECASE)
 MARKET_BANNER = b"%%matrixmarket"
 MARKET_COLUMNS = {"pattern": 2, "real": 3, "double": 3, "integer": 3, "complex": 4}
 MARKET_SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
@@ -73,6 +74,8 @@ def read_edge_list(path: str | os.PathLike[str], num_nodes: int | None = None) -
     ``#`` begins a comment, as ``%`` does at the start of a line before the first edge. Columns are separated by
     blanks and tabs, or by commas; those after the second (weights, times) are not read.
 
+    A header ``# Undirected graph`` (SNAP's) or ``% sym`` (KONECT's) says that each line stands for both directions.
+
     Args:
         path: the file, gzipped or not.
         num_nodes: if given, ids must be smaller.
@@ -82,7 +85,10 @@ def read_edge_list(path: str | os.PathLike[str], num_nodes: int | None = None) -
         OSError: the file cannot be read.
     """
     src, dst = _parse(path, comment="#", high=num_nodes)
-    return TextEdges(src, dst, num_nodes, symmetric=False)
+    with _lines(path) as lines:
+        header = itertools.takewhile(lambda line: not line.strip() or line.lstrip()[0] in "#%", lines)
+        symmetric = any(UNDIRECTED.match(line) for line in header)
+    return TextEdges(src, dst, num_nodes, symmetric)
 
 
 def read_matrix_market(path: str | os.PathLike[str]) -> TextEdges:

@@ -32,7 +32,7 @@ def read_graph(
     *,
     num_nodes: int | None = None,
     compact: bool = False,
-    undirected: bool = False,
+    undirected: bool | None = None,
 ) -> GraphFile:
     """Read a graph file; its first bytes say of which kind it is.
 
@@ -56,7 +56,8 @@ def read_graph(
             state it.
         compact: for a text edge list: number the ids that occur 0..n-1 in ascending order, and return them as
             ``node_ids``.
-        undirected: for a text edge list: each line stands for both directions.
+        undirected: for a text edge list: whether each line stands for both directions; None: what the file's
+            header says (SNAP's ``# Undirected graph``, KONECT's ``% sym``), else not.
 
     Raises:
         ValueError: the file is not what it should be; the message names the file and the line or array.
@@ -65,7 +66,7 @@ def read_graph(
     name = check_path(path, "path")
     num_nodes = None if num_nodes is None else as_num_nodes(num_nodes)
     check_flag(compact, "compact")
-    check_flag(undirected, "undirected")
+    check_flag(bool(undirected) if undirected is None else undirected, "undirected")
     kind = _kind(path)
     if kind != "edge list" and (compact or undirected):
         raise ValueError(f"{name}: compact and undirected are for text edge lists (this is {kind})")
@@ -132,10 +133,11 @@ def _kind(path: str | os.PathLike[str]) -> str:
 
 
 def _edge_list(
-    path: str | os.PathLike[str], num_nodes: int | None, compact: bool, undirected: bool
+    path: str | os.PathLike[str], num_nodes: int | None, compact: bool, undirected: bool | None
 ) -> GraphFile:
     name = os.fspath(path)
     edges = read_edge_list(path, None if compact else num_nodes)
+    undirected = edges.symmetric if undirected is None else undirected
     node_ids = None
     if len(edges.src) == 0 and num_nodes is None:
         raise ValueError(f"{name}: has no edges, which leaves the number of vertices open; pass num_nodes")
@@ -148,7 +150,11 @@ def _edge_list(
                 edges.src, edges.dst, name, "pass compact=True to number the ids that occur"
             )
         edges = TextEdges(edges.src, edges.dst, num_nodes, undirected)
-    return GraphFile(_graph_of(name, edges), node_ids=None if node_ids is None else node_ids.astype(np.int64))
+    return GraphFile(
+        _graph_of(name, edges),
+        node_ids=None if node_ids is None else node_ids.astype(np.int64),
+        undirected=undirected,
+    )
 
 
 def _graph_of(name: str, edges: TextEdges) -> Graph:

@@ -29,6 +29,7 @@ class GraphFile:
         masks: (N,) bool each, by name: those of "train", "val" and "test" that the file has.
         node_ids: (N,) int64, the ids in the file, ascending, where they were compacted; None: they are the
             graph's.
+        undirected: of a text edge list, whether each line was read as both directions; None: another kind of file.
         extra: whatever other arrays an npz file holds.
     """
 
@@ -37,6 +38,7 @@ class GraphFile:
     labels: NDArray[Any] | None = None
     masks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     node_ids: NDArray[np.int64] | None = None
+    undirected: bool | None = None
     extra: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @cached_property

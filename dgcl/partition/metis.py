@@ -132,9 +132,25 @@ def metis_partition(
         return np.zeros(graph.num_nodes, np.int32)
     tolerance = (1 + options.balance_tolerance) ** (1 / len(levels)) - 1
     part = np.zeros(graph.num_nodes, np.int32)
-    devices = np.arange(len(levels[-1]))
-    _split(graph, np.arange(graph.num_nodes), devices, levels, MetisOptions(options.seed, tolerance), part)
+    members, devices = np.arange(graph.num_nodes), np.arange(len(levels[-1]))
+    heavy = members[:0] if weights is None else heavy_vertices(weights, len(devices))
+    if len(heavy):
+        part[heavy], devices = devices[: len(heavy)], devices[len(heavy) :]
+        members = np.delete(members, heavy)
+        graph = graph.induced(members)
+    _split(graph, members, devices, levels, MetisOptions(options.seed, tolerance), part)
     return part
+
+
+def heavy_vertices(weights: NDArray[np.int64], num_parts: int) -> NDArray[np.int64]:
+    """Vertices that each weigh more than a part of the others can, heaviest first: each fills a part by itself."""
+    rest = int(weights.sum())
+    heaviest = np.argsort(-weights, kind="stable")[:num_parts]
+    for count, vertex in enumerate(heaviest):
+        if weights[vertex] * (num_parts - count) <= rest:
+            return heaviest[:count]
+        rest -= int(weights[vertex])
+    return heaviest[:0]
 
 
 def _split(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +88,24 @@ def test_a_placement_needs_a_machine(run: Run) -> None:
     outcome = run("partition", "graph.npz", "--parts", 3, "--place", "--out", "out.npy")
     assert outcome.status == 2
     assert "--topology" in outcome.err
+
+
+def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path) -> None:
+    (folder / "snap.txt").write_text("# Undirected graph: x\n0 1\n1 2\n2 3\n0 3\n")
+    argv = ("--parts", 2, "--out", "out.npy", "--json")
+    outcome = run("partition", "snap.txt", *argv)
+    assert outcome.json["num_edges"] == 8
+    assert "snap.txt: each line 'u v' read as an edge both ways" in outcome.err
+    assert "--undirected reads both" in run("partition", "graph.txt", *argv).err
+    assert run("partition", "graph.txt", "--undirected", *argv).json["num_edges"] == 2 * len(EDGES)
+
+
+def test_json_stands_alone_where_compiled_code_prints() -> None:
+    """METIS prints on the standard output of its process."""
+    command = (
+        "import ctypes; from dgcl.cli.output import step\n"
+        "with step('partitioning'): ctypes.CDLL(None).puts(b'from C')\n"
+        "print('{}')"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("{}\n", "from C\n")

@@ -59,6 +59,25 @@ class TestEdgeList:
         found = read_graph(write(tmp_path / "g", "0 1\n1 1\n2 0\n"), undirected=True)
         assert edge_list(found.graph) == [(0, 1), (1, 1), (2, 0), (1, 0), (0, 2)]
 
+    @pytest.mark.parametrize(
+        ("header", "undirected"),
+        [
+            ("# Undirected graph: ../x.txt\n# Nodes: 4 Edges: 4\n", True),
+            ("% sym unweighted\n% 4 4\n", True),
+            ("# Directed graph (each unordered pair of nodes is saved once): x.txt\n", False),
+            ("% asym weighted\n", False),
+            ("", False),
+        ],
+    )
+    def test_a_header_says_whether_lines_stand_for_both_directions(
+        self, tmp_path: Path, header: str, undirected: bool
+    ) -> None:
+        path = write(tmp_path / "g.txt", header + "0 1\n1 2\n# undirected\n2 3\n0 3\n")
+        for said in (None, True, False):
+            file = read_graph(path, undirected=said)
+            assert file.undirected is (undirected if said is None else said)
+            assert file.graph.num_edges == (8 if file.undirected else 4)
+
     def test_number_of_vertices_may_be_given(self, tmp_path: Path) -> None:
         path = write(tmp_path / "g", "0 1\n")
         assert read_graph(path, num_nodes=5).graph.num_nodes == 5

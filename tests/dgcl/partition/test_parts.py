@@ -224,3 +224,21 @@ def test_a_bad_balance_is_refused() -> None:
         balance_weights(graph, "rows", "metis")
     with pytest.raises(ValueError, match="goes with partition method 'metis'"):
         balance_weights(graph, "edges", "random")
+
+
+@pytest.mark.parametrize(
+    "places", [[(0, 0)] * 8, [(r // 4, r // 2) for r in range(8)]], ids=["flat", "levels"]
+)
+@pytest.mark.parametrize("hubs", [1, 2, 7])
+def test_vertices_that_weigh_more_than_a_part_have_one_each(hubs: int, places: list[tuple[int, int]]) -> None:
+    leaves = np.arange(hubs, 800)
+    edges = np.concatenate([np.stack([leaves, np.full_like(leaves, hub)]) for hub in range(hubs)], axis=1)
+    graph = as_graph(edges, num_nodes=800)
+    part = partition_graph(
+        graph, 8, topology=machine(places), vertex_weights=balance_weights(graph, "edges", "metis")
+    )
+    sizes = np.bincount(part, minlength=8)
+    assert sorted(sizes)[:hubs] == [1] * hubs
+    assert set(sizes[part[:hubs]]) == {1}
+    rest = np.delete(sizes, part[:hubs])
+    assert rest.max() <= 1.1 * len(leaves) / len(rest)
