@@ -151,10 +151,10 @@ def _check_timeout(timeout: Any) -> None:
         raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
 
 
-def _settled(world_size: int, *given: Any) -> Settings | Exception:
+def _settled(world_size: int, *arguments: Any) -> Settings | Exception:
     """All options together, or what is wrong with them, of which every rank is to hear."""
     try:
-        settings = settle(*given)
+        settings = settle(*arguments)
         if settings.grid is not None and not is_auto(settings.grid.sizes):
             grid = as_grid(settings.grid.sizes, world_size)
             settings = replace(settings, grid=replace(settings.grid, sizes=grid))
@@ -178,9 +178,9 @@ def _strategy(
     """
     from dgcl.frameworks.layer_work import measure_together
 
-    asked = settings if isinstance(settings, Exception) else (settings.edges, settings.grid)
-    told = control.exchange((_free_memory(places, control.rank, device), asked))
-    _agree_on_edges([theirs for _, theirs in told])
+    request = settings if isinstance(settings, Exception) else (settings.edges, settings.grid)
+    reports = control.exchange((_free_memory(places, control.rank, device), request))
+    _agree_on_edges([theirs for _, theirs in reports])
     assert isinstance(settings, Settings)
     weighing = control.rank == 0 and is_auto(method) and spans_machines(topology, control.world_size)
     row_bytes = slice_bytes = None  # nothing needs to be measured
@@ -210,23 +210,23 @@ def _strategy(
         return GridPlacement(settings.grid.sizes, settings.grid.needs, settings.grid.adjacency)
     if placement.placement != "head":
         return whole
-    free = tuple(bytes_free for bytes_free, _ in told)
+    free = tuple(bytes_free for bytes_free, _ in reports)
     return Replication(settings.replicas.hops, cast("int | None", settings.replicas.memory_limit), free, work)
 
 
-def _agree_on_edges(wanted: Sequence[tuple[EdgeOptions, GridOptions | None] | Exception]) -> None:
+def _agree_on_edges(requests: Sequence[tuple[EdgeOptions, GridOptions | None] | Exception]) -> None:
     """Raise, on every rank, where ranks ask for different placements of edges, or one of them for what cannot be.
 
     Raises:
         ValueError, TypeError: Naming two ranks; or what is wrong with a rank's options, the first one's that has such.
     """
-    given: list[tuple[EdgeOptions, GridOptions | None]] = []
-    for options in wanted:
+    valid: list[tuple[EdgeOptions, GridOptions | None]] = []
+    for options in requests:
         if isinstance(options, Exception):
             raise type(options)(*options.args)  # ranks that are threads must not share one, and its traceback
-        given.append(options)
-    for rank, options in enumerate(given):
-        for name, ours, theirs in zip(("edges", "grid"), given[0], options, strict=True):
+        valid.append(options)
+    for rank, options in enumerate(valid):
+        for name, ours, theirs in zip(("edges", "grid"), valid[0], options, strict=True):
             if ours != theirs:
                 raise ValueError(
                     f"{name} must be the same on every rank: rank 0 asks for {ours}, rank {rank} for {theirs}"

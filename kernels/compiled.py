@@ -111,7 +111,7 @@ def _decorated(
         # Numba would compile f(x, 0) for this very 0, and once more for any integer.
         return call_template(tuple(types.unliteral(argument) for argument in arguments), keywords)
 
-    def compile(wanted: Any) -> Any:
+    def compile(types_of_call: Any) -> Any:
         with global_compiler_lock:
             if (
                 signature is not None and dispatcher.overloads
@@ -121,7 +121,7 @@ def _decorated(
             collecting = gc.isenabled()
             gc.disable()  # it would go through all that numba keeps, again and again: a tenth of compiling
             try:
-                entry = compile_one(wanted if signature is None else signature)
+                entry = compile_one(types_of_call if signature is None else signature)
             finally:
                 cache.unlock()
                 if collecting:
@@ -136,9 +136,9 @@ def _decorated(
     def compile_for_arguments(*arguments: Any) -> Any:
         entry = dispatcher.compile(signature)
         declared = sigutils.normalize_signature(signature)[0]
-        given = [dispatcher.typeof_pyval(argument) for argument in arguments]
-        if any(dispatcher.typingctx.can_convert(*pair) is None for pair in zip(given, declared, strict=True)):
-            raise TypeError(f"{function.__name__} takes {declared} (got {given})")
+        kinds = [dispatcher.typeof_pyval(argument) for argument in arguments]
+        if any(dispatcher.typingctx.can_convert(*pair) is None for pair in zip(kinds, declared, strict=True)):
+            raise TypeError(f"{function.__name__} takes {declared} (got {kinds})")
         return entry
 
     dispatcher.compile, dispatcher.get_call_template = compile, without_literals

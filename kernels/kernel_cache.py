@@ -270,15 +270,15 @@ def _file_hash(path: str) -> bytes:
 
 def compiled_together(module: str) -> set[str]:
     """Return the names of the modules whose compiled functions a module's may contain, its own among them."""
-    found, waiting = {module}, [module]
+    modules, waiting = {module}, [module]
     while waiting:
         part = sys.modules.get(waiting.pop())
         for value in list(vars(part).values()) if part else ():
             home = _home(value)
-            if home is not None and home not in found and home in sys.modules:
-                found.add(home)
+            if home is not None and home not in modules and home in sys.modules:
+                modules.add(home)
                 waiting.append(home)
-    return found
+    return modules
 
 
 def _home(value: Any) -> str | None:

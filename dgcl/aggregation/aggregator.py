@@ -204,12 +204,12 @@ class Constant:
                 "x was said to be constant, and was changed in place, or made to require a gradient, since: its"
                 " aggregate is kept; call constant(x) again, or pass x itself to the layer"
             )
-        made = self._aggregates.setdefault(operation, {})
-        if reduce not in made:
+        aggregates = self._aggregates.setdefault(operation, {})
+        if reduce not in aggregates:
             # After a first use in inference mode too it may be saved for a backward.
             with torch.inference_mode(False), torch.no_grad():
-                made[reduce] = aggregate(as_memory(self.rows))
-        return made[reduce]
+                aggregates[reduce] = aggregate(as_memory(self.rows))
+        return aggregates[reduce]
 
 
 def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
@@ -271,20 +271,20 @@ _operations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None) -> AnyOperation:
     """The operation of a reduction without weights, made once for each communicator and way to divide its rows."""
-    made = _operations.setdefault(comm, {})
-    if ("sum", windows) not in made:
+    of_comm = _operations.setdefault(comm, {})
+    if ("sum", windows) not in of_comm:
         if isinstance(comm.local, StreamedGraph):
             numbers = windows if isinstance(windows, range) else connect_edge_windows(comm)
-            made["sum", windows] = StreamedOperation.of(comm.local, numbers, comm.grid, *_numbers(comm))
+            of_comm["sum", windows] = StreamedOperation.of(comm.local, numbers, comm.grid, *_numbers(comm))
         else:
             assert not isinstance(windows, range)
-            whole = made.get(("sum", None)) or _build_operation(comm)
-            made["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
-    if (reduce, windows) not in made:
+            whole = of_comm.get(("sum", None)) or _build_operation(comm)
+            of_comm["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
+    if (reduce, windows) not in of_comm:
         scale = _scale_of(comm, reduce)
         assert scale is not None
-        made[reduce, windows] = made["sum", windows].weighted(scale, purpose=FOR_MEAN)
-    return made[reduce, windows]
+        of_comm[reduce, windows] = of_comm["sum", windows].weighted(scale, purpose=FOR_MEAN)
+    return of_comm[reduce, windows]
 
 
 def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:

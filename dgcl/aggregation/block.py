@@ -236,14 +236,14 @@ class _Side:
             return weight.contiguous()
         constant = not weight.requires_grad and not weight.is_inference()
         if constant and dtype in self._remembered:
-            tensor, version, found = self._remembered[dtype]
+            tensor, version, ordered = self._remembered[dtype]
             if tensor() is weight and weight._version == version:
-                return found
-        found = weight.index_select(0, self._order) if len(self._order) else weight
-        found = found.to(dtype).contiguous()
+                return ordered
+        ordered = weight.index_select(0, self._order) if len(self._order) else weight
+        ordered = ordered.to(dtype).contiguous()
         if constant:
-            self._remembered[dtype] = (weakref.ref(weight), weight._version, found)
-        return found
+            self._remembered[dtype] = (weakref.ref(weight), weight._version, ordered)
+        return ordered
 
     @functools.cached_property
     def missing(self) -> Tensor | None:
@@ -298,9 +298,11 @@ class _SparseSide(_Side):
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
         heads = torch.repeat_interleave(self._heads, self._indptr.diff().long())
-        found = gathered_dots(y, x, heads, self._tails)
+        result = gathered_dots(y, x, heads, self._tails)
         return (
-            torch.empty_like(found).index_copy_(0, self._order.long(), found) if len(self._order) else found
+            torch.empty_like(result).index_copy_(0, self._order.long(), result)
+            if len(self._order)
+            else result
         )
 
     @functools.cached_property

@@ -79,10 +79,10 @@ def connect_contributions(comm: _Contributing) -> Contributions:
         ValueError, MemoryError: It cannot be made on some rank; on every rank.
         CommError: A rank is gone.
     """
-    found = _connected.get(comm)
-    if found is None:
-        found = _connected[comm] = _connect(comm)
-    return found
+    connection = _connected.get(comm)
+    if connection is None:
+        connection = _connected[comm] = _connect(comm)
+    return connection
 
 
 @functools.partial(set_up_call, name="aggregator")
@@ -110,8 +110,8 @@ def _connect(comm: _Contributing) -> Contributions:
         counts, of_items = degrees[sent + comm.local.num_owned], np.ones(len(rows), np.int64)
         some_are_of_none = any(control.exchange(bool((counts == 0).any())))
     if some_are_of_none:
-        given = torch.from_numpy(counts)[:, None]
-        of_items = comm.transport.begin_expand(given, exchange, wait=True).wait()[:, 0].numpy()
+        counted = torch.from_numpy(counts)[:, None]
+        of_items = comm.transport.begin_expand(counted, exchange, wait=True).wait()[:, 0].numpy()
     return Contributions(exchange, torch.from_numpy(sent), *_candidates(degrees, rows, of_items), len(rows))
 
 

@@ -214,8 +214,8 @@ def connect_edge_windows(comm: _Streaming, windows: int | None = None, by: By = 
         return range(0)
     if number == 1:
         return range(whole, whole + 1)
-    made = _windows.setdefault(comm, {})
-    if (number, by) not in made:
+    of_comm = _windows.setdefault(comm, {})
+    if (number, by) not in of_comm:
         programs: list[Program] = []
         problem: Exception | None = None
         with comm.control.collective("aggregator"):
@@ -227,5 +227,5 @@ def connect_edge_windows(comm: _Streaming, windows: int | None = None, by: By = 
             agree(comm.control, problem)
             named = {f"{EDGES}, window {i} of {number}": each for i, each in enumerate(programs, start=1)}
             first = comm.transport.add_exchanges(named, whole)
-        made[number, by] = range(first, first + number)
-    return made[number, by]
+        of_comm[number, by] = range(first, first + number)
+    return of_comm[number, by]

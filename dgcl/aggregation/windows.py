@@ -207,11 +207,11 @@ def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> Windowe
         of_edges = windows.window[local.indices[of_block] - n]
         ends = np.cumsum(np.bincount(of_edges, minlength=num_windows))
         by_window = of_block[np.argsort(of_edges, kind="stable")]
-        made = []
+        result = []
         for q, mine in enumerate(np.split(by_window, ends[:-1])):
             heads, tails = local.heads[mine] - first_head, place[local.indices[mine] - n]
-            made.append((Block(heads, tails, block.num_heads, int(sizes[q]), device), mine))
-        divided.append(made)
+            result.append((Block(heads, tails, block.num_heads, int(sizes[q]), device), mine))
+        divided.append(result)
     in_turn = [each for of_window in zip(*divided, strict=True) for each in of_window]
     blocks = (own, whole.blocks[1], *(block for block, _ in in_turn))
     edges = (*whole.edges[:2], *(torch.from_numpy(mine).to(device) for _, mine in in_turn))

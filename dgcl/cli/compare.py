@@ -44,10 +44,10 @@ def compare(args: argparse.Namespace) -> int:
     from dgcl.planner.reading.compare_plot import plot_compared
 
     check_problem(args)
-    wanted = None if args.methods is None else [name for name in args.methods.split(",") if name]
-    if wanted == []:
+    methods = None if args.methods is None else [name for name in args.methods.split(",") if name]
+    if methods == []:
         raise CliError(f"--methods needs at least one method (got {args.methods!r})")
-    for method in wanted or ():
+    for method in methods or ():
         get_planner(method)  # an unknown method is refused before anything long is done
     check_picture(
         "--plot", args.plot, {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part}
@@ -56,7 +56,7 @@ def compare(args: argparse.Namespace) -> int:
     if not specs:
         raise CliError("--topology needs at least one preset or file")
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
-    compared = [_on_one(args, spec, wanted, options) for spec in specs]
+    compared = [_on_one(args, spec, methods, options) for spec in specs]
     name = name_of_problem(args)
     if args.plot is not None:
         with replacing(args.plot) as path:
@@ -69,13 +69,13 @@ def compare(args: argparse.Namespace) -> int:
     return 0
 
 
-def _on_one(args: argparse.Namespace, spec: str, wanted: list[str] | None, options: Any) -> dict[str, Any]:
+def _on_one(args: argparse.Namespace, spec: str, chosen: list[str] | None, options: Any) -> dict[str, Any]:
     from dgcl.planner.reading.report import compare as plan_all
     from dgcl.planner.reading.report import method_facts
 
     relation, topology = problem(argparse.Namespace(**{**vars(args), "topology": spec}))
     few = relation.world_size <= MOST_RANKS_FOR_SPST
-    methods = [m for m in METHODS if few or m != "spst"] if wanted is None else wanted
+    methods = [m for m in METHODS if few or m != "spst"] if chosen is None else chosen
     outcomes = []
     for method in methods:
         with step(f"planning by {method} on {topology.name}"):

@@ -43,10 +43,10 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
     plans = _plans(args, options)
     edge_seconds = 0.0 if args.work is None else args.work[0] * 1e-9
     chosen = fastest(plans, edge_seconds) if args.edges == "auto" else args.edges
-    made = plans[chosen]
-    save_plans((args.out, made.expand), (args.fold_out, made.folded))
+    chosen_plan = plans[chosen]
+    save_plans((args.out, chosen_plan.expand), (args.fold_out, chosen_plan.folded))
     facts = {name: _facts(one, edge_seconds) for name, one in plans.items()}
-    windows = window_facts(windows_of(args, made.expand))
+    windows = window_facts(windows_of(args, chosen_plan.expand))
     if args.json:
         print_json({"edges": chosen, "placements": facts, **({"windows": windows} if windows else {})})
         return 0
@@ -112,20 +112,20 @@ def _plans(args: argparse.Namespace, options: PlanOptions) -> dict[str, Aggregat
     return plans
 
 
-def _facts(made: AggregationPlan, edge_seconds: float) -> dict[str, Any]:
+def _facts(plan: AggregationPlan, edge_seconds: float) -> dict[str, Any]:
     """A placement as JSON values; rows over all ranks, seconds predicted."""
-    expanded, folded = made.exchanges.rows
-    num_nodes = len(made.exchanges.expand.owner)
+    expanded, folded = plan.exchanges.rows
+    num_nodes = len(plan.exchanges.expand.owner)
     return {
         "rows_expanded": expanded,
         "rows_folded": folded,
         "rows_per_vertex": (expanded + folded) / num_nodes,
-        "edges": made.exchanges.edges.tolist(),
-        "imbalance": made.exchanges.imbalance,
-        "expand_seconds": made.expand.predicted_seconds,
-        "fold_seconds": made.fold.predicted_seconds,
-        "exchange_seconds": made.exchange_seconds,
-        "seconds": made.seconds(edge_seconds),
-        "lower_bound_seconds": made.expand.lower_bound_seconds + made.fold.bound.seconds,
-        "num_stages": [made.expand.num_stages, made.folded.num_stages],
+        "edges": plan.exchanges.edges.tolist(),
+        "imbalance": plan.exchanges.imbalance,
+        "expand_seconds": plan.expand.predicted_seconds,
+        "fold_seconds": plan.fold.predicted_seconds,
+        "exchange_seconds": plan.exchange_seconds,
+        "seconds": plan.seconds(edge_seconds),
+        "lower_bound_seconds": plan.expand.lower_bound_seconds + plan.fold.bound.seconds,
+        "num_stages": [plan.expand.num_stages, plan.folded.num_stages],
     }

@@ -113,8 +113,8 @@ def _facts(
     published = published_words(graph, part, grid, args.width) * _ITEMSIZE
     facts["published_bytes"] = {"mean": published.mean(), "most": published.max()}
     if topology is not None:
-        made = plan_grid(needs, topology, method, options)
-        facts.update(_seconds(made))
+        plan = plan_grid(needs, topology, method, options)
+        facts.update(_seconds(plan))
     return facts
 
 
@@ -134,12 +134,12 @@ def _counts(counts: Counts, width: int) -> dict[str, Any]:
     }
 
 
-def _seconds(made: GridPlan) -> dict[str, Any]:
+def _seconds(plan: GridPlan) -> dict[str, Any]:
     return {
-        "expand_seconds": made.expand.plan.predicted_seconds,
-        "fold_seconds": made.fold.predicted_seconds,
-        "exchange_seconds": made.exchange_seconds,
-        "lower_bound_seconds": made.bound_seconds,
+        "expand_seconds": plan.expand.plan.predicted_seconds,
+        "fold_seconds": plan.fold.predicted_seconds,
+        "exchange_seconds": plan.exchange_seconds,
+        "lower_bound_seconds": plan.bound_seconds,
     }
 
 
@@ -193,9 +193,9 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
     grid = as_grid(args.grid, topology.num_devices)
     graph, part, _ = graph_in_parts(args, topology)
     with step(f"planning both exchanges of grid ({grid})"):
-        made = plan_grid(find_needs(graph, part, grid), topology, args.method, options)
-    save_plans((args.out, made.expand.plan), (args.fold_out, made.folded.plan))
-    facts = {**_counts(made.counts, options.row_bytes // _ITEMSIZE), **_seconds(made)}
+        plan = plan_grid(find_needs(graph, part, grid), topology, args.method, options)
+    save_plans((args.out, plan.expand.plan), (args.fold_out, plan.folded.plan))
+    facts = {**_counts(plan.counts, options.row_bytes // _ITEMSIZE), **_seconds(plan)}
     if args.json:
         print_json(facts)
         return 0
@@ -216,12 +216,12 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
         [
             [
                 str(grid),
-                f"{made.counts.edges.mean():.0f}",
-                f"{made.counts.imbalance:.2f}",
-                str(made.counts.expanded.sum()),
-                str(made.counts.expanded.max()),
-                str(made.counts.folded.sum()),
-                str(made.counts.folded.max()),
+                f"{plan.counts.edges.mean():.0f}",
+                f"{plan.counts.imbalance:.2f}",
+                str(plan.counts.expanded.sum()),
+                str(plan.counts.expanded.max()),
+                str(plan.counts.folded.sum()),
+                str(plan.counts.folded.max()),
                 *(seconds(facts[name]) for name in ("expand_seconds", "fold_seconds", "exchange_seconds")),
                 seconds(facts["lower_bound_seconds"]),
             ]

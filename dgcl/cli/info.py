@@ -53,7 +53,7 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def info(args: argparse.Namespace) -> int:
     """Print what is installed and what it runs on; exit status 1 when rows were wrong."""
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "dgcl": __version__,
         "source": _commit(),
         "python": platform.python_version(),
@@ -65,12 +65,12 @@ def info(args: argparse.Namespace) -> int:
     }
     if args.check:
         with step("exchanging rows between two ranks"):
-            found["check"] = _check()
+            report["check"] = _check()
     if args.json:
-        print_json(found)
+        print_json(report)
     else:
-        _print(found)
-    return 0 if found.get("check", {}).get("right", True) else 1
+        _print(report)
+    return 0 if report.get("check", {}).get("right", True) else 1
 
 
 def _commit() -> str | None:
@@ -95,10 +95,10 @@ def _check() -> dict[str, Any]:
     begin = time.monotonic()
     try:
         right = _exchange_is_right()
-        told: dict[str, Any] = {"right": right, "error": None if right else "rows that arrived were wrong"}
+        result: dict[str, Any] = {"right": right, "error": None if right else "rows that arrived were wrong"}
     except Exception as error:  # whatever it is belongs into the report
-        told = {"right": False, "error": "".join(traceback.format_exception(error))}
-    return {**told, "seconds": round(time.monotonic() - begin, 3)}
+        result = {"right": False, "error": "".join(traceback.format_exception(error))}
+    return {**result, "seconds": round(time.monotonic() - begin, 3)}
 
 
 def _exchange_is_right() -> bool:
@@ -141,23 +141,23 @@ def describe_machine() -> dict[str, Any]:
 
 def _first_match(path: str | Path, pattern: str) -> str | None:
     try:
-        found = re.search(pattern, Path(path).read_text(errors="replace"))
+        match = re.search(pattern, Path(path).read_text(errors="replace"))
     except OSError:
         return None
-    return found.group(1).strip() if found else None
+    return match.group(1).strip() if match else None
 
 
-def _print(found: dict[str, Any]) -> None:
-    machine = found["machine"]
+def _print(report: dict[str, Any]) -> None:
+    machine = report["machine"]
     gpus = machine["gpus"]
     print_fields(
         [
             (
                 "dgcl",
-                f"{found['dgcl']}{' at ' + found['source'] if found['source'] else ''}"
+                f"{report['dgcl']}{' at ' + report['source'] if report['source'] else ''}"
                 f"  ({Path(__file__).resolve().parents[1]})",
             ),
-            ("python", f"{found['python']}  ({sys.executable})"),
+            ("python", f"{report['python']}  ({sys.executable})"),
             ("system", machine["system"]),
             ("cpu", f"{machine['cpu'] or 'unknown'}, {machine['cores']} cores for this process"),
             ("memory", size(machine["memory_bytes"])),
@@ -174,14 +174,16 @@ def _print(found: dict[str, Any]) -> None:
     print()
     rows = [
         (package, present or "missing", OPTIONAL.get(package, "required"))
-        for package, present in found["packages"].items()
+        for package, present in report["packages"].items()
     ]
     print_table(("package", "version", "for"), rows, left=3)
     print()
-    if found["environment"]:
-        print_table(("setting", "value"), list(found["environment"].items()), left=2)
+    if report["environment"]:
+        print_table(("setting", "value"), list(report["environment"].items()), left=2)
     else:
         print("no setting in the environment")
-    if "check" in found:
-        told = found["check"]
-        print(f"\ncheck     {'rows are right' if told['right'] else told['error']} ({told['seconds']:g} s)")
+    if "check" in report:
+        check = report["check"]
+        print(
+            f"\ncheck     {'rows are right' if check['right'] else check['error']} ({check['seconds']:g} s)"
+        )

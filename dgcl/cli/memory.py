@@ -115,7 +115,7 @@ def rank_bytes(share: Share, args: argparse.Namespace) -> dict[str, int]:
     local = share.local
     arrays = (value for value in vars(local).values() if hasattr(value, "nbytes"))
     parameters = num_parameters(args.model, args.widths) * item
-    found = {
+    sizes = {
         "features": local.num_owned * args.widths[0] * item,
         "graph": sum(array.nbytes for array in arrays),
         "exchange tables": buffers.tables + buffers.control_page,
@@ -126,8 +126,8 @@ def rank_bytes(share: Share, args: argparse.Namespace) -> dict[str, int]:
         "parameters": parameters,
     }
     if training:
-        found["gradients, optimiser"] = parameters * (1 + OPTIMIZERS[args.optimizer])
-    return {**found, "total": sum(found.values())}
+        sizes["gradients, optimiser"] = parameters * (1 + OPTIMIZERS[args.optimizer])
+    return {**sizes, "total": sum(sizes.values())}
 
 
 def num_parameters(model: str, widths: list[int]) -> int:

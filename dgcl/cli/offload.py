@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     ranks = _ranks(args)
     chunks = args.chunks or _fitting(ranks, args)
     with step(f"arranging {chunks} chunks of each rank"):
-        made = ranks.arrange(chunks)
-    facts = _facts(args, ranks, made, chunks)
+        arranged = ranks.arrange(chunks)
+    facts = _facts(args, ranks, arranged, chunks)
     if args.json:
         print_json(facts)
     else:
@@ -108,28 +108,28 @@ def _fitting(ranks: OfflineRanks, args: argparse.Namespace) -> int:
     return chunks
 
 
-def _facts(args: argparse.Namespace, ranks: OfflineRanks, made: Arranged, chunks: int) -> dict[str, Any]:
+def _facts(args: argparse.Namespace, ranks: OfflineRanks, arranged: Arranged, chunks: int) -> dict[str, Any]:
     from dgcl.offload.prediction import host_bytes, layer_rows
 
     widths, item = args.widths, args.row_type_bytes
-    v_ori, v_p2p, v_ru = made.volumes
+    v_ori, v_p2p, v_ru = arranged.volumes
     layers = []
     for number, (width, out) in enumerate(pairwise(widths)):
-        rows = layer_rows(made.schedule, needs_grad=number > 0, kept=args.kept)
+        rows = layer_rows(arranged.schedule, needs_grad=number > 0, kept=args.kept)
         layers.append({"width": width, "rows": asdict(rows), "bytes": _bytes(rows, width * item, out * item)})
-    device = ranks.device_bytes(made, widths, item)
+    device = ranks.device_bytes(arranged, widths, item)
     host = host_bytes(len(ranks.part), widths, item, kept=args.kept)
     return {
         "ranks": args.ranks,
         "chunks": chunks,
         "vertices": len(ranks.part),
-        "reordered": made.reordered,
+        "reordered": arranged.reordered,
         "v_ori": v_ori,
         "v_p2p": v_p2p,
         "v_ru": v_ru,
-        "host_rows": made.schedule.host_rows,
-        "device_rows": made.schedule.device_rows,
-        "slots": list(made.schedule.num_slots),
+        "host_rows": arranged.schedule.host_rows,
+        "device_rows": arranged.schedule.device_rows,
+        "slots": list(arranged.schedule.num_slots),
         "layers": layers,
         "device_bytes": {**asdict(device), "total": device.total},
         "host_bytes": {**asdict(host), "total": host.total},

@@ -259,8 +259,8 @@ def _write_parts(
 
     planner = args.planner or "auto"
     machine = topology if topology is not None else resolve_topology(f"uniform{args.parts}")
-    wanted, source = wanted_copies(args, planner, machine)
-    strategy: Strategy = wanted if args.edges in (None, "head") else EdgePlacement(args.edges)
+    replication, source = wanted_copies(args, planner, machine)
+    strategy: Strategy = replication if args.edges in (None, "head") else EdgePlacement(args.edges)
     if grid is not None and not grid.is_1d:
         strategy = GridPlacement(grid)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
@@ -272,7 +272,7 @@ def _write_parts(
         save_shares(args.out, shares)
     except OSError as error:
         raise CliError(f"--out {args.out}: {one_line(error)}") from error
-    return explained(shares[0].choice, wanted.work, source)
+    return explained(shares[0].choice, replication.work, source)
 
 
 def _print(

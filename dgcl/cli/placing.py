@@ -20,24 +20,25 @@ def find_placement(relation: Relation, topology: Topology, options: PlanOptions 
         return place(relation, topology, options)
 
 
-def placement_facts(found: Placement) -> dict[str, Any]:
+def placement_facts(placement: Placement) -> dict[str, Any]:
     """The placement as JSON values; seconds are null where rows cannot get where they must."""
     before, after = (
-        value if value < float("inf") else None for value in (found.seconds_before, found.seconds_after)
+        value if value < float("inf") else None
+        for value in (placement.seconds_before, placement.seconds_after)
     )
     return {
-        "device_of_part": found.device_of_part.tolist(),
+        "device_of_part": placement.device_of_part.tolist(),
         "seconds_before": before,
         "seconds_after": after,
     }
 
 
-def placement_line(found: Placement) -> str:
+def placement_line(placement: Placement) -> str:
     """One line: what moved, and what that gained."""
-    if not found.moves:
+    if not placement.moves:
         return "every part stays where it is: no placement found is faster"
-    before = "impossible" if found.seconds_before == float("inf") else seconds(found.seconds_before)
-    order = " ".join(map(str, found.device_of_part.tolist()))
-    gain = found.seconds_before / found.seconds_after
+    before = "impossible" if placement.seconds_before == float("inf") else seconds(placement.seconds_before)
+    order = " ".join(map(str, placement.device_of_part.tolist()))
+    gain = placement.seconds_before / placement.seconds_after
     times = "" if gain == float("inf") else f", {gain:.3f} x faster"
-    return f"part p goes on device [{order}][p]: {before} before, {seconds(found.seconds_after)} after{times}"
+    return f"part p goes on device [{order}][p]: {before} before, {seconds(placement.seconds_after)} after{times}"

@@ -98,33 +98,33 @@ def plan(args: argparse.Namespace) -> int:
     _check_files(args)
     if args.method == "auto":
         compile_beside()
-    made, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
-    relation = made.relation
+    result, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
+    relation = result.relation
     results: list[tuple[str | None, Callable[[Path], None]]] = [
-        (args.out, made.save),
+        (args.out, result.save),
         (args.relation_out, relation.save),
-        (args.plot, partial(plot_plan, made, graph=name_of_problem(args))),
+        (args.plot, partial(plot_plan, result, graph=name_of_problem(args))),
     ]
     with ExitStack() as outputs:  # all files appear, or none
         for path, write in results:
             if path is not None:
                 write(outputs.enter_context(replacing(path)))
-    windows = window_facts(windows_of(args, made))
-    facts = report(made, _others(args, made, options))
-    told = None if args.explain is None else _explained(made, args.explain, copying)
+    windows = window_facts(windows_of(args, result))
+    facts = report(result, _others(args, result, options))
+    explanation = None if args.explain is None else _explained(result, args.explain, copying)
     if args.json:
-        more: dict[str, Any] = {} if told is None else {"explain": told}
+        more: dict[str, Any] = {} if explanation is None else {"explain": explanation}
         if why:
             more["choice"] = why
         if placement is not None:
             more["placement"] = placement_facts(placement)
         if windows:
             more["windows"] = windows
-        print_json({**_summary(made), "report": facts, **more})
+        print_json({**_summary(result), "report": facts, **more})
     else:
-        _print(facts, told)
+        _print(facts, explanation)
         print_legend(_LEGEND)
-        if "replication" in made.meta:
+        if "replication" in result.meta:
             print("\nreplicas  methods and bound are for the copies, inside machines")
         if why:
             print(f"\nchoice    {why}")
@@ -176,11 +176,11 @@ def _plan_copies(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, 
     placement = find_placement(classes.relation, topology, options) if args.place else None
     if placement is not None:
         part, classes = place_parts(graph, part, placement)
-    made, why = arrange_copies(args, graph, part, classes, topology, options)
-    return made.plan, why, placement
+    arrangement, why = arrange_copies(args, graph, part, classes, topology, options)
+    return arrangement.plan, why, placement
 
 
-def _explained(made: Plan, text: str, copying: bool) -> dict[str, Any]:
+def _explained(plan: Plan, text: str, copying: bool) -> dict[str, Any]:
     """How a class travels.
 
     With replicas, the relation is chosen here, so that a class which it has not is an answer, and no error.
@@ -188,7 +188,7 @@ def _explained(made: Plan, text: str, copying: bool) -> dict[str, Any]:
     from dgcl.planner.reading.explain import explain, find_class
 
     try:
-        return explain(made, find_class(made.relation, text))
+        return explain(plan, find_class(plan.relation, text))
     except ValueError as error:
         if not copying:
             raise
@@ -211,39 +211,41 @@ def _check_files(args: argparse.Namespace) -> None:
     check_picture("--plot", args.plot, {**inputs, "--out": args.out, "--relation-out": args.relation_out})
 
 
-def _others(args: argparse.Namespace, made: Plan, options: PlanOptions) -> list[Any]:
+def _others(args: argparse.Namespace, plan: Plan, options: PlanOptions) -> list[Any]:
     """Plan the same by the other methods that the table shows."""
     from dgcl.planner.reading.report import COMPARED, compare
 
     methods = args.compare
     if methods is None:
-        few = made.world_size <= MOST_RANKS_FOR_SPST
+        few = plan.world_size <= MOST_RANKS_FOR_SPST
         methods = () if args.json else [m for m in COMPARED if m != "spst" or few]
     others = []
-    wanted = [method for method in methods if method != made.method]
+    wanted = [method for method in methods if method != plan.method]
     for which, method in enumerate(wanted, 1):
         with step(f"planning by {method}, to compare ({which} of {len(wanted)})"):
-            others += compare(made.relation, made.topology, (method,), options)
+            others += compare(plan.relation, plan.topology, (method,), options)
     return others
 
 
-def _summary(made: Plan) -> dict[str, Any]:
+def _summary(plan: Plan) -> dict[str, Any]:
     """The plan's meta without the topology, and sizes."""
     return {
-        **{key: value for key, value in made.meta.items() if key != "topology"},
-        "num_classes": made.relation.num_classes,
-        "num_trees": made.trees.num_trees,
-        "num_stages": made.num_stages,
-        "boundary_vertices": made.relation.num_vertices,
-        "bytes_total": made.row_bytes * made.trees.rows_moved(),
+        **{key: value for key, value in plan.meta.items() if key != "topology"},
+        "num_classes": plan.relation.num_classes,
+        "num_trees": plan.trees.num_trees,
+        "num_stages": plan.num_stages,
+        "boundary_vertices": plan.relation.num_vertices,
+        "bytes_total": plan.row_bytes * plan.trees.rows_moved(),
     }
 
 
-def _print(facts: dict[str, Any], told: dict[str, Any] | None) -> None:
+def _print(facts: dict[str, Any], explanation: dict[str, Any] | None) -> None:
     from dgcl.planner.reading.explain import render_class
     from dgcl.planner.reading.render import render
 
     print(render(facts))
-    if told is not None:
+    if explanation is not None:
         print()
-        print(f"explain   {told['missing']}" if "missing" in told else render_class(told))
+        print(
+            f"explain   {explanation['missing']}" if "missing" in explanation else render_class(explanation)
+        )

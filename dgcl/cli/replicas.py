@@ -87,10 +87,10 @@ def arrange_copies(
     """The better of the two, or what was asked for; and why."""
     from dgcl.program.strategy import Problem
 
-    wanted, source = wanted_copies(args, args.method, topology)
+    replication, source = wanted_copies(args, args.method, topology)
     with step(f"planning {classes.relation.num_classes} classes on {topology.name}, and with replicas"):
-        made = wanted.arrange(Problem(graph, part, topology, args.method, options))
-    return made, explained(made.why, wanted.work, source)
+        arrangement = replication.arrange(Problem(graph, part, topology, args.method, options))
+    return arrangement, explained(arrangement.why, replication.work, source)
 
 
 def wanted_copies(args: argparse.Namespace, method: str, topology: Topology) -> tuple[Replication, str]:
@@ -117,10 +117,10 @@ def explained(why: str, work: Work | None, source: str) -> str:
 
 
 def place_parts(
-    graph: Graph, part: NDArray[np.int32], found: Placement
+    graph: Graph, part: NDArray[np.int32], placement: Placement
 ) -> tuple[NDArray[np.int32], ItemClasses]:
     """The parts where they were placed, and their classes."""
     from dgcl.relation.classes import halo_classes
 
-    part = found.device_of_part.astype(part.dtype)[part]
-    return part, halo_classes(graph, part, found.relation.world_size)
+    part = placement.device_of_part.astype(part.dtype)[part]
+    return part, halo_classes(graph, part, placement.relation.world_size)

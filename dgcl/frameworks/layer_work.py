@@ -60,19 +60,19 @@ def measure_together(
     Raises:
         RuntimeError: A rank could not measure; as is any error on that rank itself.
     """
-    asked = control.broadcast(row_bytes)
-    if asked is None:
+    agreed = control.broadcast(row_bytes)
+    if agreed is None:
         return None
     control.barrier()
     work, problem = Work(0.0, 0.0), None
     try:
-        work = measure_work(asked, device)
+        work = measure_work(agreed, device)
     except Exception as error:  # whatever it is: the others wait for this rank
         problem = error
-    found = control.exchange((work, None if problem is None else f"{type(problem).__name__}: {problem}"))
+    reports = control.exchange((work, None if problem is None else f"{type(problem).__name__}: {problem}"))
     if problem is not None:
         raise problem
-    for rank, (_, why) in enumerate(found):
+    for rank, (_, why) in enumerate(reports):
         if why is not None:
             raise RuntimeError(f"rank {rank} cannot measure what a layer costs on {device}: {why}")
-    return Work(max(work.edge for work, _ in found), max(work.row for work, _ in found))
+    return Work(max(work.edge for work, _ in reports), max(work.row for work, _ in reports))

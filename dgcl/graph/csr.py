@@ -42,14 +42,14 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_nodes", as_num_nodes(self.num_nodes))
-        wanted = index_dtype(self.num_nodes)
+        expected = index_dtype(self.num_nodes)
         _require(self.indptr, "indptr", np.dtype(np.int64), self.num_nodes + 1, "num_nodes + 1")
         num_edges = int(self.indptr[-1])
         if self.indptr[0] != 0 or (self.indptr[1:] < self.indptr[:-1]).any():
             raise ValueError(
                 "indptr must start at 0 and never fall; as_graph builds it from any kind of graph"
             )
-        _require(self.indices, "indices", wanted, num_edges, "indptr[-1]")
+        _require(self.indices, "indices", expected, num_edges, "indptr[-1]")
         if num_edges and (self.indices.min() < 0 or self.indices.max() >= self.num_nodes):
             raise ValueError(
                 f"indices must be 0..{self.num_nodes - 1} (got {self.indices.min()}..{self.indices.max()})"

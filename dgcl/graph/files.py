@@ -71,16 +71,16 @@ def read_graph(
     if kind != "edge list" and (compact or undirected):
         raise ValueError(f"{name}: compact and undirected are for text edge lists (this is {kind})")
     if kind == "npz":
-        found = read_npz_graph(path)
+        result = read_npz_graph(path)
     elif kind == "Matrix Market":
-        found = GraphFile(_graph_of(name, read_matrix_market(path)))
+        result = GraphFile(_graph_of(name, read_matrix_market(path)))
     else:
-        found = _edge_list(path, num_nodes, compact, undirected)
-    if num_nodes is not None and found.graph.num_nodes != num_nodes:
+        result = _edge_list(path, num_nodes, compact, undirected)
+    if num_nodes is not None and result.graph.num_nodes != num_nodes:
         raise ValueError(
-            f"{name}: has {found.graph.num_nodes} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
+            f"{name}: has {result.graph.num_nodes} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
         )
-    return found
+    return result
 
 
 def save_graph(

@@ -40,8 +40,8 @@ def as_ids(values: Any, name: str, ndim: int = 1) -> NDArray[Any]:
         raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)} (got shape {array.shape})")
     if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
         raise ValueError(f"{name} has a value of 2**63 or more ({int(array.max())})")
-    wanted = np.int32 if array.dtype.newbyteorder("=") == np.int32 else np.int64
-    return np.ascontiguousarray(array, dtype=wanted)
+    dtype = np.int32 if array.dtype.newbyteorder("=") == np.int32 else np.int64
+    return np.ascontiguousarray(array, dtype=dtype)
 
 
 def _as_numpy(values: Any, name: str) -> NDArray[Any]:

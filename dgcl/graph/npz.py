@@ -97,9 +97,9 @@ def write_npz_graph(
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def _array(given: Any, name: str) -> NDArray[Any]:
+def _array(values: Any, name: str) -> NDArray[Any]:
     try:
-        return np.asarray(given)
+        return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # tensors that are sparse, on a device, of a graph
         raise TypeError(f"{name} must be an array: {error}") from None
 

@@ -74,7 +74,7 @@ class GridChoice:
         row_bytes, world_size = problem.options.row_bytes, problem.topology.num_devices
         num_owned = np.bincount(problem.part, minlength=world_size)
         bounds: list[tuple[float, Grid]] = []
-        found: dict[Grid, float] = {}
+        predicted: dict[Grid, float] = {}
         too_big: dict[Grid, int] = {}
         best: Callable[[], Arrangement] | None = None
         for grid in legal_grids(world_size):
@@ -85,24 +85,24 @@ class GridChoice:
             if self.memory_limit is not None and held > self.memory_limit:
                 too_big[grid] = held
             elif grid.is_1d:
-                found[grid], best = self._whole_rows(problem)
+                predicted[grid], best = self._whole_rows(problem)
             else:
                 sums = int(counts.edges.max()) * self.work.at(grid.slice_width(row_bytes))
                 bounds.append((bound_of_grid(needs, problem.topology, problem.options) + sums, grid))
         tried = 0
         for bound, grid in sorted(bounds):
-            if bound >= min(found.values(), default=np.inf):
+            if bound >= min(predicted.values(), default=np.inf):
                 break
             tried += 1
             with suppress(NoWayBackError):
                 placement = GridPlacement(grid, self.needs, self.adjacency)
-                made = placement.planned(problem)
-                if made.seconds(self.work) < min(found.values(), default=np.inf):
-                    best = functools.partial(placement.lay_out, problem, made)
-                found[grid] = made.seconds(self.work)
+                planned = placement.planned(problem)
+                if planned.seconds(self.work) < min(predicted.values(), default=np.inf):
+                    best = functools.partial(placement.lay_out, problem, planned)
+                predicted[grid] = planned.seconds(self.work)
         if best is None:
             raise MemoryError(self._nothing_fits(too_big))
-        why = self._why(found, len(bounds) - tried, too_big)
+        why = self._why(predicted, len(bounds) - tried, too_big)
         _log.info("%s", why)
         arrangement = best()
         return replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))
@@ -110,25 +110,26 @@ class GridChoice:
     def _whole_rows(self, problem: Problem) -> tuple[float, Callable[[], Arrangement]]:
         """Seconds of an aggregation of whole rows, and what lays it out."""
         placement = replace(self.whole, edge_seconds=self.work.at(problem.options.row_bytes))
-        edges, made = placement.choose(problem)
+        edges, planned = placement.choose(problem)
         why = "" if edges == "head" else "{}: {}"
-        return made.seconds(placement.edge_seconds), functools.partial(
-            placement.lay_out, problem, edges, why, made
+        return planned.seconds(placement.edge_seconds), functools.partial(
+            placement.lay_out, problem, edges, why, planned
         )
 
-    def _why(self, found: dict[Grid, float], num_slower: int, too_big: dict[Grid, int]) -> str:
+    def _why(self, predicted: dict[Grid, float], num_slower: int, too_big: dict[Grid, int]) -> str:
         """The choice in words."""
         first, *others = (
-            f"({grid}) {seconds(found[grid])}" for grid in sorted(found, key=lambda grid: found[grid])
+            f"({grid}) {seconds(predicted[grid])}"
+            for grid in sorted(predicted, key=lambda grid: predicted[grid])
         )
-        told = [f"auto chose grid {first} an aggregation"]
+        reasons = [f"auto chose grid {first} an aggregation"]
         if others:
-            told.append(f"with {', '.join(others[:3])}")
+            reasons.append(f"with {', '.join(others[:3])}")
         if num_slower:
-            told.append(f"{num_slower} grid(s) cannot be faster, by their bounds")
+            reasons.append(f"{num_slower} grid(s) cannot be faster, by their bounds")
         if too_big:
-            told.append(f"{len(too_big)} do not fit in {size(self.memory_limit or 0)}")
-        return "; ".join(told)
+            reasons.append(f"{len(too_big)} do not fit in {size(self.memory_limit or 0)}")
+        return "; ".join(reasons)
 
     def _nothing_fits(self, too_big: dict[Grid, int]) -> str:
         least = min(too_big, key=lambda grid: too_big[grid])

@@ -60,8 +60,8 @@ class ItemDemand:
         if not self.over_parts:
             bit, same = grid.depth_of(rank), grid.part_of(owner) == grid.part_of(rank)
         words = self.masks[bit // 64]
-        wanted = (words & words.dtype.type(1 << bit % 64)) != 0
-        vertices = np.flatnonzero(wanted & same & (owner != rank))
+        is_needed = (words & words.dtype.type(1 << bit % 64)) != 0
+        vertices = np.flatnonzero(is_needed & same & (owner != rank))
         items: NDArray[np.int64] = vertices * grid.slices + grid.slice_of(rank)
         return items
 

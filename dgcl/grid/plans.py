@@ -110,10 +110,10 @@ def plan_grid(
         ValueError: An unknown method, or ranks that no chain of links joins.
         NoWayBackError: Partial sums would travel over a link that has none the other way.
     """
-    given = (topology, method, options or PlanOptions(), source)
-    expand = plan_items(expand_demand(needs), HALO, *given)
-    folded = plan_items(fold_demand(needs), PARTIAL, *given)
-    edges = _plan_edges(needs, *given) if streamed else None
+    arguments = (topology, method, options or PlanOptions(), source)
+    expand = plan_items(expand_demand(needs), HALO, *arguments)
+    folded = plan_items(fold_demand(needs), PARTIAL, *arguments)
+    edges = _plan_edges(needs, *arguments) if streamed else None
     return GridPlan(needs, count_needs(needs), expand, folded, reverse_plan(folded.plan), edges)
 
 

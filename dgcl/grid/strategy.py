@@ -92,28 +92,28 @@ class GridPlacement:
         """
         return self.lay_out(problem, self.planned(problem))
 
-    def lay_out(self, problem: Problem, made: GridPlan) -> Arrangement:
+    def lay_out(self, problem: Problem, plan: GridPlan) -> Arrangement:
         """What :meth:`arrange` makes of the plans of this grid; raises as that does."""
-        most = int(made.counts.edges.max())
+        most = int(plan.counts.edges.max())
         if most >= 2**31:
             raise ValueError(
                 f"grid ({self.grid}): a rank would sum {most} edges, at most {2**31 - 1} are possible; use more parts"
             )
-        needs, why = made.needs, self._summary(made, problem.graph)
+        needs, why = plan.needs, self._summary(plan, problem.graph)
         _log.info("%s", why)  # before the edges are held
         local_graphs: Callable[[Iterable[Rows]], Iterator[LocalGraph]]
         local_graphs = functools.partial(build_grid_graphs, problem.graph, problem.part, self.grid)
         if self.is_streamed:
             local_graphs = functools.partial(build_streamed_graphs, problem.graph, needs)
-        folded, edges = made.folded, STREAMED if self.is_streamed else GRID
+        folded, edges = plan.folded, STREAMED if self.is_streamed else GRID
         return Arrangement(
-            made.expand.demand,
-            made.expand.classes,
-            made.expand.plan,
+            plan.expand.demand,
+            plan.expand.classes,
+            plan.expand.plan,
             problem.graph,
             why,
             partial=PartialSums(folded.demand, folded.classes, folded.plan, edges, local_graphs),
-            more=self._of_whole_slices(problem, needs) if made.edges is None else {EDGES: made.edges},
+            more=self._of_whole_slices(problem, needs) if plan.edges is None else {EDGES: plan.edges},
             grid=(self.grid.parts, self.grid.depth, self.grid.slices),
         )
 
@@ -124,8 +124,8 @@ class GridPlacement:
             ValueError, NoWayBackError: As :meth:`arrange`.
         """
         needs = find_needs(problem.graph, problem.part, self.grid, self.needs)
-        given = (problem.topology, problem.method, problem.options, self._source(problem))
-        return plan_grid(needs, *given, streamed=self.is_streamed)
+        arguments = (problem.topology, problem.method, problem.options, self._source(problem))
+        return plan_grid(needs, *arguments, streamed=self.is_streamed)
 
     def _of_whole_slices(self, problem: Problem, needs: Needs) -> dict[str, Planned]:
         """The exchanges of whole slices of a part, where they are others than those of an aggregation."""
@@ -153,16 +153,16 @@ class GridPlacement:
     def _depends_on(self, exchange: str) -> dict[str, Any]:
         return {"grid": str(self.grid), "needs": self.needs, "exchange": exchange}
 
-    def _summary(self, made: GridPlan, graph: Graph) -> str:
+    def _summary(self, plan: GridPlan, graph: Graph) -> str:
         """The grid in words."""
-        grid, counts = self.grid, made.counts
+        grid, counts = self.grid, plan.counts
         held = (
             f"a rank holds {counts.edges.mean():.0f} edges, the fullest {counts.imbalance:.2f} times as many in"
             f" {size(int(counts.edges.max()) * bytes_of_edge(grid, graph))}"
         )
-        if made.edges is not None:
-            blocks = np.bincount(made.edges.demand.owner, minlength=grid.size).max()
-            kept = int(blocks) * made.edges.plan.row_bytes
+        if plan.edges is not None:
+            blocks = np.bincount(plan.edges.demand.owner, minlength=grid.size).max()
+            kept = int(blocks) * plan.edges.plan.row_bytes
             held = (
                 f"edges are streamed: a rank sums {counts.edges.mean():.0f} edges and keeps one in {grid.slices}, the"
                 f" fullest in {size(kept)}, and up to as much again while it sums; others' come in each aggregation,"
@@ -170,6 +170,6 @@ class GridPlacement:
             )
         return (
             f"grid ({grid}): {grid.parts} part(s), depth {grid.depth}, {grid.slices} slice(s) of a row; predicted"
-            f" {seconds(made.exchange_seconds)} of exchange in an aggregation, {int(counts.expanded.sum())} slices of"
+            f" {seconds(plan.exchange_seconds)} of exchange in an aggregation, {int(counts.expanded.sum())} slices of"
             f" rows and {int(counts.folded.sum())} partial sums; {held}"
         )

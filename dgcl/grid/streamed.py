@@ -80,20 +80,20 @@ def block_demand(needs: Needs) -> Demand:
     grid = needs.grid
     bounds = np.concatenate([_bounds(int(count), edges_of_block(needs), grid) for count in needs.edges.flat])
     owner = np.repeat(np.arange(grid.size, dtype=np.int32), np.diff(bounds.reshape(-1, grid.slices + 1)).flat)
-    wanted = np.zeros((mask_words(grid.size), len(owner)), np.uint64)
+    masks = np.zeros((mask_words(grid.size), len(owner)), np.uint64)
     for s in range(grid.slices):
         rank = owner - grid.slice_of(owner) + s
         bit = np.uint64(1) << (rank % 64).astype(np.uint64)
-        wanted[rank // 64, np.arange(len(owner))] |= np.where(rank == owner, np.uint64(0), bit)
-    return Demand(grid.size, owner, wanted)
+        masks[rank // 64, np.arange(len(owner))] |= np.where(rank == owner, np.uint64(0), bit)
+    return Demand(grid.size, owner, masks)
 
 
 def _bounds(num_edges: int, in_block: int, grid: Grid) -> NDArray[np.int64]:
     """(slices + 1,) where each rank's blocks of a group begin: as many for each, within one."""
-    found: NDArray[np.int64] = (
+    bounds: NDArray[np.int64] = (
         -(-num_edges // in_block) * np.arange(grid.slices + 1, dtype=np.int64) // grid.slices
     )
-    return found
+    return bounds
 
 
 def build_streamed_graphs(graph: Graph, needs: Needs, rows: Iterable[Rows]) -> Iterator[StreamedGraph]:

@@ -42,14 +42,14 @@ def current(comm: Communicator | None) -> Communicator:
     return given_or_current(comm)
 
 
-def require_floats(**given: Any) -> None:
+def require_floats(**arguments: Any) -> None:
     """Refuse what is no tensor of floating point.
 
     Raises:
         TypeError: Naming the first of them.
     """
-    require_tensors(**given)
-    for name, value in given.items():
+    require_tensors(**arguments)
+    for name, value in arguments.items():
         if not value.is_floating_point():
             raise TypeError(f"{name} must be floating point (got {value.dtype}); convert it first")
 
@@ -81,59 +81,59 @@ def require_parameters(model: Any) -> list[Parameter]:
     return parameters
 
 
-def require_integers(**given: Any) -> None:
+def require_integers(**arguments: Any) -> None:
     """Refuse what is no integer.
 
     Raises:
         TypeError: Naming the first of them.
     """
-    _require("an integer", Integral, given)
+    _require("an integer", Integral, arguments)
 
 
-def require_int64(**given: Any) -> None:
+def require_int64(**arguments: Any) -> None:
     """Refuse what is no integer of 64 bits.
 
     Raises:
         TypeError, ValueError: Naming the first of them.
     """
-    require_integers(**given)
-    for name, value in given.items():
+    require_integers(**arguments)
+    for name, value in arguments.items():
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{name} must be an integer of 64 bits (got {value})")
 
 
-def require_dense(**given: Tensor) -> None:
+def require_dense(**arguments: Tensor) -> None:
     """Refuse sparse tensors.
 
     Raises:
         ValueError: Naming the first of them.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value.layout != torch.strided:
             raise ValueError(f"{name} must be a dense tensor (got {value.layout}); call .to_dense()")
 
 
-def require_numbers(**given: Any) -> None:
+def require_numbers(**arguments: Any) -> None:
     """Refuse what is no real number.
 
     Raises:
         TypeError: Naming the first of them.
     """
-    _require("a number", Real, given)
+    _require("a number", Real, arguments)
 
 
-def _require(what: str, kind: type, given: dict[str, Any]) -> None:
-    for name, value in given.items():
+def _require(what: str, kind: type, arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, kind):
             raise TypeError(f"{name} must be {what} (got {value!r})")
 
 
-def require_widths(**given: Any) -> None:
+def require_widths(**widths: Any) -> None:
     """Refuse numbers of columns that are none.
 
     Raises:
         ValueError: Naming the first of them.
     """
-    for name, value in given.items():
+    for name, value in widths.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
             raise ValueError(f"{name} must be a number of columns, 0 or more (got {value!r})")

@@ -70,14 +70,14 @@ class BatchNorm(torch.nn.BatchNorm1d):
             ``model``, or what replaces it if it is a ``BatchNorm1d`` itself.
         """
         require_module(model)
-        made: dict[torch.nn.Module, torch.nn.Module] = {
+        converted: dict[torch.nn.Module, torch.nn.Module] = {
             norm: cls._like(norm, comm) for norm in model.modules() if type(norm) is torch.nn.BatchNorm1d
         }
         for parent in list(model.modules()):
             for name, child in parent._modules.items():
-                if child in made:
-                    parent.add_module(name, made[child])
-        return made.get(model, model)
+                if child in converted:
+                    parent.add_module(name, converted[child])
+        return converted.get(model, model)
 
     @classmethod
     def _like(cls, norm: torch.nn.BatchNorm1d, comm: Communicator | None) -> BatchNorm:

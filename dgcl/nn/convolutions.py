@@ -191,11 +191,11 @@ class Normalised:
     def __init__(
         self, comm: Communicator, add_self_loops: bool, windows: HaloWindows | range | None = None
     ) -> None:
-        made = _normalisations.setdefault(comm, {})
-        if (add_self_loops, windows) not in made:
+        of_comm = _normalisations.setdefault(comm, {})
+        if (add_self_loops, windows) not in of_comm:
             with torch.inference_mode(False), torch.no_grad():  # kept, and may be saved for a backward
-                made[add_self_loops, windows] = _normalise(comm, add_self_loops, windows)
-        self.operation, self.loops = made[add_self_loops, windows]
+                of_comm[add_self_loops, windows] = _normalise(comm, add_self_loops, windows)
+        self.operation, self.loops = of_comm[add_self_loops, windows]
         self._aggregator = Aggregator(comm, operation=self.operation)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -220,11 +220,11 @@ def _normalise(
         ValueError: Only some of the ranks add self loops; on every rank.
     """
     with comm.control.collective("gcn_norm"):
-        asked = comm.control.exchange(add_self_loops)
-    other = next((rank for rank, theirs in enumerate(asked) if theirs != asked[0]), 0)
+        answers = comm.control.exchange(add_self_loops)
+    other = next((rank for rank, theirs in enumerate(answers) if theirs != answers[0]), 0)
     if other:
         raise ValueError(
-            f"add_self_loops must be the same on every rank (got {asked[0]} on rank 0 and {asked[other]} on rank"
+            f"add_self_loops must be the same on every rank (got {answers[0]} on rank 0 and {answers[other]} on rank"
             f" {other})"
         )
     local, n, slices = comm.local, comm.num_owned, comm.grid.slices

@@ -78,8 +78,8 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
     # A copy is sent: ranks that are threads would otherwise read what this one goes on to change.
     with comm.control.collective("sum_copies"):
         copies = comm.control.exchange((mine, rows.detach().cpu().clone()))
-    for ids, given in copies:
+    for ids, rows_of_rank in copies:
         place = torch.searchsorted(ascending, ids).clamp(max=max(len(mine) - 1, 0))
         common = ascending[place] == ids if len(mine) else torch.zeros(len(ids), dtype=torch.bool)
-        total.index_add_(0, order[place[common]].to(rows.device), given[common].to(rows.device))
+        total.index_add_(0, order[place[common]].to(rows.device), rows_of_rank[common].to(rows.device))
     return total

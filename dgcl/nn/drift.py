@@ -59,14 +59,14 @@ def check_equal(
             if parameter.grad is not None
         ]
     with comm.control.collective("check_equal"):
-        found = comm.control.exchange(entries)
-    for rank, others in enumerate(found):
-        if [entry.kind for entry in others] != [entry.kind for entry in found[0]]:
+        reports = comm.control.exchange(entries)
+    for rank, others in enumerate(reports):
+        if [entry.kind for entry in others] != [entry.kind for entry in reports[0]]:
             raise DisagreementError(
-                f"model must have the same parameters on every rank: rank 0 has {len(found[0])} tensors, rank"
+                f"model must have the same parameters on every rank: rank 0 has {len(reports[0])} tensors, rank"
                 f" {rank} {len(others)}, or of other shapes, types or names"
             )
-    difference = _first_difference(found)
+    difference = _first_difference(reports)
     if difference is not None:
         raise DisagreementError(difference)
 
@@ -95,9 +95,9 @@ class _Entry:
         return _Entry(name, tuple(value.shape), value.dtype, rows, zlib.crc32(octets.data))
 
 
-def _first_difference(found: list[list[_Entry]]) -> str | None:
+def _first_difference(reports: list[list[_Entry]]) -> str | None:
     """Which tensor differs from rank 0's on which ranks; None if none does."""
-    for entries in zip(*found, strict=True):
+    for entries in zip(*reports, strict=True):
         odd = [rank for rank, entry in enumerate(entries) if entry.checksum != entries[0].checksum]
         if odd:
             some = ", ".join(map(str, odd[:8])) + (", ..." if len(odd) > 8 else "")
@@ -141,10 +141,10 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
     entries = [_Entry.of(_names.get(parameter, "a parameter"), parameter, comm) for parameter in alive]
-    found = comm.control.exchange(entries)
-    if len({len(others) for others in found}) > 1:
+    reports = comm.control.exchange(entries)
+    if len({len(others) for others in reports}) > 1:
         return
-    columns = [each for each in zip(*found, strict=True) if not all(entry.of_rows for entry in each)]
+    columns = [each for each in zip(*reports, strict=True) if not all(entry.of_rows for entry in each)]
     if any(entry.kind != each[0].kind for each in columns for entry in each):
         return
     difference = _first_difference([list(of_rank) for of_rank in zip(*columns, strict=True)])
@@ -164,7 +164,7 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
 
 def parameters_of(outputs: Tensor) -> list[Parameter]:
     """The parameters that a result depends on, those that are most steps away from it first."""
-    found: dict[int, Parameter] = {}
+    parameters: dict[int, Parameter] = {}
     seen, waiting = set(), deque([outputs.grad_fn])
     while waiting:
         node = waiting.popleft()
@@ -173,6 +173,6 @@ def parameters_of(outputs: Tensor) -> list[Parameter]:
         seen.add(node)
         leaf = getattr(node, "variable", None)  # of AccumulateGrad
         if isinstance(leaf, Parameter):
-            found[id(leaf)] = leaf
+            parameters[id(leaf)] = leaf
         waiting.extend(following for following, _ in node.next_functions)
-    return list(found.values())[::-1]
+    return list(parameters.values())[::-1]

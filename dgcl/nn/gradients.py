@@ -102,17 +102,17 @@ def broadcast_parameters(
     # Copies: ranks that are threads would otherwise read what rank src already trains.
     copies = {name: value.detach().cpu().clone() for name, value in own.items()} if comm.rank == src else None
     with comm.control.collective("broadcast_parameters"):
-        given: dict[str, Tensor] = comm.control.broadcast(copies, src)
-    if own.keys() != given.keys():
-        odd = sorted(own.keys() ^ given.keys())
+        values: dict[str, Tensor] = comm.control.broadcast(copies, src)
+    if own.keys() != values.keys():
+        odd = sorted(own.keys() ^ values.keys())
         raise ValueError(
             f"model must be the same on every rank: {odd[0]!r} is on rank {src} or {comm.rank} alone"
         )
     with torch.no_grad():
         for name, value in own.items():
-            if value.shape != given[name].shape:
+            if value.shape != values[name].shape:
                 raise ValueError(
                     f"model must be the same on every rank: {name} is {tuple(value.shape)} on rank"
-                    f" {comm.rank} and {tuple(given[name].shape)} on rank {src}"
+                    f" {comm.rank} and {tuple(values[name].shape)} on rank {src}"
                 )
-            value.copy_(given[name])
+            value.copy_(values[name])

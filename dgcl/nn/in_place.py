@@ -118,10 +118,10 @@ class InPlaceGCN(Module):
         """
         comm = current(comm)
         is_constant = isinstance(x, Constant)
-        given = x.rows if isinstance(x, Constant) else x
+        rows = x.rows if isinstance(x, Constant) else x
         parameters: list[Tensor] = [conv.lin.weight for conv in self._layers]
-        self._check(given, parameters[0], comm)
-        kept = _kept_by(self, comm, given, max(self._aggregated_widths(is_constant), default=0))
+        self._check(rows, parameters[0], comm)
+        kept = _kept_by(self, comm, rows, max(self._aggregated_widths(is_constant), default=0))
         if isinstance(x, Constant):
             aggregate = kept.aggregation(self.options, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)

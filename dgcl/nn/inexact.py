@@ -167,13 +167,13 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     comm = current(comm)
     if comm.world_size == 1:
         return []
-    found = []
+    findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module))
         if known is not None and known[1].applies(module):
             kind, rule = known
-            found.append(Finding(name, kind, rule.why, rule.instead, rule.random))
-    return found
+            findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))
+    return findings
 
 
 def _rule_of(kind: type) -> tuple[str, _Rule] | None:
@@ -191,10 +191,10 @@ def _rule_of(kind: type) -> tuple[str, _Rule] | None:
 def report_inexact(model: Module, comm: Communicator, how: OnInexact) -> None:
     """Warn (once, on rank 0) or raise on every rank where a model has modules that are not exact."""
     check_choice(how, "inexact", ("warn", "raise", "ignore"))
-    found = [] if how == "ignore" else [each for each in check_model(model, comm) if not each.random]
-    if not found:
+    findings = [] if how == "ignore" else [each for each in check_model(model, comm) if not each.random]
+    if not findings:
         return
-    lines = "".join(f"\n  {finding}" for finding in found)
+    lines = "".join(f"\n  {finding}" for finding in findings)
     text = f"the model gives other numbers on {comm.world_size} ranks than on one device:{lines}"
     if how == "raise":
         raise ValueError(text)

@@ -284,15 +284,15 @@ def _check_weight(name: str, weight: Tensor | None, outputs: Tensor, *, of_class
         raise ValueError(f"{name} must be on {outputs.device}, as the outputs are (got {weight.device})")
     if of_classes:
         fits = weight.shape == outputs.shape[1:2]
-        wanted = f"have shape {tuple(outputs.shape[1:2])}, one for each class"
+        expected = f"have shape {tuple(outputs.shape[1:2])}, one for each class"
     else:
-        wanted = f"broadcast to the outputs' shape {tuple(outputs.shape)}"
+        expected = f"broadcast to the outputs' shape {tuple(outputs.shape)}"
         try:
             fits = torch.broadcast_shapes(weight.shape, outputs.shape) == outputs.shape
         except RuntimeError:
             fits = False
     if not fits:
-        raise ValueError(f"{name} must {wanted} (got {tuple(weight.shape)})")
+        raise ValueError(f"{name} must {expected} (got {tuple(weight.shape)})")
 
 
 def _without_replicas(

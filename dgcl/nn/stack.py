@@ -178,7 +178,7 @@ class StackFunction(torch.autograd.Function):
         kept.filled += 1
         x, *parameters = ctx.saved_tensors
         number = len(stack.channels) - 1
-        found: list[Tensor | None] = [None] * len(parameters)
+        parameter_grads: list[Tensor | None] = [None] * len(parameters)
         grad = grad.contiguous()
         of_input = None
         with torch.autocast(x.device.type, enabled=False):
@@ -186,21 +186,21 @@ class StackFunction(torch.autograd.Function):
                 weight = parameters[layer]
                 rows = kept.layers[layer - 1] if layer else x
                 if len(parameters) > number:
-                    found[number + layer] = grad.sum(0)
+                    parameter_grads[number + layer] = grad.sum(0)
                 if layer == 0 and call.is_constant:
-                    found[0] = grad.t() @ x
+                    parameter_grads[0] = grad.t() @ x
                     break
                 if layer == 0 and not (ctx.needs_input_grad[0] or ctx.needs_input_grad[2]):
                     break
                 product = kept.product(x, weight.shape[0])
                 sums = kept.sum(grad, product, call.comm, transposed=True)
-                found[layer] = sums.t() @ rows
+                parameter_grads[layer] = sums.t() @ rows
                 if layer:
                     _into_gradient(rows, sums, weight, stack, kept.ids, calls[layer - 1] if calls else None)
                     grad = rows
                 elif ctx.needs_input_grad[0]:
                     of_input = sums @ weight
-        return of_input, None, *found
+        return of_input, None, *parameter_grads
 
 
 def _blocks(rows: Tensor) -> list[slice]:

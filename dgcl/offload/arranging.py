@@ -19,11 +19,11 @@ from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology import Topology
 
-__all__ = ["Arrangement", "Wanted", "arrange"]
+__all__ = ["Arrangement", "Request", "arrange"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Request:
     """What is asked for; the same on every rank.
 
     Attributes:
@@ -73,7 +73,7 @@ class Arrangement:
 
 
 def arrange(
-    control: Control, local: LocalGraph, topology: Topology, wanted: Wanted, options: PlanOptions
+    control: Control, local: LocalGraph, topology: Topology, request: Request, options: PlanOptions
 ) -> Arrangement:
     """Arrange the chunks of all ranks. Collective.
 
@@ -81,31 +81,31 @@ def arrange(
         ValueError: Bad arguments, the ranks ask for different things, or nothing fits; on every rank.
     """
     with control.collective("Offload"):
-        asked = control.exchange(wanted)
-        for rank, theirs in enumerate(asked):
-            if theirs != asked[0]:
+        requests = control.exchange(request)
+        for rank, theirs in enumerate(requests):
+            if theirs != requests[0]:
                 raise ValueError(
-                    f"Offload must be asked for the same on every rank: rank 0 asks for {asked[0]}, rank"
+                    f"Offload must be asked for the same on every rank: rank 0 asks for {requests[0]}, rank"
                     f" {rank} for {theirs}"
                 )
-        if wanted.chunks is not None:
-            chunks = wanted.chunks
+        if request.chunks is not None:
+            chunks = request.chunks
         else:
-            assert wanted.memory_limit is not None
+            assert request.memory_limit is not None
             most = min(MOST_CHUNKS, max(1, *control.exchange(local.num_owned)))
             chunks, peak = smallest_fitting(
-                lambda n: _peak(control, local, wanted, n), wanted.memory_limit, most
+                lambda n: _peak(control, local, request, n), request.memory_limit, most
             )
             if not chunks:
-                raise _nothing_fits(control, local, wanted, peak)
-        return _arranged(control, local, topology, wanted, options, chunks)
+                raise _nothing_fits(control, local, request, peak)
+        return _arranged(control, local, topology, request, options, chunks)
 
 
 def _reads(
-    local: LocalGraph, wanted: Wanted, chunks: int
+    local: LocalGraph, request: Request, chunks: int
 ) -> tuple[list[Ids], list[tuple[Ids, tuple[int, int]]]]:
     """This rank's chunks: rows, and what the other ranks must know of each."""
-    rows = chunk_rows(local, chunks, wanted.chunk_by, wanted.seed)
+    rows = chunk_rows(local, chunks, request.chunk_by, request.seed)
     cut = (cut_chunk(local, each) for each in rows)
     return rows, [(chunk.reads, chunk.size) for chunk in cut]
 
@@ -117,29 +117,31 @@ def _owner(owned: Sequence[Ids]) -> np.ndarray:
     return owner
 
 
-def _peak(control: Control, local: LocalGraph, wanted: Wanted, chunks: int) -> int:
+def _peak(control: Control, local: LocalGraph, request: Request, chunks: int) -> int:
     """Predicted bytes of the fullest rank. Collective."""
-    told = control.gather((local.owned_ids, _reads(local, wanted, chunks)[1]))
+    reports = control.gather((local.owned_ids, _reads(local, request, chunks)[1]))
     peak = 0
-    if told is not None:
-        assert wanted.widths is not None
-        reads = [[reads for reads, _ in theirs] for _, theirs in told]
-        order, schedule = reorganise(reads, _owner([ids for ids, _ in told]), wanted.slots)
-        sizes = [[theirs[k][1] for k in perm.tolist()] for perm, (_, theirs) in zip(order, told, strict=True)]
-        peak = max(each.total for each in device_bytes(schedule, sizes, wanted.widths, wanted.itemsize))
+    if reports is not None:
+        assert request.widths is not None
+        reads = [[reads for reads, _ in theirs] for _, theirs in reports]
+        order, schedule = reorganise(reads, _owner([ids for ids, _ in reports]), request.slots)
+        sizes = [
+            [theirs[k][1] for k in perm.tolist()] for perm, (_, theirs) in zip(order, reports, strict=True)
+        ]
+        peak = max(each.total for each in device_bytes(schedule, sizes, request.widths, request.itemsize))
     return int(control.broadcast(peak))
 
 
-def _nothing_fits(control: Control, local: LocalGraph, wanted: Wanted, peak: int) -> ValueError:
+def _nothing_fits(control: Control, local: LocalGraph, request: Request, peak: int) -> ValueError:
     """The error where not even chunks of one vertex fit. Collective."""
-    assert wanted.widths is not None
-    assert wanted.memory_limit is not None
+    assert request.widths is not None
+    assert request.memory_limit is not None
     degrees = np.diff(local.indptr)
     mine = (int(degrees.max()), int(local.owned_ids[degrees.argmax()])) if len(degrees) else (-1, -1)
     degree, vertex = max(control.exchange(mine))
-    least = (degree + 1) * max(wanted.widths[:-1]) * wanted.itemsize * 4
+    least = (degree + 1) * max(request.widths[:-1]) * request.itemsize * 4
     return ValueError(
-        f"memory_limit of {wanted.memory_limit} bytes is too little for any number of chunks, up to {MOST_CHUNKS}: the"
+        f"memory_limit of {request.memory_limit} bytes is too little for any number of chunks, up to {MOST_CHUNKS}: the"
         f" least that was found"
         f" takes {peak} bytes on a rank, and vertex {vertex} with its {degree} in-edges alone up to {least}, rows and"
         " gradients, in slots and as a layer reads them. Ways out: (1) a larger memory_limit, (2) more ranks, (3)"
@@ -148,14 +150,19 @@ def _nothing_fits(control: Control, local: LocalGraph, wanted: Wanted, peak: int
 
 
 def _arranged(
-    control: Control, local: LocalGraph, topology: Topology, wanted: Wanted, options: PlanOptions, chunks: int
+    control: Control,
+    local: LocalGraph,
+    topology: Topology,
+    request: Request,
+    options: PlanOptions,
+    chunks: int,
 ) -> Arrangement:
-    rows, of_chunks = _reads(local, wanted, chunks)
-    told = control.gather((local.owned_ids, rows, of_chunks))
+    rows, of_chunks = _reads(local, request, chunks)
+    reports = control.gather((local.owned_ids, rows, of_chunks))
     answers: list[Any] | None = None
-    if told is not None:
+    if reports is not None:
         try:
-            answers = _compiled(told, topology, wanted, options)
+            answers = _compiled(reports, topology, request, options)
         except Exception as error:  # every rank must hear of it
             answers = [error if rank == 0 else ValueError(str(error)) for rank in range(control.world_size)]
     answer = control.scatter(answers)
@@ -165,21 +172,23 @@ def _arranged(
     return answer
 
 
-def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: PlanOptions) -> list[Arrangement]:
+def _compiled(
+    reports: list[Any], topology: Topology, request: Request, options: PlanOptions
+) -> list[Arrangement]:
     """What every rank is told."""
-    reads = [[reads for reads, _ in of_chunks] for _, _, of_chunks in told]
-    order, schedule = reorganise(reads, _owner([ids for ids, _, _ in told]), wanted.slots)
+    reads = [[reads for reads, _ in of_chunks] for _, _, of_chunks in reports]
+    order, schedule = reorganise(reads, _owner([ids for ids, _, _ in reports]), request.slots)
     ordered = [perm.tolist() for perm in order]
-    sizes = [[of[k][1] for k in perm] for perm, (_, _, of) in zip(ordered, told, strict=True)]
-    rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, told, strict=True)]
-    stored = [ids[np.concatenate(theirs)] for theirs, (ids, _, _) in zip(rows, told, strict=True)]
-    tables, plans = compile_tables(schedule, stored, sizes, topology, wanted.method, options)
+    sizes = [[of[k][1] for k in perm] for perm, (_, _, of) in zip(ordered, reports, strict=True)]
+    rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, reports, strict=True)]
+    stored = [ids[np.concatenate(theirs)] for theirs, (ids, _, _) in zip(rows, reports, strict=True)]
+    tables, plans = compile_tables(schedule, stored, sizes, topology, request.method, options)
     verify_tables(tables, stored, schedule.reads)
     begin = [plan for name, plan in zip(tables[0].programs, plans, strict=True) if name.endswith("begin")]
     device = device_rows(schedule, sizes)
     return [
         Arrangement(
-            len(told),
+            len(reports),
             tables[rank],
             rows[rank],
             volumes(schedule.reads),
@@ -188,7 +197,7 @@ def _compiled(told: list[Any], topology: Topology, wanted: Wanted, options: Plan
             sum(plan.predicted_seconds / plan.row_bytes for plan in begin),
             device[rank],
         )
-        for rank in range(len(told))
+        for rank in range(len(reports))
     ]
 
 

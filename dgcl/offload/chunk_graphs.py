@@ -52,12 +52,12 @@ class ChunkGraphs:
         return self._kept_or(batch, "edges", lambda: SlotEdges.of(self.chunk(batch), sources, num_slots))
 
     def _kept_or(self, batch: int, what: str, make: Callable[[], Any]) -> Any:
-        made = self._kept.get((batch, what))
-        if made is None:
-            made = make()
+        graph = self._kept.get((batch, what))
+        if graph is None:
+            graph = make()
             if self._keep:
-                self._kept[batch, what] = made
-        return made
+                self._kept[batch, what] = graph
+        return graph
 
 
 class ChunkRows:

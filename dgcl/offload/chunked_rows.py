@@ -107,13 +107,13 @@ class ChunkedRows(Tensor):
     @staticmethod
     def __new__(cls, memory: Tensor, order: RowOrder, view_of: ChunkedRows | None = None) -> ChunkedRows:
         """The rows of this memory; as a view, it shares the count of changes of the rows that it is a view of."""
-        made = Tensor._make_wrapper_subclass(
+        wrapper = Tensor._make_wrapper_subclass(
             cls, memory.shape, strides=memory.stride(), dtype=memory.dtype, device=memory.device
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)  # it has none
-        made.memory, made.order = memory, order
-        made._allowed = [0] if view_of is None else view_of._allowed
-        return made
+        torch._C._set_throw_on_mutable_data_ptr(wrapper)  # it has none
+        wrapper.memory, wrapper.order = memory, order
+        wrapper._allowed = [0] if view_of is None else view_of._allowed
+        return wrapper
 
     def in_owned_order(self) -> Tensor:
         """The same rows in an ordinary tensor, in the order of ``comm.owned_ids``; a copy, differentiable."""
@@ -140,17 +140,17 @@ class ChunkedRows(Tensor):
         kwargs = kwargs or {}
         if func.namespace == "c10d":
             _refuse_memory()
-        found = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
+        tensors = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
         if func._schema.is_mutable:
-            return _change(func, args, kwargs, found)
+            return _change(func, args, kwargs, tensors)
         is_copy = func in _COPIES and kwargs.get("device") in (None, _CPU)
-        if func in _ALIASES or is_copy or _is_elementwise(func, found):
-            first = next(each for each in found if isinstance(each, ChunkedRows))
+        if func in _ALIASES or is_copy or _is_elementwise(func, tensors):
+            first = next(each for each in tensors if isinstance(each, ChunkedRows))
             view_of = first if func in _ALIASES else None
-            made = func(*_stored(args), **_stored(kwargs))
-            return tree_map_only(Tensor, lambda memory: ChunkedRows(memory, first.order, view_of), made)
+            result = func(*_stored(args), **_stored(kwargs))
+            return tree_map_only(Tensor, lambda memory: ChunkedRows(memory, first.order, view_of), result)
         rows = args[0] if args else None
-        if isinstance(rows, ChunkedRows) and sum(isinstance(each, ChunkedRows) for each in found) == 1:
+        if isinstance(rows, ChunkedRows) and sum(isinstance(each, ChunkedRows) for each in tensors) == 1:
             looked_up = _look_up(func, rows, args, kwargs)
             if looked_up is not None:
                 return looked_up
@@ -159,9 +159,9 @@ class ChunkedRows(Tensor):
     # What torch does without an operation that it asks for.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChunkedRows:
-        made = self.detach().clone()
-        made = torch.nn.Parameter(made) if isinstance(self, torch.nn.Parameter) else made
-        memo[id(self)] = made.requires_grad_(self.requires_grad)
+        duplicate = self.detach().clone()
+        duplicate = torch.nn.Parameter(duplicate) if isinstance(self, torch.nn.Parameter) else duplicate
+        memo[id(self)] = duplicate.requires_grad_(self.requires_grad)
         return memo[id(self)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -218,15 +218,15 @@ def _stored(tree: Any) -> Any:
     return tree_map_only(ChunkedRows, ChunkedRows.checked, tree)
 
 
-def _is_elementwise(func: Any, found: Sequence[Tensor]) -> bool:
+def _is_elementwise(func: Any, tensors: Sequence[Tensor]) -> bool:
     """Whether each row of the result comes from the same row of all chunked rows, wherever they are stored."""
     if torch.Tag.pointwise not in func.tags or torch.Tag.nondeterministic_seeded in func.tags:
         return False
-    chunked = [each for each in found if isinstance(each, ChunkedRows)]
+    chunked = [each for each in tensors if isinstance(each, ChunkedRows)]
     first = chunked[0]
     return all(each.order is first.order and each.dim() == first.dim() for each in chunked) and all(
         each.dim() < first.dim() or (each.dim() == first.dim() and len(each) == 1)
-        for each in found
+        for each in tensors
         if not isinstance(each, ChunkedRows)
     )
 
@@ -252,7 +252,7 @@ def _look_up(func: Any, rows: ChunkedRows, args: Sequence[Any], kwargs: Mapping[
     return None
 
 
-def _change(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Sequence[Tensor]) -> Any:
+def _change(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
     """Carry out an operation that writes to some of its arguments."""
     written = [
         each
@@ -261,18 +261,18 @@ def _change(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Se
         for each in tree_iter(args[number] if number < len(args) else kwargs.get(argument.name))
         if isinstance(each, ChunkedRows)
     ]
-    if len(written) == 1 and args[:1] and args[0] is written[0] and _is_elementwise(func, found):
+    if len(written) == 1 and args[:1] and args[0] is written[0] and _is_elementwise(func, tensors):
         func(*_stored(args), **_stored(kwargs))
         _allow(written)
         return written[0]
-    gathered = {id(each): _gathered(each) for each in found if isinstance(each, ChunkedRows)}
+    gathered = {id(each): _gathered(each) for each in tensors if isinstance(each, ChunkedRows)}
     args, kwargs = tree_map_only(ChunkedRows, lambda rows: gathered[id(rows)], (args, kwargs))
     result = func(*args, **kwargs)
     for rows in written:
         rows.memory.copy_(gathered[id(rows)].index_select(0, rows.order.rows))
     _allow(written)
-    given = {id(gathered[id(rows)]): rows for rows in written}
-    return tree_map_only(Tensor, lambda each: given.get(id(each), each), result)
+    originals = {id(gathered[id(rows)]): rows for rows in written}
+    return tree_map_only(Tensor, lambda each: originals.get(id(each), each), result)
 
 
 def _allow(written: Sequence[ChunkedRows]) -> None:

@@ -59,7 +59,7 @@ class OffloadMemory:
 
 
 def offload_memory(
-    made: Arrangement,
+    arrangement: Arrangement,
     store: HostStore,
     account: Account,
     widths: Sequence[int] | None,
@@ -70,21 +70,21 @@ def offload_memory(
     """What one rank's rows take.
 
     Args:
-        made, store, account: The rank's.
+        arrangement, store, account: The rank's.
         widths: Of the input and of each layer's result, for what is predicted; or None.
         itemsize: Bytes of an element.
         training: With a backward.
     """
     device = host = kept = None
     if widths is not None:
-        num_rows = sum(map(len, made.rows))
-        device = made.device.bytes(widths, itemsize, training=training)
+        num_rows = sum(map(len, arrangement.rows))
+        device = arrangement.device.bytes(widths, itemsize, training=training)
         host, kept = (
             host_bytes(num_rows, widths, itemsize, kept=each, training=training) for each in (False, True)
         )
     return OffloadMemory(
         "memory" if store.folder is None else f"files in {store.folder}",
-        made.tables.num_slots,
+        arrangement.tables.num_slots,
         device,
         host,
         kept,
@@ -95,21 +95,25 @@ def offload_memory(
 
 
 def describe(
-    made: Arrangement, memory: OffloadMemory, account: Account, rank: int, decided: Mapping[str, KeptOrAgain]
+    arrangement: Arrangement,
+    memory: OffloadMemory,
+    account: Account,
+    rank: int,
+    decided: Mapping[str, KeptOrAgain],
 ) -> str:
     """One line: chunks, rows, slots, seconds, and bytes by name.
 
     Args:
-        made, memory, account, rank: The rank's.
+        arrangement, memory, account, rank: The rank's.
         decided: Which aggregates are kept, and why.
     """
-    v_ori, v_p2p, v_ru = made.volumes
-    loaded, exchanged = made.delivered
+    v_ori, v_p2p, v_ru = arrangement.volumes
+    loaded, exchanged = arrangement.delivered
     text = (
-        f"offload in {len(made.rows)} chunks of each of {made.num_ranks} ranks, rows in {memory.store}: a layer's"
-        f" forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before {v_ru}) and"
-        f" moves {exchanged} between ranks, predicted {made.exchange_seconds:.3g} s of exchange; on rank {rank}"
-        f" {memory}"
+        f"offload in {len(arrangement.rows)} chunks of each of {arrangement.num_ranks} ranks, rows in {memory.store}: a"
+        f" layer's forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before {v_ru})"
+        f" and moves {exchanged} between ranks, predicted {arrangement.exchange_seconds:.3g} s of exchange; on rank"
+        f" {rank} {memory}"
     )
     text += "".join(f"; {about} are {why}" for about, why in decided.items())
     return f"{text}; so far: {account}" if account.rows else text

@@ -100,8 +100,8 @@ class HostStore:
             file = self._file(num_bytes)
             memory = np.frombuffer(file, np.uint8, num_bytes)
             self._files[memory.ctypes.data] = file
-        told = finalize(memory, self._gone.append, (kind, num_bytes, memory.ctypes.data))
-        told.atexit = False
+        release = finalize(memory, self._gone.append, (kind, num_bytes, memory.ctypes.data))
+        release.atexit = False
         self._held[kind] += num_bytes
         if self._held.total() > sum(self._peak.values()):
             self._peak = dict(self._held)
@@ -144,9 +144,9 @@ class HostStore:
         for place, file in enumerate(self._waiting):
             if len(file) == num_bytes:
                 return self._waiting.pop(place)
-        wanted = self._held.total() + num_bytes
-        most = max(sum(self._peak.values()), wanted)
-        while wanted + sum(map(len, self._waiting)) > most:
+        needed = self._held.total() + num_bytes
+        most = max(sum(self._peak.values()), needed)
+        while needed + sum(map(len, self._waiting)) > most:
             del self._waiting[0]
         assert self.folder is not None
         return _MappedFile.make(self.folder, num_bytes)
@@ -166,15 +166,15 @@ class HostStore:
 
     def fetch(self, rows: Tensor, which: Rows) -> Tensor:
         """As :meth:`read`, by any thread; the one that takes the rows counts them (:meth:`counted`)."""
-        found = None if self.cached else self._read_file(rows, which)
-        if found is None:
-            found = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
-        return found
+        copied = None if self.cached else self._read_file(rows, which)
+        if copied is None:
+            copied = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
+        return copied
 
-    def counted(self, found: Tensor) -> Tensor:
+    def counted(self, fetched: Tensor) -> Tensor:
         """Count rows that were fetched."""
-        self.bytes_read += found.nbytes
-        return found
+        self.bytes_read += fetched.nbytes
+        return fetched
 
     def load(self, rows: Tensor, which: Tensor, target: Tensor, places: Tensor) -> None:
         """``target[places] = rows[which]``, as :meth:`read`."""
@@ -235,19 +235,19 @@ class HostStore:
         if file is None:
             return None
         count = which.stop - which.start if isinstance(which, slice) else len(which)
-        found = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
+        result = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
         at, row_bytes = self._offset(rows), bytes_of_row(rows)
-        data = found.view(-1).view(torch.uint8).numpy().data
+        data = result.view(-1).view(torch.uint8).numpy().data
         stretches = _stretches(which)
         # what lies between is read, too: a disk reads one long stretch faster than many short ones
         gap = max(1, _BRIDGED // max(1, row_bytes))
         spans, between = _near(stretches, gap), memoryview(bytearray(gap * row_bytes))
-        asked = here = 0
+        announced = here = 0
         for first, end in spans:
-            while asked < len(spans) and (spans[asked][0] - first) * row_bytes < _ASKED_AHEAD:
-                begin, stop = spans[asked]
+            while announced < len(spans) and (spans[announced][0] - first) * row_bytes < _ASKED_AHEAD:
+                begin, stop = spans[announced]
                 file.will_need(at + begin * row_bytes, min((stop - begin) * row_bytes, _ASKED_AHEAD))
-                asked += 1
+                announced += 1
             pieces: deque[memoryview] = deque()
             begun = first
             while here < len(stretches) and stretches[here][0] < end:
@@ -259,7 +259,7 @@ class HostStore:
                 here += 1
             _read_into(file.descriptor, pieces, at + first * row_bytes)
         file.forget()
-        return found
+        return result
 
     def _file_of(self, rows: Tensor) -> _MappedFile | None:
         file = self._files.get(rows.untyped_storage().data_ptr())
@@ -293,12 +293,12 @@ class _MappedFile(mmap.mmap):
                     " 600); take a file system that keeps permissions"
                 )
             _allocate(descriptor, num_bytes, folder)
-            made = cls(descriptor, num_bytes)
+            mapping = cls(descriptor, num_bytes)
         except BaseException:
             os.close(descriptor)
             raise
-        made.descriptor = descriptor
-        return made
+        mapping.descriptor = descriptor
+        return mapping
 
     def will_need(self, offset: int, num_bytes: int) -> None:
         """Let the kernel begin to read some bytes."""

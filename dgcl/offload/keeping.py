@@ -168,18 +168,18 @@ class Keeping:
                 self._measured = self._measure(row_bytes)
             rates, sharing = self._measured
             free = self._store.free_bytes() // sharing
-            told = self._control.exchange(RankShare(*self._counts, free))
-            made = choose(
-                told,
+            shares = self._control.exchange(RankShare(*self._counts, free))
+            decision = choose(
+                shares,
                 rates,
                 self._byte_seconds * row_bytes,
                 row_bytes,
                 own_rows=own_rows,
                 prefetch=self._prefetch,
             )
-            self.made[about] = made
+            self.made[about] = decision
             if self._control.rank == 0:
-                _log.info("offload: %s (%s) are %s", about, name, made)
+                _log.info("offload: %s (%s) are %s", about, name, decision)
         return self.made[about].kept
 
     def _measure(self, row_bytes: int) -> tuple[Rates, int]:
@@ -188,13 +188,13 @@ class Keeping:
         mine = places[self._control.rank].machine
         work = measure_together(self._control, row_bytes)
         assert work is not None
-        found, problem = (0.0, 0.0), None
+        measured, problem = (0.0, 0.0), None
         try:
-            found = host_seconds(self._store)
+            measured = host_seconds(self._store)
         except OSError as error:
             problem = error
         agree(self._control, problem)
-        read, write = map(max, zip(*self._control.exchange(found), strict=True))
+        read, write = map(max, zip(*self._control.exchange(measured), strict=True))
         return Rates(read, write, work.edge / row_bytes), sum(place.machine == mine for place in places)
 
 
@@ -210,20 +210,22 @@ class ConstantAggregates:
         Raises:
             RuntimeError: ``x`` or the weights were changed since.
         """
-        found: Mapping[Any, Any] = self._of.get(x, {})
-        versions, made, _ = found.get((aggregate, id(edge_weight)), (None, None, None))
+        entries: Mapping[Any, Any] = self._of.get(x, {})
+        versions, result, _ = entries.get((aggregate, id(edge_weight)), (None, None, None))
         if versions is not None and versions != (version_of(x), version_of(edge_weight)):
             raise RuntimeError(
                 "x or edge_weight was changed in place after a layer with constant=True had aggregated it; leave them"
                 " as they are, or pass constant=False"
             )
-        return made
+        return result
 
-    def put(self, x: Tensor, aggregate: str | None, edge_weight: Tensor | None, made: Tensor | None) -> None:
+    def put(
+        self, x: Tensor, aggregate: str | None, edge_weight: Tensor | None, result: Tensor | None
+    ) -> None:
         """Keep it, and the weights, by whose identity it is known."""
         self._of.setdefault(x, {})[aggregate, id(edge_weight)] = (
             (version_of(x), version_of(edge_weight)),
-            made,
+            result,
             edge_weight,
         )
 

@@ -107,13 +107,13 @@ class LayerCall:
             inputs: ``(num_owned, *F)`` each.
             keep: There will be a backward, which wants the aggregate.
         """
-        work, made = self.machinery, self.aggregate is not None
-        slots = [] if made else self._new_slots(inputs)
+        work, is_made = self.machinery, self.aggregate is not None
+        slots = [] if is_made else self._new_slots(inputs)
         work.account.see_slots(slots)
         outs: list[Tensor] = []
         kept: Tensor | None = None
         for number, batch in enumerate(work.tables.batches):
-            if not made:
+            if not is_made:
                 work.mover.bring(inputs, slots, batch.load, batch.begin, again=False)
                 if number + 1 < len(work.tables.batches):
                     work.mover.load_ahead(inputs, work.tables.batches[number + 1].load)
@@ -130,7 +130,7 @@ class LayerCall:
                     results = self._compute(number, rows, ())
             outs = outs or [None] * len(results)  # type: ignore[list-item]
             outs = [self._stored(out, batch, got, "stored") for out, got in zip(outs, results, strict=True)]
-        self.aggregate = self.aggregate if made else kept
+        self.aggregate = self.aggregate if is_made else kept
         return outs
 
     def _rows(
@@ -140,16 +140,16 @@ class LayerCall:
         work = self.machinery
         if self.sums is None:
             return [held.index_select(0, _ids(batch)) for held in slots]
-        found = [self.sums.forward(work.graphs.edges(number), slots[0])]
-        return [*found, slots[0].index_select(0, _ids(batch)[: _count(batch)])] if self.own_rows else found
+        result = [self.sums.forward(work.graphs.edges(number), slots[0])]
+        return [*result, slots[0].index_select(0, _ids(batch)[: _count(batch)])] if self.own_rows else result
 
     def _kept_rows(self, aggregate: Tensor, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same from host memory."""
         work = self.machinery
-        wanted = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
-        for rows, kind in wanted:
+        sources = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
+        for rows, kind in sources:
             work.account.add(kind, _count(batch), bytes_of_row(rows))
-        return [work.store.read(rows, batch.rows) for rows, _ in wanted]
+        return [work.store.read(rows, batch.rows) for rows, _ in sources]
 
     def _stored(self, out: Tensor | None, batch: Batch, rows: Tensor, kind: str) -> Tensor:
         """Write a chunk's rows to host memory, which is made when the first ones come."""
@@ -189,12 +189,13 @@ class LayerCall:
         work, again = self.machinery, aggregate is None
         slots = self._new_slots(inputs) if again else []
         opened = [
-            self._new_slots([x])[0] if wanted else None for x, wanted in zip(inputs, needed, strict=True)
+            self._new_slots([x])[0] if needs_grad else None
+            for x, needs_grad in zip(inputs, needed, strict=True)
         ]
         work.account.see_slots([*slots, *(held for held in opened if held is not None)])
-        given = [
-            work.store.empty(tuple(x.shape), x.dtype, "gradients") if wanted else None
-            for x, wanted in zip(inputs, needed, strict=True)
+        input_grads = [
+            work.store.empty(tuple(x.shape), x.dtype, "gradients") if needs_grad else None
+            for x, needs_grad in zip(inputs, needed, strict=True)
         ]
         totals: list[Tensor | None] = [None] * len(parameters)
         order = self._order()
@@ -213,11 +214,11 @@ class LayerCall:
                         rows = self._kept_rows(aggregate, batch, inputs)
                     else:
                         rows = self._rows(number, batch, inputs, slots)
-                    found = self._differentiate(number, batch, rows, parameters, grads, opened)
-                totals = [_sum(total, new) for total, new in zip(totals, found, strict=True)]
+                    new_grads = self._differentiate(number, batch, rows, parameters, grads, opened)
+                totals = [_sum(total, new) for total, new in zip(totals, new_grads, strict=True)]
             if any(needed):
-                work.mover.give_back(given, opened, batch.load, batch.begin)
-        return given, totals
+                work.mover.give_back(input_grads, opened, batch.load, batch.begin)
+        return input_grads, totals
 
     def _order(self) -> Sequence[int]:
         """The batches of a backward: descending, so that a residency is returned where it began."""
@@ -235,8 +236,8 @@ class LayerCall:
         """Add the gradients of a chunk's sources to those in slots; return those of the parameters."""
         work = self.machinery
         kept = self.sums is not None
-        wanted = [held is not None for held in opened] if not kept else [opened[0] is not None] * len(rows)
-        for each, needs_grad in zip(rows, wanted, strict=True):
+        needed = [held is not None for held in opened] if not kept else [opened[0] is not None] * len(rows)
+        for each, needs_grad in zip(rows, needed, strict=True):
             each.requires_grad_(needs_grad)
         stand_ins = [p.detach().requires_grad_() for p in parameters] if self.is_module else list(parameters)
         with torch.enable_grad(), self.drawn.again(number):
@@ -248,33 +249,33 @@ class LayerCall:
         ]
         for _, grad in pairs:
             work.account.add("gradients_in", len(grad), bytes_of_row(grad))
-        leaves = [each for each, needs_grad in zip(rows, wanted, strict=True) if needs_grad]
+        leaves = [each for each, needs_grad in zip(rows, needed, strict=True) if needs_grad]
         if not pairs or not (leaves or stand_ins):
             return [None] * len(parameters)
         with without_hooks(stand_ins):
-            found = torch.autograd.grad(
+            new_grads = torch.autograd.grad(
                 [got for got, _ in pairs],
                 [*leaves, *stand_ins],
                 [grad for _, grad in pairs],
                 allow_unused=True,
             )
-        self._add(number, batch, list(found[: len(leaves)]), opened)
-        return list(found[len(leaves) :])
+        self._add(number, batch, list(new_grads[: len(leaves)]), opened)
+        return list(new_grads[len(leaves) :])
 
     def _add(
-        self, number: int, batch: Batch, found: list[Tensor | None], opened: Sequence[Tensor | None]
+        self, number: int, batch: Batch, new_grads: list[Tensor | None], opened: Sequence[Tensor | None]
     ) -> None:
         """Add gradients of what the module was given to those of slots; a slot is a source once."""
         work, places = self.machinery, _ids(batch)
         if self.sums is None:
             for held in opened:
-                if held is not None and (new := found.pop(0)) is not None:
+                if held is not None and (new := new_grads.pop(0)) is not None:
                     add_rows(held, places, new)
         elif opened[0] is not None:
-            if found[0] is not None:
-                self.sums.adjoint(work.graphs.edges(number), found[0], opened[0])
-            if self.own_rows and found[1] is not None:
-                add_rows(opened[0], places[: _count(batch)], found[1])
+            if new_grads[0] is not None:
+                self.sums.adjoint(work.graphs.edges(number), new_grads[0], opened[0])
+            if self.own_rows and new_grads[1] is not None:
+                add_rows(opened[0], places[: _count(batch)], new_grads[1])
 
     # One chunk
 
@@ -299,15 +300,15 @@ class LayerCall:
         with rows_of_call(chunk), precision, in_place_of(self.module, parameters):
             results = self.module(*arguments)
         self.gives_tuple = isinstance(results, tuple)
-        found = list(results) if isinstance(results, tuple) else [results]
-        for each in found:
+        outputs = list(results) if isinstance(results, tuple) else [results]
+        for each in outputs:
             if not isinstance(each, Tensor) or each.dim() == 0 or len(each) != count:
                 got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
                 raise ValueError(
                     f"{self} must give one row for each of the {count} vertices of a chunk (got {got}): a chunk has all"
                     f" in-edges of these vertices and of no others, so give the rows of its last argument's vertices"
                 )
-        return found
+        return outputs
 
     def _is_computed(self, number: int) -> bool:
         """Whether the chunk is: it has vertices, or it is the first one of a rank that has none."""

@@ -101,11 +101,11 @@ class _CrossEntropy(torch.autograd.Function):
             which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
             some = store.look_at(memory, rows)[which].to(wide).softmax(1)
             some[torch.arange(len(some)), labels[rows][which]] -= 1
-            found = some.mul_(grad.to(wide) / ctx.count)
+            result = some.mul_(grad.to(wide) / ctx.count)
             if len(some) < len(counts):
-                found = torch.zeros(len(counts), logits.shape[1], dtype=wide)
-                found[which] = some
-            store.write(out, rows, found.to(out.dtype))
+                result = torch.zeros(len(counts), logits.shape[1], dtype=wide)
+                result[which] = some
+            store.write(out, rows, result.to(out.dtype))
         return ChunkedRows(out, logits.order), None, None, None, None, None
 
 

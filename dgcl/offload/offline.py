@@ -55,8 +55,8 @@ class OfflineRanks:
         slots: int | None = None,
         seed: int = 0,
     ) -> None:
-        wanted = halo_demand(graph, part, num_ranks)
-        rows = [(np.flatnonzero(part == rank), wanted.wanted_by(rank)) for rank in range(num_ranks)]
+        demand = halo_demand(graph, part, num_ranks)
+        rows = [(np.flatnonzero(part == rank), demand.wanted_by(rank)) for rank in range(num_ranks)]
         self.locals: list[LocalGraph] = list(build_local_graphs(graph, rows))
         self.part = part.astype(np.int32)
         self._chunk_by, self._slots, self._seed = chunk_by, slots, seed
@@ -73,9 +73,11 @@ class OfflineRanks:
         reordered = any((perm != np.arange(num_chunks)).any() for perm in order)
         return Arranged(schedule, sizes, volumes(schedule.reads), reordered)
 
-    def device_bytes(self, made: Arranged, widths: Sequence[int], itemsize: int = 4) -> DeviceBytes:
+    def device_bytes(self, arranged: Arranged, widths: Sequence[int], itemsize: int = 4) -> DeviceBytes:
         """Bytes of device memory of the rank that takes most."""
-        return max(device_bytes(made.schedule, made.sizes, widths, itemsize), key=lambda each: each.total)
+        return max(
+            device_bytes(arranged.schedule, arranged.sizes, widths, itemsize), key=lambda each: each.total
+        )
 
     def smallest(self, limit: int, widths: Sequence[int], itemsize: int = 4) -> tuple[int, int]:
         """The smallest number of chunks that fits into ``limit`` bytes of device memory, and its peak.

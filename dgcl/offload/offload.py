@@ -14,7 +14,7 @@ from torch import Tensor
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.offload.account import Account
-from dgcl.offload.arranging import Wanted, arrange
+from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
@@ -120,7 +120,7 @@ class Offload(Handle):
         try:
             settings = (dtype, store, slots, plan, seed, keep_graphs, store_cached, prefetch)
             check_offload(comm, chunks, memory_limit, widths, kind, chunk_by, method, *settings)
-            wanted = Wanted(
+            request = Request(
                 chunks,
                 None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),
                 None if widths is None else tuple(widths),
@@ -141,19 +141,19 @@ class Offload(Handle):
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
         keep_graphs = memory_limit is None if keep_graphs is None else keep_graphs
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
-        made = arrange(comm.control, comm.local, comm.plan.topology, wanted, options)
-        self.num_chunks = len(made.rows)
+        arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
+        self.num_chunks = len(arrangement.rows)
         self.account = Account()
-        self._stretches = [batch.rows for batch in made.tables.batches]
-        self._order = RowOrder.of(torch.from_numpy(np.concatenate(made.rows)))
+        self._stretches = [batch.rows for batch in arrangement.tables.batches]
+        self._order = RowOrder.of(torch.from_numpy(np.concatenate(arrangement.rows)))
         self._transport = None
-        if made.tables.programs:
-            self._transport = connect_transport(made.tables.programs, comm.control, comm.timeout)
+        if arrangement.tables.programs:
+            self._transport = connect_transport(arrangement.tables.programs, comm.control, comm.timeout)
         self._machinery = Machinery(
             comm.rank,
-            made.tables,
+            arrangement.tables,
             self._order,
-            ChunkGraphs(comm.local, made.rows, kind, keep_graphs, made.tables),
+            ChunkGraphs(comm.local, arrangement.rows, kind, keep_graphs, arrangement.tables),
             self.store,
             Mover(self.store, self._transport, self.account, prefetch),
             self.account,
@@ -161,18 +161,18 @@ class Offload(Handle):
             comm.next_dropout_call,
             self._fail,
         )
-        loads = sum(len(batch.load.rows) for batch in made.tables.batches)
+        loads = sum(len(batch.load.rows) for batch in arrangement.tables.batches)
         self._keeping = Keeping(
             comm.control,
             self.store,
             (self.num_owned, loads, comm.local.num_edges),
-            made.byte_seconds,
+            arrangement.byte_seconds,
             prefetch,
         )
         self._layers = 0
         self._constants = ConstantAggregates()
-        self._arrangement = made
-        self._widths, self._itemsize = wanted.widths, wanted.itemsize
+        self._arrangement = arrangement
+        self._widths, self._itemsize = request.widths, request.itemsize
         comm.offloads.add(self)
         _log.info("%s", self.describe())
 
@@ -259,10 +259,10 @@ class Offload(Handle):
         inputs = tuple(x) if isinstance(x, tuple) else (x,)
         name = f"layer {self._layers} ({type(module).__name__})"
         problem: Exception | None = None
-        given: list[Tensor] = []
+        learned: list[Tensor] = []
         try:
             check_module(module, name)
-            given = learned_by(module, parameters)
+            learned = learned_by(module, parameters)
             check_rows_of_layer(name, inputs, self.num_owned)
             check_aggregate(
                 name, inputs, aggregate, own_rows, edge_weight, constant, keep, self.comm.local.num_edges
@@ -270,9 +270,9 @@ class Offload(Handle):
         except (TypeError, ValueError) as error:
             problem = error
         kept = None if problem or not constant else self._constants.get(inputs[0], aggregate, edge_weight)
-        how = (aggregate, own_rows, constant, keep, kept is None, len(given))
+        how = (aggregate, own_rows, constant, keep, kept is None, len(learned))
         agree_on_layer(self.comm.control, name, problem, inputs, how)
-        learns = torch.is_grad_enabled() and (bool(given) or inputs[0].requires_grad)
+        learns = torch.is_grad_enabled() and (bool(learned) or inputs[0].requires_grad)
         if keep == "auto" and aggregate is not None and not constant and learns:
             row_bytes = inputs[0].shape[1:].numel() * inputs[0].element_size()
             with self.comm.control.collective("Offload.layer"):
@@ -289,7 +289,7 @@ class Offload(Handle):
             bool(keep),
             keeps=constant,
         )
-        out = run_layer(call, [self._stored(rows) for rows in inputs], given)
+        out = run_layer(call, [self._stored(rows) for rows in inputs], learned)
         if constant and kept is None:
             self._constants.put(inputs[0], aggregate, edge_weight, call.aggregate)
         return out

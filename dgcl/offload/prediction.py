@@ -178,14 +178,14 @@ def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) 
             moved = np.bincount(ranks, minlength=schedule.num_ranks)
             moved = moved + np.bincount(schedule.owner[rows], minlength=schedule.num_ranks)
             travelling = np.maximum(travelling, moved)
-    found = []
+    result = []
     for rank, of_rank in enumerate(schedule.reads):
         reads = max(map(len, of_rank), default=0)
         loads = max(_own_loads(schedule, rank))
         vertices, edges = (max(counts) for counts in zip(*sizes[rank], strict=True))
         arrivals = int(travelling[rank])
-        found.append(DeviceRows(loads, schedule.num_slots[rank], reads, vertices, arrivals, edges))
-    return found
+        result.append(DeviceRows(loads, schedule.num_slots[rank], reads, vertices, arrivals, edges))
+    return result
 
 
 def _own_loads(schedule: Schedule, rank: int) -> list[int]:

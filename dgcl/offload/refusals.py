@@ -150,11 +150,11 @@ def agree_on_layer(
     if problem is None:
         kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
     with control.collective("Offload.layer"):
-        told = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
-    for rank, theirs in enumerate(told):
-        if theirs != told[0]:
+        reports = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
+    for rank, theirs in enumerate(reports):
+        if theirs != reports[0]:
             raise ValueError(
-                f"ranks must call the same layers on the same kinds of rows: rank 0 calls {told[0]}, rank {rank}"
+                f"ranks must call the same layers on the same kinds of rows: rank 0 calls {reports[0]}, rank {rank}"
                 f" {theirs}"
             )
 
@@ -257,18 +257,18 @@ def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) 
         raise TypeError(
             f"module must be a torch.nn.Module, or come with parameters=, those that it learns (got {_kind(module)})"
         )
-    given: list[Any] = (
+    tensors: list[Any] = (
         list(parameters)
         if isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
         else [None]
     )
-    for each in given:
+    for each in tensors:
         if not isinstance(each, Tensor):
             odd = parameters if each is None else each
             raise TypeError(
                 f"parameters must be a list of tensors, those that module learns (got {_kind(odd)})"
             )
-    return list({id(each): each for each in given if each.requires_grad}.values())
+    return list({id(each): each for each in tensors if each.requires_grad}.values())
 
 
 def _kind(value: Any) -> str:

@@ -53,10 +53,10 @@ class Residencies:
         here = np.flatnonzero((self.begin <= batch) & (self.end >= batch))
         here = here[np.argsort(self.row[here])]
         place = np.searchsorted(self.row[here], rows)
-        found = place < len(here)
-        found[found] = self.row[here[place[found]]] == rows[found]
-        if not found.all():
-            raise ValueError(f"vertex {rows[~found][0]} has no slot in batch {batch}")
+        present = place < len(here)
+        present[present] = self.row[here[place[present]]] == rows[present]
+        if not present.all():
+            raise ValueError(f"vertex {rows[~present][0]} has no slot in batch {batch}")
         return self.slot[here[place]]
 
 

@@ -125,8 +125,8 @@ def reorganise(
     Returns:
         Of each rank (n,) which of its chunks is computed in each batch; and the schedule of that order.
     """
-    given = make_schedule(reads, owner, slots)
-    n = given.num_batches
+    unordered = make_schedule(reads, owner, slots)
+    n = unordered.num_batches
     chunks = [np.arange(n) for _ in reads]
     marked = np.zeros(len(owner), bool)
     for batch in range(n):
@@ -149,14 +149,14 @@ def reorganise(
         best = int(np.argmax([int(marked[unions[batch]].sum()) for batch in unused]))
         order.append(unused.pop(best))
     chunks = [of_rank[order] for of_rank in chunks]
-    found = make_schedule(
+    ordered = make_schedule(
         [[of_rank[k] for k in perm.tolist()] for of_rank, perm in zip(reads, chunks, strict=True)],
         owner,
         slots,
     )
-    if found.delivered < given.delivered:
-        return chunks, found
-    return [np.arange(n) for _ in reads], given
+    if ordered.delivered < unordered.delivered:
+        return chunks, ordered
+    return [np.arange(n) for _ in reads], unordered
 
 
 def _union(parts: Sequence[Ids]) -> Ids:

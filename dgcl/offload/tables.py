@@ -141,12 +141,12 @@ def compile_tables(
     for batch in range(schedule.num_batches):
         swaps = []
         for ends in (False, True):
-            made = _exchange(schedule, batch, ends, topology, method, options)
+            exchange = _exchange(schedule, batch, ends, topology, method, options)
             number = len(plans)
-            for rank in range(num_ranks if made is not None else 0):
-                programs[rank][f"batch {batch} {'end' if ends else 'begin'}"] = made[1][rank]  # type: ignore[index]
-            plans += [] if made is None else [made[0]]
-            swaps.append((number, made))
+            for rank in range(num_ranks if exchange is not None else 0):
+                programs[rank][f"batch {batch} {'end' if ends else 'begin'}"] = exchange[1][rank]  # type: ignore[index]
+            plans += [] if exchange is None else [exchange[0]]
+            swaps.append((number, exchange))
         for rank, mine in enumerate(schedule.residencies):
             begins, ends_here = np.arange(len(mine.row))[mine.beginning(batch)], mine.ending(batch)
             last = _last_of_each_row(mine.row, mine.begin)
@@ -203,11 +203,11 @@ def _exchange(
 
 
 def _swap(
-    schedule: Schedule, rank: int, batch: int, number: int, made: tuple[Plan, list[Program], Ids] | None
+    schedule: Schedule, rank: int, batch: int, number: int, exchange: tuple[Plan, list[Program], Ids] | None
 ) -> Swap | None:
-    if made is None:
+    if exchange is None:
         return None
-    _, programs, vertices = made
+    _, programs, vertices = exchange
     mine, program = schedule.residencies[rank], programs[rank]
     return Swap(
         number,

@@ -263,10 +263,10 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _difference(found: str, wanted: str) -> str:
+def _difference(theirs_text: str, ours_text: str) -> str:
     """Which parts of two keys differ."""
     try:
-        theirs, ours = json.loads(found), json.loads(wanted)
+        theirs, ours = json.loads(theirs_text), json.loads(ours_text)
         names = [name for name in ours if theirs.get(name) != ours[name]]
     except (ValueError, AttributeError, RecursionError):
         return "its key is not ours"

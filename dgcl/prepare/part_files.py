@@ -143,11 +143,11 @@ def load_share(
         arrays = {name: _array(memory, *about) for name, about in header["arrays"].items()}
         share = _share(header, arrays, Path(folder))
         check_share(share, rank, world_size)
-        stored, wanted = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
-        if wanted not in (None, stored):
+        stored, expected = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
+        if expected not in (None, stored):
             raise ValueError(
-                f"it is of grid ({stored}), and grid ({wanted}) is asked for; leave grid out, or write the parts anew:"
-                f" {_command(path, world_size)} --grid {wanted}"
+                f"it is of grid ({stored}), and grid ({expected}) is asked for; leave grid out, or write the parts"
+                f" anew: {_command(path, world_size)} --grid {expected}"
             )
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
@@ -270,11 +270,11 @@ def _array(memory: np.ndarray, dtype: str, shape: Sequence[int], begin: int) -> 
 
 
 def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> Share:
-    given = {**arrays, **header["numbers"]}
+    fields_by_name = {**arrays, **header["numbers"]}
 
     def values(prefix: str, record: type) -> dict[str, Any]:
-        names = [field.name for field in fields(record) if f"{prefix}.{field.name}" in given]
-        return {name: given[f"{prefix}.{name}"] for name in names}
+        names = [field.name for field in fields(record) if f"{prefix}.{field.name}" in fields_by_name]
+        return {name: fields_by_name[f"{prefix}.{name}"] for name in names}
 
     exchanges = []
     for number, (name, sign) in enumerate(header["exchanges"]):

@@ -83,7 +83,7 @@ def predict_parts(
         edge_seconds: What an edge takes that is summed.
     """
     options, num_parts = options or PlanOptions(), topology.num_devices
-    found = []
+    candidates = []
     for method in _CANDIDATES:
         weights = balance_weights(graph, balance, method) if method == "metis" else None
         part = partition_graph(
@@ -92,7 +92,7 @@ def predict_parts(
         relation = halo_classes(graph, part, num_parts).relation
         plan = make_plan(relation, topology, planner, options)
         edges = np.bincount(part, weights=graph.in_degrees(), minlength=num_parts).astype(np.int64)
-        found.append(
+        candidates.append(
             PredictedParts(
                 method,
                 part,
@@ -103,7 +103,7 @@ def predict_parts(
                 edge_seconds * int(edges.max(initial=0)),
             )
         )
-    return found
+    return candidates
 
 
 def fastest_parts(predicted: Sequence[PredictedParts]) -> PredictedParts:

@@ -57,8 +57,8 @@ def _check_local(local: LocalGraph, num_nodes: int, num_edges: int, slices: int)
     """Refuse a local graph whose arrays have other lengths, types or ranges than its counts say."""
     for field in fields(local):
         value = getattr(local, field.name)
-        wanted = np.int32 if field.name == "indices" else np.int64
-        if isinstance(value, np.ndarray) and (value.dtype != wanted or value.ndim != 1):
+        expected = np.int32 if field.name == "indices" else np.int64
+        if isinstance(value, np.ndarray) and (value.dtype != expected or value.ndim != 1):
             raise ValueError(f"{field.name} holds {value.dtype} in {value.ndim} dimensions")
     if local.num_nodes_global != num_nodes or not 0 <= local.num_replicas <= local.num_owned:
         raise ValueError("its numbers of vertices and replicas cannot be")

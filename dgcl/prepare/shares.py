@@ -127,33 +127,33 @@ def prepare(
     else:
         machine = resolve_topology(topology, world_size)
     weights = balance_weights(checked, balance, "metis" if partition == AUTO else partition)
-    given = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
+    fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     steps.done("graph and topology")
     plans = StoredPlans()
     if cache is not None:
-        key = cache_key(checked, world_size, machine, given, partition, method, options)
+        key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
         first = strategy.first_plan(machine, method)
         more = ({"place": True} if place else {}) | ({} if balance == "vertices" else {"balance": balance})
         plans = StoredPlans(cache, {**key, **more}, first)
     owners = plans.part(checked.num_nodes, world_size)
     steps.done("cache")
-    made = None
+    arrangement = None
     if owners is not None:
         try:
-            made = strategy.arrange(Problem(checked, owners, machine, method, options, plans))
+            arrangement = strategy.arrange(Problem(checked, owners, machine, method, options, plans))
         except StaleParts:
-            made = None
+            arrangement = None
         steps.done("plan")
-    if made is None:
-        owners, why = given, ""
+    if arrangement is None:
+        owners, why = fixed_part, ""
         if owners is None and partition == AUTO:
             seconds = _edge_seconds(strategy)
             planner = method if method in METHODS else "auto"  # or it is a strategy's own
-            found = predict_parts(
+            candidates = predict_parts(
                 checked, machine, planner, options, balance=balance, edge_seconds=seconds, block=block
             )
-            chosen = fastest_parts(found)
-            owners, why = chosen.part, explain_parts(found, chosen)
+            chosen = fastest_parts(candidates)
+            owners, why = chosen.part, explain_parts(candidates, chosen)
         if owners is None:
             owners = partition_graph(
                 checked,
@@ -170,21 +170,21 @@ def prepare(
             problem = _placed(problem)
             owners = problem.part
             steps.done("placement")
-        made = strategy.arrange(problem)
-        made = replace(made, why="; ".join(filter(None, (why, made.why))))
+        arrangement = strategy.arrange(problem)
+        arrangement = replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))
         steps.done("relation and plan")
     assert owners is not None
-    planned: dict[str, Planned] = {HALO: made}
-    if made.partial is not None:
-        planned[PARTIAL] = made.partial
-    compiled = [_compiled(name, each) for name, each in (planned | dict(made.more)).items()]
+    planned: dict[str, Planned] = {HALO: arrangement}
+    if arrangement.partial is not None:
+        planned[PARTIAL] = arrangement.partial
+    compiled = [_compiled(name, each) for name, each in (planned | dict(arrangement.more)).items()]
     exchanges = list(zip(*compiled, strict=True))
     steps.done("programs and proof")
     if plans.store(owners):
         steps.done("storing")
-    shares = _share_out(checked, made, exchanges)
+    shares = _share_out(checked, arrangement, exchanges)
     steps.done("local graphs")
-    plan = made.plan
+    plan = arrangement.plan
     _log.info(
         "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% "
         "above the bound); %s",
@@ -201,30 +201,33 @@ def prepare(
     return shares
 
 
-def _compiled(name: str, made: Planned) -> list[Exchange]:
+def _compiled(name: str, planned: Planned) -> list[Exchange]:
     """An exchange of every rank, its programs proved."""
-    programs = compile_programs(made.plan, made.classes)
-    verify_programs(programs, made.plan, made.demand)
-    return [Exchange(name, made.plan, program) for program in programs]
+    programs = compile_programs(planned.plan, planned.classes)
+    verify_programs(programs, planned.plan, planned.demand)
+    return [Exchange(name, planned.plan, program) for program in programs]
 
 
-def _share_out(graph: Graph, made: Arrangement, exchanges: list[tuple[Exchange, ...]]) -> list[Share]:
+def _share_out(graph: Graph, arrangement: Arrangement, exchanges: list[tuple[Exchange, ...]]) -> list[Share]:
     """Every rank's share, with the ids of vertices."""
     sizes = (graph.num_nodes, graph.num_edges)
     halo = [of_rank[0].program for of_rank in exchanges]
-    if made.partial is not None:
+    if arrangement.partial is not None:
         partial = [of_rank[1].program.halo_ids for of_rank in exchanges]
         rows = [(each.owned_ids, each.halo_ids, more) for each, more in zip(halo, partial, strict=True)]
-        grid = None if made.grid is None else Grid(*made.grid)
+        grid = None if arrangement.grid is None else Grid(*arrangement.grid)
         return [
-            Share(of_rank, local, sizes, made.why, made.partial.edges, grid)
-            for of_rank, local in zip(exchanges, made.partial.local_graphs(rows), strict=True)
+            Share(of_rank, local, sizes, arrangement.why, arrangement.partial.edges, grid)
+            for of_rank, local in zip(exchanges, arrangement.partial.local_graphs(rows), strict=True)
         ]
-    locals_ = build_local_graphs(made.graph, [(program.owned_ids, program.halo_ids) for program in halo])
+    locals_ = build_local_graphs(
+        arrangement.graph, [(program.owned_ids, program.halo_ids) for program in halo]
+    )
     pairs = zip(halo, locals_, strict=True)
-    if made.named is not None:
-        pairs = (made.named(program, local) for program, local in pairs)  # type: ignore[assignment]
-    return [Share((Exchange(HALO, made.plan, program),), local, sizes, made.why) for program, local in pairs]
+    if arrangement.named is not None:
+        pairs = (arrangement.named(program, local) for program, local in pairs)  # type: ignore[assignment]
+    plan, why = arrangement.plan, arrangement.why
+    return [Share((Exchange(HALO, plan, program),), local, sizes, why) for program, local in pairs]
 
 
 def _edge_seconds(strategy: Strategy) -> float:
@@ -240,17 +243,17 @@ def _placed(problem: Problem) -> Problem:
     """Put every part on the device where plans are fastest; say what that gains."""
     from dgcl.planner.placement import place
 
-    found = place(problem.classes.relation, problem.topology, problem.options)
-    if not found.moves:
+    placement = place(problem.classes.relation, problem.topology, problem.options)
+    if not placement.moves:
         _log.info("placement: every part stays where it is, no placement found is faster")
         return problem
     _log.info(
         "placement: part p goes on rank %s[p], from %.3g s per exchange to %.3g s",
-        found.device_of_part.tolist(),
-        found.seconds_before,
-        found.seconds_after,
+        placement.device_of_part.tolist(),
+        placement.seconds_before,
+        placement.seconds_after,
     )
-    part: NDArray[np.int32] = found.device_of_part.astype(problem.part.dtype)[problem.part]
+    part: NDArray[np.int32] = placement.device_of_part.astype(problem.part.dtype)[problem.part]
     return Problem(problem.graph, part, problem.topology, problem.method, problem.options, problem.plans)
 
 

@@ -136,11 +136,11 @@ def arrivals_of(program: Program, begin: int, end: int) -> slice:
 
 def _receives_by_row(schedule: Schedule, bases: tuple[int, int], num_rows: int) -> np.ndarray:
     """``(num_rows,)`` int32: which receive writes a row or a slot; -1: none does."""
-    found = np.full(num_rows, -1, np.int32)
+    receive_of_row = np.full(num_rows, -1, np.int32)
     for receive, (firsts, counts) in enumerate(zip(schedule.recv_to, schedule.recv_count, strict=True)):
         for base, first, count in zip(bases, firsts, counts, strict=True):
-            found[base + first : base + first + count] = receive
-    return found
+            receive_of_row[base + first : base + first + count] = receive
+    return receive_of_row
 
 
 def _check_send(program: Program, verb: str, send: int, needed: np.ndarray) -> None:

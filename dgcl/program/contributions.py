@@ -37,8 +37,8 @@ def contribution_programs(plan: Plan) -> list[Program]:
     turned, classes = contribution_items(plan)
     relation = classes.relation
     programs = compile_trees(turned, classes)
-    wanted = np.repeat(np.nonzero(relation.dest_matrix())[1], relation.count)
-    demand = demand_of_pairs(classes.owner, np.arange(len(wanted)), wanted, relation.world_size)
+    receivers = np.repeat(np.nonzero(relation.dest_matrix())[1], relation.count)
+    demand = demand_of_pairs(classes.owner, np.arange(len(receivers)), receivers, relation.world_size)
     verify_programs(programs, Plan(relation, turned, plan.topology, {}), demand)
     return programs
 
@@ -58,9 +58,9 @@ def contribution_items(plan: Plan) -> tuple[Trees, ItemClasses]:
     tree = tree_of_edge[last]
     contributor, owner = trees.edge_dst[last], relation.source[trees.tree_class[tree]]
     pairs, pair = np.unique(contributor.astype(np.int64) * plan.world_size + owner, return_inverse=True)
-    sources, wanted = pairs // plan.world_size, pairs % plan.world_size
+    sources, receivers = pairs // plan.world_size, pairs % plan.world_size
     dests = np.zeros((len(pairs), mask_words(plan.world_size)), np.uint64)
-    dests[np.arange(len(pairs)), wanted // 64] = np.uint64(1) << (wanted % 64).astype(np.uint64)
+    dests[np.arange(len(pairs)), receivers // 64] = np.uint64(1) << (receivers % 64).astype(np.uint64)
     counts = np.zeros(len(pairs), np.int64)
     np.add.at(counts, pair, trees.tree_count[tree])
 

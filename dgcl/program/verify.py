@@ -198,19 +198,19 @@ def _check_demand(programs: list[Program], plan: Plan, demand: Wants, places: np
         of_class = np.searchsorted(class_end, places[items], side="right")
         _check_class(items, relation.source[of_class] == demand.owner[items])
     for program in programs:
-        wanted = demand.wanted_by(program.rank)
-        counted = np.bincount(demand.owner[wanted], minlength=demand.world_size)
+        expected = demand.wanted_by(program.rank)
+        counted = np.bincount(demand.owner[expected], minlength=demand.world_size)
         if not np.array_equal(counted, planned[:, program.rank]):
             raise fail(program, "the plan's relation is another than that of the items")
-        if not np.array_equal(np.sort(program.halo_ids), wanted):
+        if not np.array_equal(np.sort(program.halo_ids), expected):
             raise fail(program, "its halo rows are not the items that it wants")
         if places is not None:
             # As many pairs of item and rank as the relation has, each in a class that has the rank: no others.
-            if (places[wanted] < 0).any():
+            if (places[expected] < 0).any():
                 raise ProgramError("places do not number the items that some rank wants")
-            of_class = np.searchsorted(class_end, places[wanted], side="right")
+            of_class = np.searchsorted(class_end, places[expected], side="right")
             word, bit = program.rank // 64, np.uint64(program.rank % 64)
-            _check_class(wanted, (relation.dests[of_class, word] >> bit & np.uint64(1)) > 0)
+            _check_class(expected, (relation.dests[of_class, word] >> bit & np.uint64(1)) > 0)
 
 
 def _check_class(items: np.ndarray, same: np.ndarray) -> None:

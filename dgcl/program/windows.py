@@ -36,12 +36,12 @@ def window_programs(
     """
     assert program.places is not None
     window = window_of_places(program.places, plan.relation, num_windows, by)
-    made = []
+    programs = []
     for number, parts in enumerate(window_trees(plan.relation, without_idle_relays(plan), num_windows, by)):
         num_stages, expand, fold = schedules(program.rank, *parts, num_owned)
         kept = window == number
         send_rows, halo_ids, arrival_rows, arrival_slots = _tables(program, kept)
-        made.append(
+        programs.append(
             Program(
                 rank=program.rank,
                 world_size=program.world_size,
@@ -57,8 +57,8 @@ def window_programs(
                 arrival_slots=arrival_slots,
             )
         )
-        check_program(made[-1])
-    return made
+        check_program(programs[-1])
+    return programs
 
 
 def halo_windows(program: Program, plan: Plan, num_windows: int, by: By = "mixed") -> NDArray[np.int64]:

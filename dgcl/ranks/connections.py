@@ -49,7 +49,7 @@ _ours: set[Connection] = set()
 
 def open_connections() -> set[Connection]:
     """The connected TCP sockets of this process."""
-    found = set()
+    connections = set()
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # it was closed meanwhile, or is not connected
             about = os.fstat(int(name))
@@ -59,10 +59,10 @@ def open_connections() -> set[Connection]:
             try:
                 if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
                     here, there = one.getsockname()[:2], one.getpeername()[:2]
-                    found.add(Connection(int(name), about.st_ino, here, there))
+                    connections.add(Connection(int(name), about.st_ino, here, there))
             finally:
                 one.detach()
-    return found
+    return connections
 
 
 def claim_connections(control: Control, before: set[Connection]) -> dict[int, Connection]:
@@ -70,16 +70,16 @@ def claim_connections(control: Control, before: set[Connection]) -> dict[int, Co
 
     A peer whose addresses are translated on the way is left out.
     """
-    made = open_connections() - before
-    told = control.exchange([(one.here, one.there) for one in made])
-    ends = {end: rank for rank, theirs in enumerate(told) if rank != control.rank for end in theirs}
-    found = {ends[one.there, one.here]: one for one in made if (one.there, one.here) in ends}
-    for one in found.values():
+    new = open_connections() - before
+    reports = control.exchange([(one.here, one.there) for one in new])
+    ends = {end: rank for rank, theirs in enumerate(reports) if rank != control.rank for end in theirs}
+    connections = {ends[one.there, one.here]: one for one in new if (one.there, one.here) in ends}
+    for one in connections.values():
         with suppress(OSError):  # the peer has ended meanwhile, and Gloo closed it
             os.set_inheritable(one.descriptor, False)
     _ours.difference_update([one for one in _ours if not one.is_open])
-    _ours.update(found.values())
-    return found
+    _ours.update(connections.values())
+    return connections
 
 
 def wait_for_break(

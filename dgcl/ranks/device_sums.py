@@ -107,8 +107,8 @@ def device_sums(control: Control, gpus: Sequence[str], device: torch.device) -> 
     key = tuple(gpus)
     if key not in control.device_sums:
         control.device_sums[key] = _open(control, device)
-    found: DeviceSums | None = control.device_sums[key]
-    return found
+    sums: DeviceSums | None = control.device_sums[key]
+    return sums
 
 
 def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
@@ -118,14 +118,14 @@ def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
         return None
     store = control.next_store("sums on devices")
     seconds = min(_CONNECTING, control.timeout / 2)
-    made: list[DeviceSums] = []
+    opened: list[DeviceSums] = []
 
     def connect() -> None:
         group = make_backend(store, control, device)
         weakref.finalize(control, _shut_down, group)
-        made.append(DeviceSums(control, group))
+        opened.append(DeviceSums(control, group))
         values = torch.arange(_PROOF, device=device) + control.rank
-        total = made[0].enqueue(values).cpu()
+        total = opened[0].enqueue(values).cpu()
         size = control.world_size
         expected = size * torch.arange(_PROOF) + size * (size - 1) // 2
         if not torch.equal(total, expected):
@@ -138,12 +138,12 @@ def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
         problem = f"rank {control.rank}: {(str(error) or type(error).__name__).splitlines()[0]}"
     problem = next(filter(None, control.exchange(problem)), "")
     if not problem:
-        return made[0]
+        return opened[0]
     if control.rank == 0:
         _log.info(
             "sums of tensors on GPUs go through the hosts: NCCL does not work between ranks (%s)", problem
         )
-    for sums in made:
+    for sums in opened:
         threading.Thread(target=sums._abort, name="dgcl abort", daemon=True).start()
     return None
 

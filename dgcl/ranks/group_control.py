@@ -53,9 +53,9 @@ class GroupControl(Control):
         self._store: Store | None = None  # what this control plane has of the ranks' store
         self._watch: Watch | None = None
         before = open_connections()
-        made, self._store = self._make_group("dgcl.init")
+        group_of_own, self._store = self._make_group("dgcl.init")
         reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
-        self._messages = GroupMessages(made, self.rank, reasons)
+        self._messages = GroupMessages(group_of_own, self.rank, reasons)
         self._connections = claim_connections(self, before)
 
     @property

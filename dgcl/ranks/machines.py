@@ -114,17 +114,17 @@ def find_topology(
         mine = [place for place in places if place.machine == me.machine]
         report = _describe(mine, sysfs or Sysfs(), source, seconds)
     reports = {
-        place.machine: found for place, found in zip(places, control.exchange(report), strict=True) if found
+        place.machine: wires for place, wires in zip(places, control.exchange(report), strict=True) if wires
     }
-    for machine, found in reports.items():
-        if found.failure:
+    for machine, wires in reports.items():
+        if wires.failure:
             host = next(place.host for place in places if place.machine == machine)
-            raise ValueError(f"topology: machine {host!r} cannot be described: {found.failure}")
+            raise ValueError(f"topology: machine {host!r} cannot be described: {wires.failure}")
     ordered = [reports[machine] for machine in machines]
     imported = _join(ordered, [machines.index(place.machine) for place in places], places)
     if control.rank == 0:
-        for number, found in enumerate(ordered):
-            _log.info("machine %d: %s", number, found.facts)
+        for number, wires in enumerate(ordered):
+            _log.info("machine %d: %s", number, wires.facts)
         for note in imported.notes:
             _log.info("machines: %s", note)
     return imported
@@ -176,11 +176,11 @@ def _port(sysfs: Sysfs, interface: str) -> Net:
 
 
 def _describe_gpus(places: list[RankPlace], sysfs: Sysfs, source: GpuSource, facts: str) -> _Report:
-    wanted = [place.gpu for place in places]
-    gpus = visible_gpus(source.gpus(), ",".join(wanted))
-    if len(gpus) < len(wanted):
-        why = "two ranks use it" if len(set(wanted)) < len(wanted) else "the driver does not know it"
-        raise ValueError(f"GPU {wanted[len(gpus)]!r}: {why}")
+    uuids = [place.gpu for place in places]
+    gpus = visible_gpus(source.gpus(), ",".join(uuids))
+    if len(gpus) < len(uuids):
+        why = "two ranks use it" if len(set(uuids)) < len(uuids) else "the driver does not know it"
+        raise ValueError(f"GPU {uuids[len(gpus)]!r}: {why}")
     fabrics = {gpu.fabric for gpu in gpus}
     imported = machine_topology(gpu_machine(source, sysfs, gpus), places[0].host or "machine")
     kinds = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
@@ -194,10 +194,12 @@ def _describe_gpus(places: list[RankPlace], sysfs: Sysfs, source: GpuSource, fac
 def _join(reports: list[_Report], machine_of_rank: list[int], places: Sequence[RankPlace]) -> Imported:
     if all(report.host is not None for report in reports):
         return _join_hosts([report.host for report in reports if report.host], machine_of_rank, places)
-    found = [report.gpus for report in reports if report.gpus is not None]
-    notes = [f"machine {number}: {note}" for number, imported in enumerate(found) for note in imported.notes]
-    if len(found) == 1:
-        return Imported(found[0].topology, found[0].notes)
+    of_gpus = [report.gpus for report in reports if report.gpus is not None]
+    notes = [
+        f"machine {number}: {note}" for number, imported in enumerate(of_gpus) for note in imported.notes
+    ]
+    if len(of_gpus) == 1:
+        return Imported(of_gpus[0].topology, of_gpus[0].notes)
     order = [(machine, machine_of_rank[:rank].count(machine)) for rank, machine in enumerate(machine_of_rank)]
     domains = list(dict.fromkeys(report.fabric for report in reports if report.fabric))
     shared = [
@@ -205,7 +207,7 @@ def _join(reports: list[_Report], machine_of_rank: list[int], places: Sequence[R
         for report in reports
     ]
     topology = join_machines(
-        [imported.topology for imported in found], order, name=f"{len(found)} machines", shared=shared
+        [imported.topology for imported in of_gpus], order, name=f"{len(of_gpus)} machines", shared=shared
     )
     apart = topology.num_devices * (topology.num_devices - 1) - len(topology.links)
     if apart:

@@ -47,18 +47,18 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
     with control.collective(name):
         direct = tensor.nbytes <= DIRECT_BYTES
         array = _to_array(_on_host(tensor)) if direct else None
-        told = control.exchange((tuple(tensor.shape), tensor.dtype, gpu_of(tensor), array))
-        shape, dtype, *_ = told[0]
-        for rank, (other_shape, other_dtype, *_) in enumerate(told):
+        reports = control.exchange((tuple(tensor.shape), tensor.dtype, gpu_of(tensor), array))
+        shape, dtype, *_ = reports[0]
+        for rank, (other_shape, other_dtype, *_) in enumerate(reports):
             if (other_shape, other_dtype) != (shape, dtype):
                 raise DisagreementError(
                     f"tensor: ranks disagree: {shape} {dtype} on rank 0, {other_shape} {other_dtype} on rank {rank}"
                 )
         if not direct:
-            on_device = device_sums(control, [gpu for *_, gpu, _ in told], tensor.device)
+            on_device = device_sums(control, [gpu for *_, gpu, _ in reports], tensor.device)
             if on_device is not None:
                 return on_device.sum(control, tensor)
-        parts = [_to_tensor(array, dtype) for *_, array in told if array is not None]
+        parts = [_to_tensor(array, dtype) for *_, array in reports if array is not None]
         total = _add(parts) if direct else _sum_slices(control, _on_host(tensor).view(-1))
         return total.view(shape).to(tensor.device)
 

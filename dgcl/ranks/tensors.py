@@ -10,13 +10,13 @@ from torch import Tensor
 __all__ = ["is_transformed", "require_tensors"]
 
 
-def require_tensors(**given: Any) -> None:
+def require_tensors(**arguments: Any) -> None:
     """Refuse an argument that is no tensor.
 
     Raises:
         TypeError: Naming the first of them.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"{name} must be a torch tensor (got {type(value).__name__}); torch.as_tensor makes one"

@@ -94,5 +94,5 @@ class ThreadControl(Control):
         self._rendezvous.leave(self.rank, why, kind)
 
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
-        given = self._rendezvous.exchange(self.rank, call, outgoing)
-        return {peer: given[peer][self.rank] for peer in sources}
+        incoming = self._rendezvous.exchange(self.rank, call, outgoing)
+        return {peer: incoming[peer][self.rank] for peer in sources}

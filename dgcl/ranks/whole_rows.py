@@ -20,13 +20,13 @@ from dgcl.ranks.control import Control
 
 
 def dispatch_rows(
-    control: Control, given: Any, expected: int, ids: np.ndarray, name: str, what: str
+    control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str
 ) -> Tensor:
-    """This rank's rows of ``given``, which rank 0 has, or every rank.
+    """This rank's rows of ``values``, which rank 0 has, or every rank.
 
     Args:
         control: The control plane; the call is collective.
-        given: ``(expected, *F)`` tensor or array, or None.
+        values: ``(expected, *F)`` tensor or array, or None.
         expected: How many rows it must have.
         ids: The rows that this rank wants.
         name, what: The argument and what a row stands for, for messages.
@@ -35,11 +35,11 @@ def dispatch_rows(
         ValueError: Something is wrong on some rank; every rank raises.
     """
     with control.collective("dispatch_features" if what == "vertices" else "dispatch_edges"):
-        return _dispatch(control, given, expected, ids, name, what)
+        return _dispatch(control, values, expected, ids, name, what)
 
 
-def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name: str, what: str) -> Tensor:
-    rows, problem = _as_rows(given, name)
+def _dispatch(control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str) -> Tensor:
+    rows, problem = _as_rows(values, name)
     if problem is None and rows is not None and rows.shape[0] != expected:
         problem = (
             f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
@@ -49,7 +49,7 @@ def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name
                 "; if the last vertices have no edges, build the communicator from"
                 f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
             )
-    told = control.exchange(
+    reports = control.exchange(
         (
             problem,
             None
@@ -57,10 +57,10 @@ def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name
             else ((tuple(rows.shape), rows.dtype), _checksum(rows)),
         )
     )
-    for rank, (text, _) in enumerate(told):
+    for rank, (text, _) in enumerate(reports):
         if text is not None:
             raise ValueError(f"{text}, on rank {rank}")
-    kinds, sums = zip(*(((None, 0) if given is None else given) for _, given in told), strict=True)
+    kinds, sums = zip(*(((None, 0) if values is None else values) for _, values in reports), strict=True)
     if kinds[0] is None:
         raise ValueError(f"{name} must be given on rank 0 (got None there)")
     if all(kind is not None for kind in kinds):
@@ -74,22 +74,22 @@ def _dispatch(control: Control, given: Any, expected: int, ids: np.ndarray, name
             )
         assert rows is not None
         return _take(rows, ids)
-    wanted = control.gather(ids)
+    ids_of_ranks = control.gather(ids)
     pieces = None
-    if wanted is not None:
+    if ids_of_ranks is not None:
         assert rows is not None
-        pieces = [_take(rows, some) for some in wanted]
+        pieces = [_take(rows, some) for some in ids_of_ranks]
     piece: Tensor = control.scatter(pieces)
     return piece
 
 
-def agree(control: Control, problem: Exception | None, told: Any = None) -> list[Any]:
+def agree(control: Control, problem: Exception | None, report: Any = None) -> list[Any]:
     """Raise on every rank if one has a problem, on the others a ValueError with its text. Collective.
 
     Returns:
         What every rank tells.
     """
-    said = control.exchange((None if problem is None else str(problem), told))
+    said = control.exchange((None if problem is None else str(problem), report))
     if problem is not None:
         raise problem
     for rank, (text, _) in enumerate(said):
@@ -118,8 +118,8 @@ def collect_rows(
     Raises:
         ValueError: Ranks disagree on the shape, the dtype or ``dst``, or the file cannot be written; every rank raises.
     """
-    told = control.exchange(((tuple(rows.shape[1:]), rows.dtype), dst))
-    kinds, receivers = [kind for kind, _ in told], [rank for _, rank in told]
+    reports = control.exchange(((tuple(rows.shape[1:]), rows.dtype), dst))
+    kinds, receivers = [kind for kind, _ in reports], [rank for _, rank in reports]
     if len(set(receivers)) > 1:
         raise ValueError(f"dst must be the same on every rank (got {receivers})")
     if any(kind != kinds[0] for kind in kinds):
@@ -147,22 +147,22 @@ def collect_rows(
     return None
 
 
-def _as_rows(given: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | None]:
+def _as_rows(values: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | None]:
     """The argument as a CPU tensor, or an array whose type torch has; or what is wrong with it."""
-    if given is None:
+    if values is None:
         return None, None
     rows: Tensor | np.ndarray
-    if isinstance(given, Tensor):
-        if given.is_meta:
+    if isinstance(values, Tensor):
+        if values.is_meta:
             return None, f"{name} must have values (got a tensor on the device meta)"
-        if given.layout != torch.strided:
-            return None, f"{name} must be dense (got {given.layout}; call .to_dense())"
-        rows = given.detach().cpu()
-    elif not hasattr(given, "__array__") and not isinstance(given, (Sequence, memoryview, Number)):
-        return None, f"{name} must be a tensor or an array, such as data.x (got {type(given).__name__})"
+        if values.layout != torch.strided:
+            return None, f"{name} must be dense (got {values.layout}; call .to_dense())"
+        rows = values.detach().cpu()
+    elif not hasattr(values, "__array__") and not isinstance(values, (Sequence, memoryview, Number)):
+        return None, f"{name} must be a tensor or an array, such as data.x (got {type(values).__name__})"
     else:
         try:
-            rows = np.asarray(given)  # not as a tensor: arrays may be read-only, or mapped files
+            rows = np.asarray(values)  # not as a tensor: arrays may be read-only, or mapped files
             torch.from_numpy(np.empty(0, rows.dtype))
         except (TypeError, ValueError) as error:
             return None, f"{name} cannot be made a tensor: {error}"

@@ -79,12 +79,12 @@ def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     require_graph(graph)
     world_size = as_num_parts(world_size, "world_size")
     owner = check_part(part, graph.num_nodes, world_size, allow_empty=True)
-    wanted = group_masks(graph, owner, world_size)
+    masks = group_masks(graph, owner, world_size)
 
     from dgcl.relation import kernels
 
-    kernels.clear_owners(wanted, owner)
-    return Demand(world_size, owner, wanted)
+    kernels.clear_owners(masks, owner)
+    return Demand(world_size, owner, masks)
 
 
 def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDArray[Any]:
@@ -132,12 +132,12 @@ def demand_of_pairs(owner: Any, items: Any, ranks: Any, world_size: int) -> Dema
     for name, ids, end in (("items", which, len(owners)), ("ranks", who, world_size)):
         if len(ids) and (ids.min() < 0 or ids.max() >= end):
             raise ValueError(f"{name} must lie in [0, {end}) (got {ids.min()} to {ids.max()})")
-    wanted = empty_masks(len(owners), as_num_parts(world_size, "world_size"))
+    masks = empty_masks(len(owners), as_num_parts(world_size, "world_size"))
     others = owners[which] != who
     which, who = which[others], who[others]
-    bits = np.left_shift(wanted.dtype.type(1), (who % 64).astype(wanted.dtype), dtype=wanted.dtype)
-    np.bitwise_or.at(wanted, (who // 64, which), bits)
-    return Demand(world_size, owners, wanted)
+    bits = np.left_shift(masks.dtype.type(1), (who % 64).astype(masks.dtype), dtype=masks.dtype)
+    np.bitwise_or.at(masks, (who // 64, which), bits)
+    return Demand(world_size, owners, masks)
 
 
 def empty_masks(num_items: int, num_bits: int) -> NDArray[Any]:

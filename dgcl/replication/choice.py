@@ -124,18 +124,20 @@ def inside_machines(topology: Topology) -> Topology:
     return Topology(f"{topology.name}, inside machines", topology.devices, topology.connections, links)
 
 
-def _replicate(problem: Problem, machines: NDArray[np.int64], wanted: Replication) -> Arrangement:
+def _replicate(problem: Problem, machines: NDArray[np.int64], replication: Replication) -> Arrangement:
     """Replicate because the user says so."""
-    assert wanted.hops is not None
-    counts = count_copies(problem.graph, problem.part, machines, wanted.hops)
-    most = _bytes(counts.expected(), problem, wanted).max()
+    assert replication.hops is not None
+    counts = count_copies(problem.graph, problem.part, machines, replication.hops)
+    most = _bytes(counts.expected(), problem, replication).max()
     _log.info("%s: %s, at least %s on the fullest rank", METHOD, counts, size(int(most)))
-    misfit = _too_much(counts, problem, wanted)
+    misfit = _too_much(counts, problem, replication)
     if misfit is None:
-        made, held = _carry_out(problem, counts, METHOD)
-        misfit = _misfit(_bytes(held, problem, wanted), wanted)
+        arrangement, held = _carry_out(problem, counts, METHOD)
+        misfit = _misfit(_bytes(held, problem, replication), replication)
         if misfit is None:
-            return _logged(made, f"{METHOD} was asked for: {_line(made, held, problem, wanted)}")
+            return _logged(
+                arrangement, f"{METHOD} was asked for: {_line(arrangement, held, problem, replication)}"
+            )
     raise MemoryError(
         f"method {METHOD!r} does not fit: {misfit}; {counts}. Take fewer hops, more ranks on each machine,"
         " parts that cut fewer edges between machines, or method 'auto'"
@@ -143,22 +145,22 @@ def _replicate(problem: Problem, machines: NDArray[np.int64], wanted: Replicatio
 
 
 def _choose(
-    problem: Problem, plain: Arrangement, machines: NDArray[np.int64], wanted: Replication
+    problem: Problem, plain: Arrangement, machines: NDArray[np.int64], replication: Replication
 ) -> Arrangement:
     """Take replicas where they are faster and fit; say so at INFO."""
-    assert wanted.hops is not None
+    assert replication.hops is not None
     held = holdings(problem.graph, problem.part, plain.plan.relation)
-    counts = count_copies(problem.graph, problem.part, machines, wanted.hops)
-    misfit = _too_much(counts, problem, wanted)
+    counts = count_copies(problem.graph, problem.part, machines, replication.hops)
+    misfit = _too_much(counts, problem, replication)
     if misfit is not None:
         return _logged(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {misfit}; {counts}")
-    work = wanted.work
+    work = replication.work
     if work is None:
         raise ValueError(
             "work must be given to weigh replicas against the ordinary plan: what a layer costs a rank"
             " (dgcl.frameworks.layer_work.measure_work measures it)"
         )
-    mine = _line(plain, held, problem, wanted)
+    mine = _line(plain, held, problem, replication)
     least = _least_work(counts, work)
     if least >= _layer_seconds(plain.plan, held, work):
         return _logged(
@@ -167,15 +169,15 @@ def _choose(
             f" as {counts}",
         )
     try:
-        made, copied = _carry_out(problem, counts, "auto")
+        arrangement, copied = _carry_out(problem, counts, "auto")
     except NoRouteError as error:  # ranks of a machine that only another machine joins
         return _logged(plain, f"auto chose the ordinary plan: {METHOD} is impossible: {error}")
-    theirs = f"{_line(made, copied, problem, wanted)}, as {counts}"
-    misfit = _misfit(_bytes(copied, problem, wanted), wanted)
+    theirs = f"{_line(arrangement, copied, problem, replication)}, as {counts}"
+    misfit = _misfit(_bytes(copied, problem, replication), replication)
     if misfit is not None:
         return _logged(plain, f"auto chose the ordinary plan: {METHOD} does not fit, {misfit}; {counts}")
-    if _layer_seconds(made.plan, copied, work) < _layer_seconds(plain.plan, held, work):
-        return _logged(made, f"auto chose {METHOD}: {theirs}; with the ordinary plan {mine}")
+    if _layer_seconds(arrangement.plan, copied, work) < _layer_seconds(plain.plan, held, work):
+        return _logged(arrangement, f"auto chose {METHOD}: {theirs}; with the ordinary plan {mine}")
     return _logged(plain, f"auto chose the ordinary plan: {mine}; with {METHOD} {theirs}")
 
 
@@ -193,36 +195,34 @@ def _carry_out(problem: Problem, counts: CopyCounts, method: str) -> tuple[Arran
         return Plan(plan.relation, plan.trees, plan.topology, meta)
 
     plan = problem.plans.plan(problem.part, classes.relation, make, {"hops": counts.hops})
-    made = Arrangement(demand, classes, plan, copies.graph, named=naming(copies, problem.graph))
-    return made, holdings(copies.graph, copies.part, plan.relation)
+    arrangement = Arrangement(demand, classes, plan, copies.graph, named=naming(copies, problem.graph))
+    return arrangement, holdings(copies.graph, copies.part, plan.relation)
 
 
-def _logged(made: Arrangement, why: str) -> Arrangement:
+def _logged(arrangement: Arrangement, why: str) -> Arrangement:
     _log.info("%s", why)
-    return replace(made, why=why)
+    return replace(arrangement, why=why)
 
 
-def _bytes(held: Holdings, problem: Problem, wanted: Replication) -> NDArray[np.int64]:
-    assert wanted.hops is not None
-    return held.bytes_held(problem.options.row_bytes, wanted.hops, problem.graph.edge_ids is not None)
+def _bytes(held: Holdings, problem: Problem, replication: Replication) -> NDArray[np.int64]:
+    assert replication.hops is not None
+    return held.bytes_held(problem.options.row_bytes, replication.hops, problem.graph.edge_ids is not None)
 
 
-def _too_much(counts: CopyCounts, problem: Problem, wanted: Replication) -> str | None:
+def _too_much(counts: CopyCounts, problem: Problem, replication: Replication) -> str | None:
     """What does not fit, by the counts alone."""
     needed, there = counts.bytes_to_build(problem.graph.edge_ids is not None), available_memory()
     if needed > there:
         return f"rank 0 would take {size(needed)} to copy the graph, and {size(there)} are free there"
-    return _misfit(_bytes(counts.expected(), problem, wanted), wanted, "at least")
+    return _misfit(_bytes(counts.expected(), problem, replication), replication, "at least")
 
 
-def _misfit(needed: NDArray[np.int64], wanted: Replication, how: str = "about") -> str | None:
-    over = [held - wanted.memory_of(rank) for rank, held in enumerate(needed.tolist())]
+def _misfit(needed: NDArray[np.int64], replication: Replication, how: str = "about") -> str | None:
+    over = [held - replication.memory_of(rank) for rank, held in enumerate(needed.tolist())]
     rank = int(np.argmax(over))
     if over[rank] <= 0:
         return None
-    return (
-        f"rank {rank} would hold {how} {size(int(needed[rank]))}, and may take {size(wanted.memory_of(rank))}"
-    )
+    return f"rank {rank} would hold {how} {size(int(needed[rank]))}, and may take {size(replication.memory_of(rank))}"
 
 
 def _layer_seconds(plan: Plan, held: Holdings, work: Work) -> float:
@@ -235,15 +235,15 @@ def _least_work(counts: CopyCounts, work: Work) -> float:
     return float((spent / np.bincount(counts.machine_of_rank)).max())
 
 
-def _line(made: Arrangement, held: Holdings, problem: Problem, wanted: Replication) -> str:
+def _line(arrangement: Arrangement, held: Holdings, problem: Problem, replication: Replication) -> str:
     """Seconds and bytes in words."""
-    most = size(int(_bytes(held, problem, wanted).max()))
-    exchange = 2 * made.plan.predicted_seconds
-    if wanted.work is None:
+    most = size(int(_bytes(held, problem, replication).max()))
+    exchange = 2 * arrangement.plan.predicted_seconds
+    if replication.work is None:
         return (
             f"{seconds(exchange)} a layer of exchange, forward and backward, and {most} on the fullest rank"
         )
-    busy = float(wanted.work.seconds(held).max())
+    busy = float(replication.work.seconds(held).max())
     return (
         f"{seconds(exchange + busy)} a layer, forward and backward ({seconds(exchange)} of exchange,"
         f" {seconds(busy)} of work), and {most} on the fullest rank"

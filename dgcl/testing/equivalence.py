@@ -95,12 +95,12 @@ def assert_equivalent(
         return _train(comm, model, x, state, steps, learning_rate)
 
     (expected,) = dgcl.launch(one_device, 1)
-    found: _Run = dgcl.launch(many, ranks, expected.state)[0]
+    measured: _Run = dgcl.launch(many, ranks, expected.state)[0]
     limit = tolerance if tolerance is not None else (1e-9 if dtype == torch.float64 else 1e-3)
-    lines = _differences(expected, found, limit)
+    lines = _differences(expected, measured, limit)
     if lines:
         more = [f"... and {len(lines) - _LONGEST} more"] if len(lines) > _LONGEST else []
-        known = [f"known of this model: {each}" for each in found.findings]
+        known = [f"known of this model: {each}" for each in measured.findings]
         raise AssertionError(
             f"the model gives other numbers on {ranks} ranks than on one device (tolerance {limit:g} of the largest"
             " value); what is computed first comes first:\n  "
@@ -213,7 +213,7 @@ class _Recorder:
         self._seen[name] = out.detach()[: self._comm.num_owned].clone() if fits else None
 
 
-def _differences(expected: _Run, found: _Run, tolerance: float) -> list[str]:
+def _differences(expected: _Run, measured: _Run, tolerance: float) -> list[str]:
     """A line for each tensor that differs, in the order of computation on one device."""
     lines = []
     # A gradient that is zero but for rounding, as of a bias before a normalisation, is as exact as the others are.
@@ -223,21 +223,23 @@ def _differences(expected: _Run, found: _Run, tolerance: float) -> list[str]:
         if "the gradient of" in name and value is not None
     ]
     largest = max((value.abs().max().item() for value in gradients if value.numel()), default=0.0)
-    for name, (wanted, of_rows) in expected.tensors.items():
-        if name not in found.tensors:
+    for name, (reference, of_rows) in expected.tensors.items():
+        if name not in measured.tensors:
             continue  # rows of edges on some rank, or a module that has another name there
-        got, _ = found.tensors[name]
-        if wanted is None or got is None:
-            if (wanted is None) != (got is None):
-                lines.append(f"{name} is there only {'on ranks' if wanted is None else 'on one device'}")
+        got, _ = measured.tensors[name]
+        if reference is None or got is None:
+            if (reference is None) != (got is None):
+                lines.append(f"{name} is there only {'on ranks' if reference is None else 'on one device'}")
             continue
-        if wanted.shape != got.shape:
-            lines.append(f"{name} has shape {tuple(got.shape)} on ranks, {tuple(wanted.shape)} on one device")
+        if reference.shape != got.shape:
+            lines.append(
+                f"{name} has shape {tuple(got.shape)} on ranks, {tuple(reference.shape)} on one device"
+            )
             continue
-        error = (got - wanted).abs().double()
-        scale = wanted.abs().max().item() if wanted.numel() else 0.0
+        error = (got - reference).abs().double()
+        scale = reference.abs().max().item() if reference.numel() else 0.0
         scale = max(scale, largest) if "the gradient of" in name else scale
-        bad = ~(error <= tolerance * scale) & ~(got == wanted) & ~(got.isnan() & wanted.isnan())
+        bad = ~(error <= tolerance * scale) & ~(got == reference) & ~(got.isnan() & reference.isnan())
         if not bad.any():
             continue
         most = error.nan_to_num(nan=float("inf")).max().item()
@@ -245,8 +247,8 @@ def _differences(expected: _Run, found: _Run, tolerance: float) -> list[str]:
         if of_rows:
             rows = bad.flatten(1).any(1) if bad.dim() > 1 else bad
             first = int(rows.nonzero()[0])
-            assert found.owner is not None
-            owner = int(found.owner[first])
+            assert measured.owner is not None
+            owner = int(measured.owner[first])
             line += f" in {int(rows.sum())} of {len(rows)} rows, first in vertex {first}, of rank {owner}"
         lines.append(line)
     return lines

@@ -149,19 +149,19 @@ def _given_up(
     edges = np.bincount(sums, minlength=num_sums)
     worker, owner = np.zeros(num_sums, np.int64), np.zeros(num_sums, np.int64)
     worker[sums], owner[sums] = tail_owner[at_tail], head_owner[cut[at_tail]]
-    given = np.zeros(num_sums, bool)
+    dropped = np.zeros(num_sums, bool)
     # The owners get these edges back and may then have to give up sums of their own: repeated until no load changes.
     while True:
-        before = given.sum()
+        before = dropped.sum()
         for rank in np.flatnonzero(load > most):
-            mine = np.flatnonzero((worker == rank) & ~given)
+            mine = np.flatnonzero((worker == rank) & ~dropped)
             mine = mine[np.argsort(edges[mine], kind="stable")]
             taken = mine[: np.searchsorted(np.cumsum(edges[mine]), load[rank] - most[rank]) + 1]
-            given[taken] = True
+            dropped[taken] = True
             load[rank] -= edges[taken].sum()
             np.add.at(load, owner[taken], edges[taken])
-        if given.sum() == before:
+        if dropped.sum() == before:
             break
     result = np.zeros(len(cut), bool)
-    result[at_tail[given[sums]]] = True
+    result[at_tail[dropped[sums]]] = True
     return result

@@ -107,12 +107,12 @@ def exchanges_of(
             f"worker must have an entry for each of the graph's {graph.num_edges} edges (got {len(worker)})"
         )
     heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), graph.in_degrees())
-    wanted = demand_of_pairs(part, graph.indices, worker, num_parts)
+    demand_of_rows = demand_of_pairs(part, graph.indices, worker, num_parts)
     summed = demand_of_pairs(part, heads, worker, num_parts)
     return Exchanges(
         worker,
-        build_classes(wanted),
+        build_classes(demand_of_rows),
         build_classes(summed),
         np.bincount(worker, minlength=num_parts),
-        (wanted, summed),
+        (demand_of_rows, summed),
     )

@@ -104,17 +104,19 @@ class EdgePlacement:
         why = why.format(f"edges={edges!r}", self._line(plan))
         if why:
             _log.info("%s", why)
-        made = plan.exchanges
-        most = int(made.edges.max(initial=0))
+        exchanges = plan.exchanges
+        most = int(exchanges.edges.max(initial=0))
         if most >= 2**31:
             raise ValueError(
                 f"edges: a rank would sum {most} edges, at most {2**31 - 1} are possible; use more ranks"
             )
         partial = None
         if edges != "head":
-            local_graphs = functools.partial(build_worker_graphs, problem.graph, made.worker)
-            partial = PartialSums(made.demands[1], made.fold, plan.folded, edges, local_graphs)
-        return Arrangement(made.demands[0], made.expand, plan.expand, problem.graph, why, partial=partial)
+            local_graphs = functools.partial(build_worker_graphs, problem.graph, exchanges.worker)
+            partial = PartialSums(exchanges.demands[1], exchanges.fold, plan.folded, edges, local_graphs)
+        return Arrangement(
+            exchanges.demands[0], exchanges.expand, plan.expand, problem.graph, why, partial=partial
+        )
 
     def _planned(self, problem: Problem, edges: str) -> AggregationPlan:
         """The plans of both exchanges of a placement, from the store where it has them."""
@@ -125,7 +127,7 @@ class EdgePlacement:
         worker = workers_of(
             edges, problem.graph, problem.part, topology.num_devices, group=group, imbalance=self.imbalance
         )
-        made: Exchanges = exchanges_of(problem.graph, problem.part, worker, topology.num_devices)
+        exchanges: Exchanges = exchanges_of(problem.graph, problem.part, worker, topology.num_devices)
 
         def plan(classes: ItemClasses, exchange: str) -> Plan:
             relation = classes.relation
@@ -136,9 +138,9 @@ class EdgePlacement:
                 self._depends_on(edges, exchange),
             )
 
-        expand = plan(made.expand, "halo")
-        folded = plan(made.fold, "partial")
-        return AggregationPlan(made, expand, folded, reverse_plan(folded))
+        expand = plan(exchanges.expand, "halo")
+        folded = plan(exchanges.fold, "partial")
+        return AggregationPlan(exchanges, expand, folded, reverse_plan(folded))
 
     def _depends_on(self, edges: str, exchange: str) -> dict[str, Any]:
         if edges == "head" and exchange == "halo":
