@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dgcl.topology.checks import check_num_devices
-from dgcl.topology.host import CopyRates
+from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.machine import Net
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link

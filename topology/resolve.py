@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 
 from dgcl.topology import presets
@@ -17,9 +17,9 @@ from dgcl.topology.model import Topology
 
 # Numbers of machines that are listed; others are understood, too.
 _LISTED = ("dgx1x2", "summitx2")
-# A host is measured once in a process: it takes a second, and communicators of one process should agree.
+# A host's rates are read once in a process: its communicators should agree.
 _SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
-    {"host": cache(measure_host), "uniform": presets.uniform}
+    {"host": cache(partial(measure_host, anew=False)), "uniform": presets.uniform}
 )
 _SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,18}}))?")
 _MACHINES = (*presets.NODES, *presets.ALIASES)

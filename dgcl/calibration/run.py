@@ -13,7 +13,8 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import place_of_this_rank, several_machines
 from dgcl.topology import Topology
-from dgcl.topology.host import CopyRates, host_topology
+from dgcl.topology.copy_rates import CopyRates
+from dgcl.topology.host import host_topology
 from dgcl.transport.cuda import open_devices
 
 if TYPE_CHECKING:

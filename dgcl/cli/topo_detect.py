@@ -17,7 +17,7 @@ def add_parser(actions: Any) -> None:
     parser = actions.add_parser(
         "detect",
         help="find out what this machine is",
-        description="Find the GPUs that this process may use (NVML, no other package needed), how they are"
+        description="Find the GPUs that this process may use (NVML), how they are"
         " joined, and their NICs. Without GPUs: how fast the cores of this host copy memory, for ranks on CPUs.",
     )
     parser.add_argument("--cpu", action="store_true", help="describe the host for CPU ranks, GPUs or not")
@@ -31,6 +31,7 @@ def add_parser(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Detect, write what was asked for, and print the outcome."""
+    from dgcl.topology.copy_rates import rates_file
     from dgcl.topology.detect import NvmlUnavailable, Sysfs, detect_gpus
     from dgcl.topology.draft import Imported
 
@@ -44,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
         except NvmlUnavailable as error:
             notes.append(f"{error}; ranks run on CPUs")
     if imported is None:
+        notes.append(
+            f"copies are as fast as the best that was measured on this machine, now or before: {rates_file()}"
+        )
         imported = Imported(_host(args), tuple(notes))
     report(imported.topology, {"source": f"detected: {facts}", "notes": list(imported.notes)}, args)
     if not args.json:
@@ -55,7 +59,7 @@ def _host(args: argparse.Namespace) -> Any:
     from dataclasses import replace
 
     from dgcl.topology import measure_host
-    from dgcl.topology.host import num_copiers
+    from dgcl.topology.copy_rates import num_copiers
 
     with step("measuring how fast memory is copied"):
         topology = measure_host(args.ranks or num_copiers(16))

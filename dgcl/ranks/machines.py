@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from dgcl.ranks.control import Control
 from dgcl.ranks.reach import ranks_that_share_memory
 from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.copy_rates import copy_rates, num_copiers
 from dgcl.topology.detect import Nvml, NvmlUnavailable, Sysfs, gpu_machine, visible_gpus
 from dgcl.topology.detect.gpu_machine import fastest_port
 from dgcl.topology.detect.nvml import GpuSource
 from dgcl.topology.draft import Imported
-from dgcl.topology.host import measure_copy_rates, num_copiers
 from dgcl.topology.hosts import PORT_UNKNOWN, Host, hosts_topology
 from dgcl.topology.join import join_machines
 from dgcl.topology.machine import Net
@@ -87,7 +87,6 @@ def find_topology(
     *,
     sysfs: Sysfs | None = None,
     source: GpuSource | None = None,
-    seconds: float = 1.0,
 ) -> Imported:
     """The machines of all ranks. Collective; every rank gets the whole.
 
@@ -96,7 +95,6 @@ def find_topology(
         places: Where each rank runs: :func:`places_of_ranks`.
         sysfs: The kernel; None: that of this machine.
         source: The driver; None: NVML.
-        seconds: How long a host's copies are measured.
 
     Raises:
         ValueError: Some ranks run on GPUs and some do not, two share a GPU, or a machine cannot be described;
@@ -112,7 +110,7 @@ def find_topology(
     report = None
     if control.rank == next(r for r, place in enumerate(places) if place.machine == me.machine):
         mine = [place for place in places if place.machine == me.machine]
-        report = _describe(mine, sysfs or Sysfs(), source, seconds)
+        report = _describe(mine, sysfs or Sysfs(), source)
     reports = {
         place.machine: wires for place, wires in zip(places, control.exchange(report), strict=True) if wires
     }
@@ -142,18 +140,18 @@ def describe_host(topology: Topology) -> str:
 
 
 def host_of_ranks(num_ranks: int) -> Topology:
-    """The topology of CPU ranks that share this host, measured once in a process and logged at INFO."""
+    """The topology of CPU ranks that share this host, by its stored or measured rates; logged at INFO."""
     topology = resolve_topology("host", num_ranks)
     _log.info("this host: %s", describe_host(topology))
     return topology
 
 
-def _describe(places: list[RankPlace], sysfs: Sysfs, source: GpuSource | None, seconds: float) -> _Report:
+def _describe(places: list[RankPlace], sysfs: Sysfs, source: GpuSource | None) -> _Report:
     """Describe this machine. A failure is returned, not raised: the other machines wait."""
     facts = f"{places[0].host}: {sysfs.host()}"
     try:
         if not places[0].gpu:
-            rates = measure_copy_rates(num_copiers(len(places)), seconds)
+            rates = copy_rates(num_copiers(len(places)))
             ports = [_port(sysfs, interface) for interface in _interfaces(places)]
             return _Report(host=Host(rates, tuple(ports)), facts=facts)
         if source is not None:

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from dgcl.topology import Topology, measure_host
-from dgcl.topology.host import CopyRates, host_topology, measure_copy_rates
+from dgcl.topology.copy_rates import CopyRates
+from dgcl.topology.host import host_topology
 
 
 def seconds(topology: Topology, gigabytes: dict[tuple[int, int], float]) -> float:
@@ -48,22 +49,6 @@ def test_every_pair_has_a_link_over_the_memory(ranks: int) -> None:
     assert topology.restrict(1).links == ()
 
 
-def test_measuring_records_positive_rates_of_two_digits(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="dgcl"):
-        topology = measure_host(2, seconds=0.05)
-    rates = {wire.name: wire.bandwidth for wire in topology.connections}
-    assert topology.name == "host2"
-    assert rates["memory"] == rates["store0"] == rates["store1"] > 0.05
-    assert rates["core0"] == rates["core1"] > 0.05
-    assert all(float(f"{rate:.1e}") == rate for rate in rates.values())
-    assert "GB/s by one thread" in caplog.text
-
-
-def test_one_copier_has_one_rate() -> None:
-    rates = measure_copy_rates(1, seconds=0.03)
-    assert rates.one == rates.all > 0.05
-
-
 def test_one_rank_sends_nothing_and_measures_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="dgcl"):
         topology = measure_host(1)
@@ -71,14 +56,7 @@ def test_one_rank_sends_nothing_and_measures_nothing(caplog: pytest.LogCaptureFi
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize(
-    ("ranks", "length", "message"),
-    [
-        (0, 1.0, "num_ranks must be at least 1"),
-        (-1, 1.0, "num_ranks must be"),
-        (2, 0.0, "seconds must be a positive number"),
-    ],
-)
-def test_refusals(ranks: int, length: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        measure_host(ranks, seconds=length)
+@pytest.mark.parametrize("ranks", [0, -1])
+def test_refusals(ranks: int) -> None:
+    with pytest.raises(ValueError, match="num_ranks must be"):
+        measure_host(ranks)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology, preset
 from dgcl.topology.combine import PORT, cluster
-from dgcl.topology.host import CopyRates, host_topology
+from dgcl.topology.copy_rates import CopyRates
+from dgcl.topology.host import host_topology
 from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.importers import import_topology
 from dgcl.topology.importers.several import join_imported, with_card_speed

@@ -12,7 +12,7 @@ import pytest
 from dgcl.topology import Topology, load_topology, measure_host, preset, resolve_topology
 from dgcl.topology.checks import MOST_DEVICES
 from dgcl.topology.combine import cluster
-from dgcl.topology.host import CopyRates
+from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
 from dgcl.topology.parts import Device
 

@@ -20,7 +20,7 @@ from dgcl.partition import partition_graph
 from dgcl.planner.cost import predicted_seconds
 from dgcl.ranks import machines
 from dgcl.ranks.context import context
-from dgcl.topology.host import CopyRates
+from dgcl.topology.copy_rates import CopyRates
 from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.rank_main import limited_topology, timed_exchanges
 
@@ -131,9 +131,7 @@ def exchange_on_rank(
     if control.rank == 0 and parts != "by hosts":
         order = np.random.default_rng(1).permutation(control.world_size)
         part = order[partition_graph(as_graph(edges), control.world_size)]
-    steady = (
-        nullcontext() if rates is None else patch.object(machines, "measure_copy_rates", lambda *_: rates)
-    )
+    steady = nullcontext() if rates is None else patch.object(machines, "copy_rates", lambda *_: rates)
     with steady:
         comm = dgcl.build_comm_info(
             torch.from_numpy(edges),

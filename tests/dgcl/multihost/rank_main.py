@@ -20,7 +20,7 @@ import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import places_of_ranks
-from dgcl.topology.host import CopyRates
+from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
 from dgcl.topology.machine import Net
 from tests.dgcl.equivalence import assert_equal_runs, on_rank, reference

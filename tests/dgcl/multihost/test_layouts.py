@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dgcl.topology.host import CopyRates
+from dgcl.topology.copy_rates import CopyRates
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.layouts import crossing_edges, measure, small_world
 

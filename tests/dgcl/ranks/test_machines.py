@@ -17,8 +17,8 @@ from dgcl.ranks.control import SingleControl
 from dgcl.ranks.machines import RankPlace, find_topology, place_of_this_rank, several_machines
 from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology import Topology
+from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.draft import Imported
-from dgcl.topology.host import CopyRates
 from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_switch
 
 TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks take turns on the hosts
@@ -26,9 +26,7 @@ TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks
 
 @pytest.fixture(autouse=True)
 def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        machines, "measure_copy_rates", lambda copiers, seconds: CopyRates(8.0, 8.0 + copiers)
-    )
+    monkeypatch.setattr(machines, "copy_rates", lambda copiers: CopyRates(8.0, 8.0 + copiers))
 
 
 def on_threads(
