@@ -79,13 +79,13 @@ def build_comm_info(
         graph: On rank 0 (other ranks may pass None): a DGLGraph, a PyG ``Data`` or ``edge_index``, networkx,
             a scipy sparse matrix, ``(indptr, indices)``, a file, or a :class:`dgcl.graph.Graph`. An edge u->v
             means that v reads u.
-        topology: The machine: "auto" (found out, and told at INFO), a preset's name, a JSON file, or a
+        topology: The machine: "auto" (detected, and logged at INFO), a preset's name, a JSON file, or a
             :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
         partition: "metis", "random", "range" or "auto"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``. "replicate-across-machines" copies vertices instead of
             sending rows between machines (:mod:`dgcl.replication`); "auto" does so where the hops of ``replicas`` are
-            given, it is predicted to be faster, and it fits. Why is told at INFO and by ``comm.describe()``.
+            given, it is predicted to be faster, and it fits. The reason is logged and in ``comm.describe()``.
         edges: Which rank sums which edge: "head" (the default), "tail", "cover" or "auto", or
             :class:`dgcl.EdgeOptions`. With any but "head" aggregations go through :meth:`Communicator.aggregator`.
         grid: (parts, depth, slices): slices of rows are summed where :class:`dgcl.grid.grid.Grid` says; "1d", "1.5d",

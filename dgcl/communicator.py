@@ -61,7 +61,7 @@ class Communicator(GridRows, WholeGraphRows):
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
         feature_dtype: Of the floating point features that were dispatched last; None before.
-        offloads: Of this communicator that are open; :meth:`memory` tells of them.
+        offloads: Of this communicator that are open; :meth:`memory` reports them.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What each rank contributes to a row brought to the row's owner by itself: for maxima, which no fold can find.
+"""The exchange for maxima and minima: each rank's contribution to a row goes to the owner separately, not as a sum.
 
-The exchange (:mod:`dgcl.program.contributions`) is made when the first maximum or minimum of a communicator is asked
-for, and added to its transport.
+A fold adds contributions on their way, which gives no maximum. The exchange (:mod:`dgcl.program.contributions`) is
+added to a communicator's transport by its first maximum or minimum.
 """
 
 from __future__ import annotations

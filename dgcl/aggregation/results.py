@@ -1,4 +1,4 @@
-"""Memory of results, used again once nothing refers to them.
+"""A pool of result buffers, reused once nothing refers to them.
 
 A sum writes each of its results once, and the first touch of new memory takes as long as the sum itself: the system
 clears it page by page. As for what transports return (:mod:`dgcl.transport.shared_memory.pool`), a piece is free when

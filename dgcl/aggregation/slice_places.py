@@ -1,4 +1,4 @@
-"""Where the rows of a slice of a part stand among the items of a rank's exchanges, on a grid of depth 1."""
+"""Finds the places of a slice's rows among the items of a rank's exchanges, on a grid of depth 1."""
 
 from __future__ import annotations
 

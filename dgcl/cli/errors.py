@@ -1,4 +1,4 @@
-"""What a command reports instead of a traceback."""
+"""Errors of commands: one line instead of a traceback."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _compiled_output_on_stderr() -> Iterator[None]:
 def step(what: str) -> Iterator[Progress]:
     """Say on standard error what is being done, while it is being done; only where that is a terminal.
 
-    After three seconds how long it has taken is shown, too; or, where the work tells how far it is
+    After three seconds how long it has taken is shown, too; or, where the work reports how far it is
     (:meth:`Progress.done`), percent and the time that is left.
     """
     progress = Progress(what, time.monotonic())

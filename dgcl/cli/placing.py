@@ -1,4 +1,4 @@
-"""``--place``: which part runs on which device, decided before planning, and told."""
+"""``--place``: chooses which part runs on which device before planning, and prints the gain."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def proved_plan(path: str) -> Plan:
-    """Read a plan and prove it: playing or drawing one that is wrong would tell nothing."""
+    """Read a plan and prove it: playing or drawing a wrong one would show nothing."""
     from dgcl.planner import Plan, verify_plan
 
     with step(f"reading {path}"), reading(path, "plan"):

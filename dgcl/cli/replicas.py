@@ -1,4 +1,4 @@
-"""``--hops``: plan with replicas across machines, or let "auto" weigh that against the ordinary plan."""
+"""``--hops``: plans with replicas across machines, or lets "auto" compare that with the ordinary plan."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _scalar(array: NDArray[Any], key: str) -> Any:
 
 
 def _check_both_directions(graph: Graph) -> None:
-    """Degrees tell, cheaply, when only one direction of each edge was stored."""
+    """Refuse, by degrees, a file that stores only one direction of each edge."""
     in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
     uneven = np.flatnonzero(in_degrees != out_degrees)
     if len(uneven):

@@ -1,4 +1,4 @@
-"""Which parts read a vertex, and from which depths it is summed: all that a grid's exchanges depend on.
+"""Finds which parts read each vertex and from which depths it is summed: all that a grid's exchanges depend on.
 
 Both are masks over parts, or over depths, one for each vertex, found by a pass over the edges each; those of the
 slices are the same. So nothing here grows with the number of slices.

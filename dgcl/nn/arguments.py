@@ -1,4 +1,4 @@
-"""Arguments of another type than the functions of ``dgcl.nn`` take, by their names."""
+"""Type checks of the arguments of ``dgcl.nn``; errors name the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that count: with replicas, every vertex has one core row, and other rows are copies of vertices."""
+"""Core rows: with replicas every vertex has one row that counts in sums over vertices, and others are copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks whose parameters differ are found while they train: a model is the same on every rank, bit for bit.
+"""Compares parameters over ranks while they train: a model must be the same on every rank, bit for bit.
 
 A forgotten :func:`dgcl.nn.broadcast_parameters` shows in the first step, a forgotten
 :func:`dgcl.nn.sync_gradients` in the second, in nothing but the numbers. So calls 1, 2, 4, 8, ... of a loss compare
@@ -73,7 +73,7 @@ def check_equal(
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor of a model as other ranks are told of it.
+    """A tensor of a model as it is reported to other ranks.
 
     ``of_rows``: it has a row for each owned or each local vertex, so ranks may differ in it.
     """
@@ -113,7 +113,7 @@ class _Watch:
     """What is kept for one communicator: calls so far, parameters of the last walk, and whether it has warned."""
 
     calls: int = 0
-    told: bool = False
+    warned: bool = False
     parameters: list[ref[Tensor]] = field(default_factory=list)
 
 
@@ -135,7 +135,7 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
     """
     watch = _watches.setdefault(comm, _Watch())
     watch.calls += 1
-    if watch.calls & (watch.calls - 1) or watch.told or comm.world_size == 1:
+    if watch.calls & (watch.calls - 1) or watch.warned or comm.world_size == 1:
         return
     if outputs.requires_grad:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
@@ -148,7 +148,7 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
     if any(entry.kind != each[0].kind for each in columns for entry in each):
         return
     difference = _first_difference([list(of_rank) for of_rank in zip(*columns, strict=True)])
-    watch.told = difference is not None
+    watch.warned = difference is not None
     if difference is not None and comm.rank == 0:
         if watch.calls == 1:
             why = "call dgcl.nn.broadcast_parameters(model) before training"

@@ -1,4 +1,4 @@
-"""The same model on every rank: equal parameters to begin with, and summed gradients to keep them equal."""
+"""Keeps the model the same on every rank: broadcasts parameters at the start, and sums gradients."""
 
 from __future__ import annotations
 

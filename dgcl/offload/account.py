@@ -1,4 +1,4 @@
-"""What was counted: rows and bytes of a rank, by kind, as they move."""
+"""Counters of the rows and bytes that a rank moves, by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks arrange their chunks together: rank 0 hears what chunks read, and compiles and proves all tables."""
+"""Arranges the chunks of all ranks: rank 0 collects what they read, compiles all tables and verifies them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Arrangement", "Request", "arrange"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for; the same on every rank.
+    """The settings of an arrangement; the same on every rank.
 
     Attributes:
         chunks: How many; None: as few as fit into ``memory_limit``.
@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """What one rank is told.
+    """One rank's share of the arrangement.
 
     Attributes:
         num_ranks: Of all.
@@ -175,7 +175,7 @@ def _arranged(
 def _compiled(
     reports: list[Any], topology: Topology, request: Request, options: PlanOptions
 ) -> list[Arrangement]:
-    """What every rank is told."""
+    """The arrangement of every rank."""
     reads = [[reads for reads, _ in of_chunks] for _, _, of_chunks in reports]
     order, schedule = reorganise(reads, _owner([ids for ids, _, _ in reports]), request.slots)
     ordered = [perm.tolist() for perm in order]

@@ -1,4 +1,4 @@
-"""What an :class:`~dgcl.offload.offload.Offload` says of itself: what was predicted, and what was counted so far."""
+"""The report of an :class:`~dgcl.offload.offload.Offload`: predicted figures, and those counted so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model called as inference calls it: in evaluation, without gradients."""
+"""Inference of a model: in evaluation mode, without gradients."""
 
 from __future__ import annotations
 

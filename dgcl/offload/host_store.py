@@ -71,7 +71,7 @@ class HostStore:
         self.bytes_read = self.bytes_written = 0
         self._files: dict[int, _MappedFile] = {}  # of tensors that live, by address
         self._waiting: list[_MappedFile] = []  # of tensors that are gone, the oldest first
-        self._gone: deque[tuple[str, int, int]] = deque()  # what finalizers tell, at any time in any thread
+        self._gone: deque[tuple[str, int, int]] = deque()  # reports of finalizers, at any time in any thread
         self._held: Counter[str] = Counter()
         self._peak: dict[str, int] = {}
         if self.folder is not None:
@@ -119,7 +119,7 @@ class HostStore:
         return {kind: self._peak[kind] for kind in ROWS_HELD if self._peak.get(kind)}
 
     def free_bytes(self) -> int:
-        """Bytes of rows that may still be made, as far as the system tells."""
+        """Bytes of rows that may still be made, as far as the system reports."""
         if self.folder is None:
             return available_memory()
         self._settle()
@@ -327,7 +327,7 @@ def return_freed_memory() -> None:
 
 
 def _is_in_memory(folder: Path) -> bool:
-    """Whether files there are pages of memory, as Linux tells."""
+    """Whether files there are pages of memory, as Linux reports."""
     with suppress(OSError):
         device = os.stat(folder).st_dev
         for mount in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Whether a layer's aggregate is kept for its backward or made again there: by predicted seconds, where there is room.
+"""Decides whether a layer's aggregate is kept for the backward or computed again, by predicted seconds and free memory.
 
 For rows of b bytes, with n rows of a rank, l of them loaded in a forward, and E in-edges::
 
@@ -153,7 +153,7 @@ class Keeping:
         self.made: dict[str, KeptOrAgain] = {}
 
     def keeps(self, name: str, row_bytes: int, own_rows: bool) -> bool:
-        """Whether a layer's aggregate is kept; told at INFO when it is decided. Collective.
+        """Whether a layer's aggregate is kept; logged at INFO when it is decided. Collective.
 
         Args:
             name: Of the layer that asks first, for people.

@@ -1,4 +1,4 @@
-"""What offload takes, by formula: rows that move, bytes of host and of device memory, and the smallest n that fits.
+"""Predicts what offload takes: rows that move, bytes of host and device memory, and the fewest chunks that fit.
 
 Widths are elements of a row: d_0 of the inputs, d_1 to d_L of what the L layers give. Bytes of a layer that is computed
 in chunks, with rows of w = d_l and of w' = d_{l+1} elements::

@@ -1,6 +1,6 @@
-"""Proof, on symbols, that the tables of all ranks do what a chunked layer needs; nothing of how they were made.
+"""Verifier of the tables of all ranks: it executes a chunked layer with vertex ids in the place of rows.
 
-The forward and the backward are carried out with vertices in place of rows, and shown is:
+It reads the tables alone, and shares no code with the compiler that made them. It shows, for forward and backward:
 
 - what a chunk reads is there, its own vertices first, in the forward and in the backward;
 - a slot is written only where the row in it has been read for the last time: what its residency began with is there

@@ -1,4 +1,4 @@
-"""Computing a chunk again as it was computed: with the same random numbers, and stand-ins for the parameters."""
+"""Recomputes a chunk exactly: with the same random numbers, and stand-ins for the parameters."""
 
 from __future__ import annotations
 

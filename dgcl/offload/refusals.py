@@ -1,4 +1,4 @@
-"""Arguments that cannot be, modules among them whose result for a vertex depends on rows beyond its neighbourhood."""
+"""Checks of the arguments of offload, and of modules: a result may depend on a vertex's neighbourhood alone."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def predict_parts(
 
 
 def fastest_parts(predicted: Sequence[PredictedParts]) -> PredictedParts:
-    """What is predicted fastest, the first of those that are equally fast; told at INFO."""
+    """What is predicted fastest, the first of those that are equally fast; logged at INFO."""
     chosen = min(predicted, key=lambda parts: parts.seconds)
     _log.info("%s", explain_parts(predicted, chosen))
     return chosen

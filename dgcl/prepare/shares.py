@@ -231,7 +231,7 @@ def _share_out(graph: Graph, arrangement: Arrangement, exchanges: list[tuple[Exc
 
 
 def _edge_seconds(strategy: Strategy) -> float:
-    """What an edge takes that is summed, where a strategy was told; else 0."""
+    """What an edge takes that is summed, where a strategy knows it; else 0."""
     if isinstance(strategy, EdgePlacement):
         return strategy.edge_seconds
     if isinstance(strategy, Replication) and strategy.work is not None:

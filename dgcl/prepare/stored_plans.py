@@ -1,6 +1,6 @@
 """The plans of a job that a cache folder holds, or will hold.
 
-A strategy may ask for several plans of a job, told apart by what they depend on beside the job itself; each is an
+A strategy may ask for several plans of a job, distinguished by what they depend on beside the job itself; each is an
 entry of its own (:mod:`dgcl.prepare.cache`). What is *not* stored is a strategy's choice between them: it depends on
 the memory that is free and on what a layer costs here and now, so it is made anew, from the stored plans.
 """

@@ -1,4 +1,4 @@
-"""The contributions to a fold one by one: an exchange whose items are the (row, contributor) pairs.
+"""The programs that bring contributions to a fold separately: an exchange whose items are (row, contributor) pairs.
 
 A fold adds what it meets on its way, which is no way to find a maximum. Here every contributor's row reaches the owner
 by itself, along the way that the fold's tree has for it::

@@ -23,7 +23,7 @@ class Layout:
         holds: ``(P,)`` bool: ranks whose rows belong to the same copy of the graph as this rank's. All of them, but
             where vertices are replicated across machines: there each machine has a copy of its own.
         is_replicated: Whether ranks hold replicas of others' vertices; true on every rank or on none.
-        summary: What there is to tell people about it; "" for nothing.
+        summary: A line about it for people; "" for none.
     """
 
     owned_ids: NDArray[np.int64]

@@ -1,7 +1,6 @@
-"""Proof, on symbols, that compiled programs do what their plan says.
+"""Verifier of compiled programs: it executes those of all ranks with global ids in the place of rows.
 
-The programs of all ranks are executed with global ids in place of rows, stage by stage, using nothing of how
-they were compiled. What is shown:
+It goes stage by stage, and shares no code with the compiler. It shows:
 
 - every send reads only rows that are there, and waits for exactly the receives that brought them, all of
   earlier stages (so no two sends wait for each other);

@@ -1,10 +1,10 @@
-"""The connections of Gloo's groups: which socket leads to which rank, and that no child keeps one open.
+"""Finds which socket of Gloo leads to which rank, and keeps child processes from inheriting it.
 
 A peer hears that a rank has died when its sockets are closed. Gloo's sockets are inherited by forks, data loaders for
 instance, and by programs that a rank starts, so the peer would hear of it when the last of these has ended. Here they
 are marked to be closed where another program is started, and replaced by /dev/null in forks.
 
-Gloo tells nobody its sockets. So each rank lists the connections that it has more of than before the group was made,
+Gloo does not report its sockets. So each rank lists the connections that it has more of than before the group was made,
 and takes for the group's those of which the other end is on another rank's list.
 """
 
@@ -25,7 +25,7 @@ class Connection(NamedTuple):
     """A connected TCP socket of this process.
 
     Attributes:
-        descriptor, inode: Its number, and what tells it from a later socket with the same number.
+        descriptor, inode: Its number, and what distinguishes it from a later socket with the same number.
         here, there: (address, port) of its two ends.
     """
 

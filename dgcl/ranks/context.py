@@ -66,7 +66,7 @@ _communicators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def tell_at_exit(control: Control) -> None:
-    """Have the ranks of a control plane told when this process ends, before torch notices it."""
+    """Report the end of this process to the ranks of a control plane, before torch notices it."""
     _controls[control] = os.getpid()
 
 
@@ -85,7 +85,7 @@ def _keep_groups() -> None:
 
 
 def add_communicator(comm: Any) -> None:
-    """Make a communicator this thread's current one; its peers are told when the process ends."""
+    """Make a communicator this thread's current one; the end of the process is reported to its peers."""
     context.communicator = comm
     context.opened.add(comm)
     _communicators.add(comm)

@@ -5,7 +5,7 @@ three kinds of ranks: processes of a ``torch.distributed`` group (:mod:`dgcl.ran
 process (:mod:`dgcl.ranks.thread_control`), and a single rank that needs neither.
 
 **Which call a rank is in.** Every message says which call it belongs to, so ranks that make different calls hear of
-both. And a rank that waits for others in a call of the user's (:meth:`Control.collective`) tells its communicators,
+both. And a rank that waits for others in a call of the user's (:meth:`Control.collective`) informs its communicators,
 which publish it to their peers: one of these that waits for the rank in an exchange of rows sees at once that it will
 never come.
 """
@@ -207,7 +207,7 @@ class Control:
 
 
 class SingleControl(Control):
-    """One rank alone: nobody to wait for, nobody to tell."""
+    """One rank alone: it waits for nobody."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)

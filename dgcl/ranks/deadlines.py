@@ -1,4 +1,4 @@
-"""A limit for steps that have none of their own."""
+"""A deadline for calls that take none."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ NCCL's own all-reduce adds in an order that depends on its version and on the ma
 all) and sums (all-gather), and each rank adds its slice in rank order; so the bits are those of :mod:`dgcl.ranks.sums`.
 
 NCCL says nothing of a rank that never comes: its kernels wait. So all ranks have agreed on the sum before anything is
-enqueued, tell each other when they have enqueued it, and then wait under a deadline. What fails ends by an abort.
+enqueued, report to each other when they have enqueued it, and then wait under a deadline. What fails ends by an abort.
 """
 
 from __future__ import annotations

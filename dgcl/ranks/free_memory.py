@@ -1,4 +1,4 @@
-"""How much memory may still be taken before the kernel starts killing processes.
+"""The memory that may still be allocated before the kernel kills processes.
 
 Shared memory is allocated eagerly, page by page, and Linux refuses no single page: where there is less than was asked
 for, it ends some process of its choice. So the library looks first.

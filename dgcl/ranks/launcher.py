@@ -50,8 +50,7 @@ def launch(
             at least 1 and not more than torch uses here.
 
     Raises:
-        Exception: What the first rank to fail raised, with its traceback in a note; the other ranks are told
-            and stop.
+        Exception: What the first rank to fail raised, with its traceback in a note; the other ranks stop.
     """
     if not callable(function):
         raise TypeError(f"function must be callable (got {type(function).__name__})")

@@ -2,7 +2,7 @@
 
 One rank of every machine describes it, and all ranks join the descriptions. For ranks on CPUs these are the speeds at
 which the host copies memory, measured, and its network ports: those that ``GLOO_SOCKET_IFNAME`` names, which may differ
-between ranks of one host, or else its fastest. For ranks on GPUs it is what NVML and the kernel tell
+between ranks of one host, or else its fastest. For ranks on GPUs it is what NVML and the kernel report
 (:mod:`dgcl.topology.detect`), by the UUID of each rank's GPU, so that the renumbering of ``CUDA_VISIBLE_DEVICES`` and
 of containers changes nothing.
 """
@@ -39,7 +39,7 @@ class RankPlace:
         machine: The same for ranks that share a machine, and for no others.
         host: The machine's name, for people.
         gpu: The UUID of its GPU (``GPU-...``); ``""``: it runs on the CPU.
-        interface: The network interface that Gloo was told to use; ``""``: none, it finds one.
+        interface: The network interface that Gloo is set to use; ``""``: none, it finds one.
     """
 
     machine: str
@@ -168,7 +168,7 @@ def _interfaces(places: Sequence[RankPlace]) -> list[str]:
 
 
 def _port(sysfs: Sysfs, interface: str) -> Net:
-    """A network port of this machine by the name of its interface, without a speed where it tells none."""
+    """A network port of this machine by the name of its interface, without a speed where it reports none."""
     port = sysfs.interface(interface) if interface else fastest_port(sysfs)
     return port or Net(interface or "nic", None, "Eth")
 

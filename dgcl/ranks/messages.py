@@ -1,4 +1,4 @@
-"""Python objects between the ranks of a Gloo group, from each straight to each.
+"""Sends Python objects between the ranks of a Gloo group, directly from each to each.
 
 The object collectives of ``torch.distributed`` pass messages around a ring: when a rank dies, its two neighbours hear
 of it, and everybody else waits for the group's timeout, half an hour by default. Here a rank waits on the connection

@@ -1,4 +1,4 @@
-"""Which ranks share memory, found out by opening a piece of it."""
+"""A test of which ranks share memory: each tries to open a piece of the others'."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How ranks meet in their store before they connect: in rounds, each formed of one live attempt of every rank.
+"""The rendezvous of ranks in a key-value store, before they connect: rounds, each of one live attempt of every rank.
 
-Ranks may come, give up and come again at different times. So every attempt of a rank takes a token, a number that none
-of its attempts had before, and publishes under it what it has come for. Rank 0 forms a round as soon as the last token
-of every rank is published, not withdrawn, and was in no round before: it writes all tokens down, at once, under the
-round's number. An attempt that finds its own token in the round has met the others. One that gives up withdraws its
-token, and its successor has another; so what a dead attempt left behind is in one round at most.
+Ranks may start, fail and try again at different times. So each attempt of a rank takes a new token, a number, and
+publishes its call under it. Rank 0 forms a round as soon as the last token of every rank is published, not withdrawn,
+and in no earlier round: it writes all tokens in one entry, under the round's number. An attempt whose token is in the
+round belongs to it. An attempt that fails withdraws its token, and the next has another; so a dead attempt is in one
+round at most.
 
-Ranks that are in a round join it, and go on when all have joined: so a rank that died after it had come is missed here,
-by its name, and not by a connection that is never made.
+The ranks of a round join it and wait until all have joined. A rank that died after publishing its token is reported
+here, by its number, and not by a connection that is never made.
 
 There is one round in the store at a time. The next one needs a new token of every rank, so no rank can miss its own.
 """

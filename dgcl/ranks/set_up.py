@@ -1,6 +1,6 @@
-"""What collective calls of set-up have in common.
+"""The frame of every collective call of set-up.
 
-Other ranks are told of Ctrl-C, and a rank that dies is noticed at once.
+Ctrl-C is reported to the other ranks, and a rank that dies is noticed at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ R = TypeVar("R")
 
 
 def set_up_call(function: Callable[P, R], name: str = "") -> Callable[P, R]:
-    """Have the other ranks told where Ctrl-C ends a call of set-up, and this one where another rank dies.
+    """Report Ctrl-C in a call of set-up to the other ranks, and interrupt the call where another rank dies.
 
-    ``name`` is what the others are told that the call is; "": the function's own.
+    ``name`` is what the others report as the call; "": the function's own.
     """
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""What a tensor argument is: no tensor, or one that a compiler or torch.func traces."""
+"""Checks of tensor arguments: whether they are tensors, and whether a compiler or torch.func traces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads of torch a rank should use.
+"""The number of torch threads that a rank should use.
 
 Every rank runs its tensor operations with threads of its own. Where all ranks of a host together have more threads
 than there are cores, the threads wait for each other: four ranks with two threads each on two cores took 30 times as

@@ -1,4 +1,4 @@
-"""Notices that a rank has gone while ranks set something up together, whoever waits for whom.
+"""A failure detector for set-up: it notices that any rank has gone, also one that nobody is waiting for.
 
 In set-up a rank waits on the connection to the rank that it wants something from, and would not notice the death of a
 third rank, while rank 0 partitions for instance. So a thread watches the connections to all ranks, whose other ends the

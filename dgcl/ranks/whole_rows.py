@@ -44,7 +44,7 @@ def _dispatch(control: Control, values: Any, expected: int, ids: np.ndarray, nam
         problem = (
             f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
         )
-        if what == "vertices" and rows.shape[0] > expected:  # an edge_index cannot tell of them
+        if what == "vertices" and rows.shape[0] > expected:  # an edge_index does not count them
             problem += (
                 "; if the last vertices have no edges, build the communicator from"
                 f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
@@ -87,7 +87,7 @@ def agree(control: Control, problem: Exception | None, report: Any = None) -> li
     """Raise on every rank if one has a problem, on the others a ValueError with its text. Collective.
 
     Returns:
-        What every rank tells.
+        The reports of all ranks.
     """
     said = control.exchange((None if problem is None else str(problem), report))
     if problem is not None:

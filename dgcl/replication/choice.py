@@ -1,4 +1,4 @@
-"""Whether a job exchanges rows of vertices, or of copies inside machines; which, and why.
+"""Chooses whether a job exchanges rows of vertices, or of copies inside machines, and says why.
 
 Both are compared by what a layer takes, forward and backward: twice the predicted seconds of an exchange, and the work
 of the rank that has most (:mod:`dgcl.replication.work`). And by what the fullest rank holds
@@ -44,7 +44,7 @@ class Replication:
     and where all ranks are on one machine, it exchanges rows of vertices.
 
     Attributes:
-        hops: The exchanges of a forward pass that build on each other; None: not told, so nothing is replicated.
+        hops: The exchanges of a forward pass that build on each other; None: unknown, so nothing is replicated.
         limit: Bytes that a rank may take for rows and graph; None: what is free.
         free: Bytes that are free where each rank computes; None: any.
         work: What a layer costs a rank besides communication. Must be given where ``"auto"`` weighs replicas.

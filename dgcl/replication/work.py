@@ -1,4 +1,4 @@
-"""What a layer costs a rank besides communication: replicas are computed, not sent."""
+"""The cost of a layer on a rank besides communication: replicas are computed, not sent."""
 
 from __future__ import annotations
 
