@@ -290,10 +290,10 @@ class _SparseSide(_Side):
         sums = sparse_product(matrix, x.to(out.dtype))
         if not add:
             out.zero_()
-        if len(sums) == len(out):
-            out.add_(sums)
-        else:
+        if len(self.edges.heads):
             out.index_add_(0, self._heads, sums)
+        else:
+            out.add_(sums)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""

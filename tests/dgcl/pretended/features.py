@@ -1,0 +1,185 @@
+"""What a rank computes on the CPU by shared memory and on the pretended device by collectives."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import dgcl
+import dgcl.nn
+from dgcl.communicator import Communicator
+from dgcl.transport.connect import connect_collective
+
+NUM_NODES = 120
+_generator = np.random.default_rng(3)
+EDGES = torch.from_numpy(_generator.integers(0, NUM_NODES, (2, 900)))
+FEATURES = torch.from_numpy(_generator.standard_normal((NUM_NODES, 12)))
+LABELS = torch.from_numpy(_generator.integers(0, 5, NUM_NODES))
+MASK = torch.from_numpy(_generator.random(NUM_NODES) < 0.5)
+
+Feature = Callable[[Communicator], list[Tensor]]
+
+
+def _leaf(comm: Communicator) -> Tensor:
+    return comm.dispatch_features(FEATURES).detach().requires_grad_()
+
+
+def _differentiated(y: Tensor, *leaves: Tensor) -> list[Tensor]:
+    (y * y).sum().backward()
+    return [y, *(leaf.grad for leaf in leaves)]
+
+
+def verbs(comm: Communicator) -> list[Tensor]:
+    x = _leaf(comm)
+    return _differentiated(dgcl.graph_allgather(x), x)
+
+
+def started(comm: Communicator) -> list[Tensor]:
+    x = _leaf(comm)
+    return _differentiated(dgcl.graph_allgather_async(x).wait(), x)
+
+
+def halo_fold(comm: Communicator) -> list[Tensor]:
+    into = comm.dispatch_features(FEATURES.to(torch.bfloat16))
+    rows = comm.expand(into)[comm.num_owned :]
+    return [comm.fold_halo(rows, into)]
+
+
+def csr(comm: Communicator) -> list[Tensor]:
+    x, graph = _leaf(comm), comm.local_graph("csr").to(comm.device)
+    return _differentiated(graph.sum(dgcl.graph_allgather(x)), x)
+
+
+def split(comm: Communicator) -> list[Tensor]:
+    x = _leaf(comm)
+    return _differentiated(comm.split_graph().sum(x), x)
+
+
+def aggregate(reduce: Any, weight: str = "", **options: Any) -> Feature:
+    def run(comm: Communicator) -> list[Tensor]:
+        x = _leaf(comm)
+        if not weight:
+            return _differentiated(comm.aggregator(reduce, **options)(x), x)
+        drawn = torch.rand(
+            comm.local.num_edges, dtype=torch.float64, generator=torch.Generator().manual_seed(comm.rank)
+        )
+        given = drawn.to(comm.device).requires_grad_(weight == "learned")
+        learned = [given] if weight == "learned" else []
+        return _differentiated(comm.aggregator(reduce, edge_weight=given, **options)(x), x, *learned)
+
+    return run
+
+
+def train(layer: str, *between: Callable[[], nn.Module]) -> Feature:
+    def run(comm: Communicator) -> list[Tensor]:
+        x = comm.dispatch_features(FEATURES)
+        labels, mask = (comm.dispatch_features(each[:, None])[:, 0] for each in (LABELS, MASK))
+        torch.manual_seed(0)
+        first, second = (getattr(dgcl.nn, layer)(*widths).double() for widths in ((12, 8), (8, 5)))
+        modules = nn.ModuleList([first, *(make().double() for make in between), second])
+        if comm.device.type != "cpu":
+            _move(modules, comm.device)
+        parameters, losses = (
+            [p for module in modules.modules() for p in module._parameters.values() if p is not None],
+            [],
+        )
+        for _ in range(3):
+            h = x
+            for module in modules:
+                h = module(h) if module is not first else torch.relu(module(h))
+            loss = dgcl.nn.cross_entropy(h, labels, mask=mask)
+            loss.backward()
+            dgcl.nn.sync_gradients(parameters)
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter -= 0.05 * parameter.grad
+                    parameter.grad = None
+            losses.append(loss.detach().reshape(1))
+        return losses + parameters
+
+    return run
+
+
+def _move(modules: nn.Module, device: torch.device) -> None:
+    for module in modules.modules():
+        for held in (module._parameters, module._buffers):
+            for name, value in held.items():
+                if value is not None:
+                    held[name] = value.detach().to(device).requires_grad_(value.requires_grad)
+
+
+#: By name: what is computed, and how the communicator is built.
+FEATURES_BY_NAME: dict[str, tuple[Feature, dict[str, Any]]] = {
+    "verbs": (verbs, {}),
+    "started": (started, {}),
+    "halo fold": (halo_fold, {}),
+    "csr": (csr, {}),
+    "split": (split, {}),
+    **{
+        f"{reduce}, {edges}": (aggregate(reduce), {"edges": edges})
+        for edges in ("head", "tail", "cover")
+        for reduce in ("sum", "mean", "max")
+    },
+    "constant weights": (aggregate("sum", "constant"), {"edges": "cover"}),
+    "learned weights": (aggregate("sum", "learned"), {"edges": "cover"}),
+    "windows": (aggregate("sum", windows=3), {}),
+    **{f"grid {grid}": (aggregate("sum"), {"grid": grid}) for grid in ("1.5d", "2d", "3d")},
+    "GCN": (train("GCNConv"), {}),
+    "SAGE": (train("SAGEConv"), {}),
+    "GCN, batch norm, dropout": (
+        train("GCNConv", lambda: dgcl.nn.BatchNorm(8), lambda: dgcl.nn.Dropout(0.3)),
+        {},
+    ),
+}
+
+
+def _unwatched(post: Callable[..., Any]) -> Callable[..., Any]:
+    """A wire's, whose host waits for the rows that it copies."""
+    from tests.dgcl.pretended.device import host_waits
+
+    def posted(*args: Any) -> Any:
+        before = set(host_waits)
+        work = post(*args)
+        host_waits.intersection_update(before)
+        return work
+
+    return posted
+
+
+def compare(name: str) -> tuple[str, tuple[str, ...]]:
+    """How far this rank's results on the device are from those on the CPU; and for what the host waited."""
+    from tests.dgcl.pretended.device import DEVICE, OnDevice, Pretend, host_waits, on_host
+
+    feature, options = FEATURES_BY_NAME[name]
+    results = []
+    host_waits.clear()
+    for pretended in (False, True):
+        with (
+            contextlib.closing(dgcl.build_comm_info(EDGES, **options)) as comm,
+            contextlib.ExitStack() as stack,
+        ):
+            if pretended:
+                stack.enter_context(Pretend())
+                programs = {name: exchange.program for name, exchange in comm.exchanges.items()}
+                transport = connect_collective(
+                    programs, comm.control, 60.0, "collective", DEVICE, "pretended"
+                )
+                transport.wire.post = _unwatched(transport.wire.post)
+                comm.use_transport(transport)
+                comm.device = DEVICE
+            torch.manual_seed(0)
+            given = feature(comm)
+            assert all(isinstance(each, OnDevice) is pretended for each in given), [
+                type(each) for each in given
+            ]
+            results.append([on_host(each.detach()) for each in given])
+    pairs = list(zip(*results, strict=True))
+    if all(torch.equal(*pair) for pair in pairs):
+        return "same bits", tuple(sorted(host_waits))
+    close = all(torch.allclose(*(each.double() for each in pair), rtol=1e-10, atol=1e-12) for pair in pairs)
+    return "close" if close else "wrong", tuple(sorted(host_waits))

@@ -1,0 +1,39 @@
+"""What the library computes on a device, by nothing but torch's operations and collectives: held against the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.dgcl.pretended.features import FEATURES_BY_NAME, compare
+from tests.dgcl.rank_pool import RankPool
+
+#: What moves rows alone gives the bits of shared memory; sums over edges are of another kernel.
+SAME_BITS = ("verbs", "started", "halo fold", "csr")
+#: What a device cannot do yet, and is refused by name.
+REFUSED = [name for name in FEATURES_BY_NAME if name.startswith("max")]
+#: For what the host waits: this may not grow.
+WAITS = {name: ["tolist"] for name in FEATURES_BY_NAME if name.startswith(("GCN", "SAGE"))}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankPool]:
+    """Processes of their own: torch knows one such device per process, for ever."""
+    pool = RankPool(3)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", [name for name in FEATURES_BY_NAME if name not in REFUSED])
+def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool) -> None:
+    results = ranks.run(compare, name)
+    assert {waits for _, waits in results} == {tuple(WAITS.get(name, ()))}
+    assert {how for how, _ in results} <= ({"same bits"} if name in SAME_BITS else {"same bits", "close"})
+
+
+@pytest.mark.parametrize("name", REFUSED[:1])
+def test_what_a_device_cannot_do_is_refused(name: str, ranks: RankPool) -> None:
+    with pytest.raises(AssertionError, match="runs on the CPU"):
+        ranks.run(compare, name)
