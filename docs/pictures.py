@@ -19,7 +19,6 @@ WEB = ("--synthetic", "web-google")
 COMMANDS = {
     "plan_dgx1.svg": ("plan", *WEB, "--topology", "dgx1", "--compare", "auto", "--plot"),
     "plan_dgx_a100x2.svg": ("plan", *WEB, "--topology", "dgx_a100x2", "--compare", "auto", "--plot"),
-    "compare.svg": ("compare", *WEB, "--topology", "dgx1,pcie8,dgx_a100x2", "--plot"),
     "topo_dgx1.svg": ("topo", "plot", "dgx1", "--out"),
 }
 

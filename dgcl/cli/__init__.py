@@ -20,7 +20,6 @@ from dgcl import __version__
 from dgcl.cli import (
     bench,
     check,
-    compare,
     grids,
     info,
     memory,
@@ -38,7 +37,6 @@ VERBS = {
     "topo": topo,
     "partition": partition,
     "plan": plan,
-    "compare": compare,
     "check": check,
     "grids": grids,
     "simulate": simulate,

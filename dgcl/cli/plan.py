@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dgcl.planner.placement import Placement
 
 # The paper's greedy takes minutes for millions of vertices on many ranks: there it runs only when asked for.
-MOST_RANKS_FOR_SPST = 16
+_MOST_RANKS_FOR_SPST = 16
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -217,7 +217,7 @@ def _others(args: argparse.Namespace, plan: Plan, options: PlanOptions) -> list[
 
     methods = args.compare
     if methods is None:
-        few = plan.world_size <= MOST_RANKS_FOR_SPST
+        few = plan.world_size <= _MOST_RANKS_FOR_SPST
         methods = () if args.json else [m for m in COMPARED if m != "spst" or few]
     others = []
     wanted = [method for method in methods if method != plan.method]

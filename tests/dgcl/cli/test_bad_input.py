@@ -49,7 +49,6 @@ ARGUMENTS = [
     (f"{PLAN} --grid 1,1,3 --memory-limit 1G", "--memory-limit goes without --grid"),
     (f"{PLAN} --grid 1,1,3 --row-bytes 6", "--row-bytes must be a multiple of 4 .*got 6"),
     (f"{PLAN} --edges cover --memory-limit 1G", "--memory-limit goes without --edges"),
-    ("compare graph.npz --topology line.json --methods ,", "--methods needs at least one"),
     (f"{PLAN} --compare auto,best", "method must be one of .*got 'best'"),
     (f"{PLAN} --explain 99", "class 99 does not exist"),
     (f"{PLAN} --part part.npy --explain 0>0", "no class of rank 0"),

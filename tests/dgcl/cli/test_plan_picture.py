@@ -1,0 +1,26 @@
+"""`dgcl plan --plot`: a picture with the machine, the method and the ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.dgcl.cli.support import Run
+
+
+def test_picture(run: Run, folder: Path, plan_file: Path) -> None:
+    pytest.importorskip("matplotlib")
+    line = (
+        "plan",
+        "--relation",
+        "relation.npz",
+        "--topology",
+        "line.json",
+        "--compare",
+        "auto",
+        "--plot",
+        "l.svg",
+    )
+    assert run(*line).status == 0
+    assert "relation.npz on line: auto plan for 3 ranks" in (folder / "l.svg").read_text()
