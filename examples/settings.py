@@ -36,8 +36,6 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
         "--check", action="store_true", help="compare with one rank; exit with 1 if not equal"
     )
     args = parser.parse_args()
-    if args.cache is not None and args.method in dgcl.bench.BASELINES:
-        parser.error(f"--cache goes with plans: nothing of --method {args.method} is kept")
     args.dtype = torch.float64 if args.float64 or args.check else torch.float32
     return args
 
@@ -47,7 +45,5 @@ def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
     # Replicas must last for all exchanges; PyG's GCN has one more than layers, for the degrees in its weights.
     exchanges = args.layers + (args.layers_from == "pyg" and args.model == "gcn")
     options = {"topology": args.topology, "method": args.method, "seed": args.seed}
-    if args.method in dgcl.bench.BASELINES:
-        return dgcl.bench.build_comm_info(graph, layers=exchanges, **options)
     replicas = dgcl.ReplicaOptions(hops=exchanges)
-    return dgcl.build_comm_info(graph, replicas=replicas, cache=args.cache, **options)
+    return dgcl.bench.build_comm_info(graph, replicas=replicas, cache=args.cache, **options)

@@ -43,7 +43,7 @@ def describe(
         print(f"choice  {comm.choice}")
     baseline = dgcl.bench.BASELINES.get(args.method)
     if baseline is not None:
-        print(f"method  {args.method}: {baseline.summary}; the plan numbers the rows")
+        print(f"method  {args.method}: {baseline}; the plan numbers the rows")
     print(f"set-up  {set_up_seconds:.1f} s to partition, plan, prove and connect\n", flush=True)
 
 

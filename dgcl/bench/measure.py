@@ -5,41 +5,46 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from dgcl.bench.baselines import GlooHaloCalls, GlooHaloPlainCalls, GlooKeptTransport
-from dgcl.bench.flags import Barrier, Flags, open_barrier
-from dgcl.bench.lanes import CopyLane, ExchangeLane, ReplicationLane
-from dgcl.bench.methods import build_comm_info
+import dgcl
+from dgcl.bench.barrier import Barrier
+from dgcl.bench.baselines import AllToAll, build_comm_info
+from dgcl.bench.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.patterns import DTYPES
+from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.rounds import Candidate, World, measure_case, num_messages
 from dgcl.bench.trace import chrome_trace, record_exchange
-from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, RuntimeCalls, calls_of
-from dgcl.planner.methods import METHODS as PLANNERS
+from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, calls_of
+from dgcl.bench.turns import DEVICE, WALL, Lane, combine, take_turns
+from dgcl.planner import PlanOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
+from dgcl.ranks.machines import places_of_ranks, several_machines
 from dgcl.replication import METHOD
+from dgcl.transport.steps import EXPAND, FOLD
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.planner import Plan
 
-SAMPLE_BYTES = 64 << 20  # of results that are alive at once, on each rank
+SAMPLE_BYTES: Final = 64 << 20  # of results that are alive at once, on each rank
+MAX_CALLS: Final = 100  # of a sample
+MIN_SAMPLES: Final = 5  # so that a median means something
+_COPIES: Final = "copies of {} rows"
 
-#: Ways to call "auto", or gloo, that are measured beside the methods that build_comm_info knows: without tensors;
-#: as models call it; and halo rows alone.
+#: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: as models
+#: call it, and halo rows alone.
 CALLS: Mapping[str, tuple[str, Callable[[Communicator], Measured]]] = MappingProxyType(
     {
-        "executor": ("auto", RuntimeCalls),
         "operator": ("auto", OperatorCalls),
         "halo": ("auto", HaloCalls),
-        "gloo-halo": ("direct", GlooHaloCalls),
-        "gloo-halo-plain": ("direct", GlooHaloPlainCalls),
-        "gloo-kept": ("direct", GlooKeptTransport),
+        "gloo-halo": ("direct", lambda comm: AllToAll(comm, kept=True, halo_only=True)),
     }
 )
 
@@ -51,7 +56,7 @@ def measure(
 
     Args:
         cases, settings: The same on every rank.
-        emit: Told on rank 0 where the ranks run, and then each line as it is ready.
+        emit: Called on rank 0 with where the ranks run, and then with each line as it is ready.
 
     Returns:
         Everything, on rank 0; None elsewhere.
@@ -61,140 +66,189 @@ def measure(
         CommError: A rank is gone or late.
     """
     control = context.require_control()
-    flags = open_barrier(control, settings.timeout)
-    if not flags.shared_clock:
-        _check_machines(settings)
+    if settings.trace and several_machines(places_of_ranks(control)):
+        raise ValueError("trace: the ranks are on several machines, whose clocks differ; trace ranks of one")
+    if settings.device == "cuda" and torch.cuda.is_available():
+        torch.cuda.set_device(control.rank % torch.cuda.device_count())
     ranks: list[RankInfo] = []
     lines: list[Line] = []
     trace = None
-    try:
+    with closing(Barrier(control, settings.timeout)) as barrier:
         for case in cases:
-            with _opened(case, settings, control, flags) as world:
+            with ExitStack() as opened:
+                world = _open(case, settings, control, opened)
                 if not ranks:
                     ranks = control.exchange(_describe(world.plain))
                     if control.rank == 0:
                         emit(ranks)
-                for line in measure_case(case, world, settings, control, SAMPLE_BYTES):
+                for line in _measure_case(case, world, settings, control, barrier):
                     lines.append(line)
                     emit(line)
                 if settings.trace and case is cases[-1]:
-                    trace = _record(world, max(case.widths), DTYPES[settings.dtype], control, flags)
-    finally:
-        flags.close()
+                    trace = _record(world, max(case.widths), DTYPES[settings.dtype], control, barrier)
     return Measurement(ranks, lines, trace) if control.rank == 0 else None
 
 
-def _check_machines(settings: Settings) -> None:
-    """Refuse what ranks on several machines cannot do.
+@dataclass(frozen=True)
+class _Candidate:
+    """A method that is compared with others.
 
-    Raises:
-        ValueError: With what they can.
+    Attributes:
+        method: Its name.
+        comm, exchange, rows: What it moves, and by what.
+        plan: None for a method that is no plan.
+        note: What else there is to say.
+        written, own: Rows that all ranks together write in a call, and those of them that are copied from their own.
     """
-    for method in settings.methods:
-        mover, fold = split_method(method, settings.fold)
-        if mover in ("swap", "padded", "replication") or fold != "sum":
-            raise ValueError(
-                f"method {method!r} needs ranks that share one machine's memory, and these are on several;"
-                " take a planner, executor, operator, halo, gloo or gloo-kept, gloo-halo, with fold 'sum'"
-            )
-    if settings.trace:
-        raise ValueError("trace: the ranks are on several machines, whose clocks differ; trace ranks of one")
+
+    method: str
+    comm: Communicator
+    exchange: Measured
+    rows: Rows
+    plan: Plan | None
+    note: str
+    written: int
+    own: int
 
 
-def _record(
-    world: World, width: int, dtype: torch.dtype, control: Control, flags: Barrier
-) -> dict[str, Any] | None:
-    """The trace of one exchange by the first planned method, on rank 0. Collective."""
-    assert isinstance(flags, Flags)
-    comm = next((candidate.comm for candidate in world.candidates if candidate.plan is not None), None)
-    if comm is None:
-        raise ValueError(
-            "trace: none of the methods is a plan, and others are not recorded; add a planner, e.g. auto"
-        )
-    traces = control.gather(record_exchange(comm, width, dtype, flags))
-    return None if traces is None else chrome_trace(traces)
+@dataclass(frozen=True)
+class _World:
+    """What is measured in one case.
+
+    Attributes:
+        name: Of the problem.
+        candidates: The methods.
+        plain: A communicator whose ranks hold no replicas.
+        halo, local: Rows delivered, and owned and halo rows, of all ranks together.
+        busiest: Rows delivered to the rank that gets most.
+    """
+
+    name: str
+    candidates: list[_Candidate]
+    plain: Communicator
+    halo: int
+    local: int
+    busiest: int
 
 
-def split_method(method: str, fold: str) -> tuple[str, str]:
-    """``"auto+atomic"`` as ``("auto", "atomic")``; without a fold of its own a method has the given one."""
-    mover, _, own = method.partition("+")
-    return mover, own or fold
-
-
-def _describe(comm: Communicator) -> RankInfo:
-    threads = torch.get_num_threads()
-    return RankInfo(comm.rank, os.getpid(), socket.gethostname(), threads, comm.num_owned, comm.num_halo)
-
-
-@contextmanager
-def _opened(case: Case, settings: Settings, control: Control, flags: Barrier) -> Iterator[World]:
-    """A communicator and a lane for each method; all closed at the end."""
+def _open(case: Case, settings: Settings, control: Control, opened: ExitStack) -> _World:
+    """A communicator for each method. Collective."""
     problem = case.problem() if control.rank == 0 else None
-    opened: list[Communicator] = []
 
-    def build(method: str, fold: str) -> Communicator:
+    def build(method: str) -> Communicator:
         comm = build_comm_info(
             problem and problem.graph,
             settings.topology,
             part=problem and problem.part,
             method=method,
-            fold=fold,
-            layers=settings.layers,
-            row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize,
-            seed=settings.seed,
+            plan=PlanOptions(
+                row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize, seed=settings.seed
+            ),
+            replicas=dgcl.ReplicaOptions(hops=settings.layers if method == METHOD else None),
             timeout=settings.timeout,
+            device=settings.device,
         )
-        opened.append(comm)
+        opened.callback(comm.close)
         return comm
 
-    candidates: list[Candidate] = []
-    plain: Communicator | None = None  # the first one that holds no replicas
-    for method in settings.methods:
-        if method == "replication":
-            continue
-        mover, fold = split_method(method, settings.fold)
-        mover, call = CALLS.get(mover, (mover, calls_of))
-        comm = build(mover, fold)
-        replicated = comm.layout.is_replicated
-        plain = plain if replicated else plain or comm
-        is_plan = (mover in PLANNERS or mover == METHOD) and not method.startswith("gloo")
-        planned = comm.plan if is_plan else None
-        note = "" if fold == "sum" else f"fold {fold}"
-        note = ", ".join(filter(None, [note, _replicas(comm, settings.layers) if replicated else ""]))
-        exchange = call(comm)
-        lane = ExchangeLane(comm, exchange, flags)
-        halo_only = getattr(exchange, "halo_only", False)
-        told = num_messages(comm.plan) if is_plan or method.startswith("gloo") else None
-        candidates.append(Candidate(method, lane, comm, planned, note, halo_only, messages=told))
-    plain = plain or build("direct", "sum")
-    if "replication" in settings.methods:
-        candidates.append(_replication(build("replication", "sum"), plain, settings.layers, flags))
-    name = control.broadcast(problem and problem.name)
+    candidates = [_candidate(method, build, settings.layers) for method in settings.methods]
+    plain = next((each.comm for each in candidates if not each.comm.layout.is_replicated), None)
+    plain = plain or build("direct")
     counts = control.exchange((plain.num_halo, plain.num_local))
-    halo_rows, local_rows = (sum(column) for column in zip(*counts, strict=True))
-    for candidate in candidates:
-        candidate.rows = halo_rows if candidate.halo_only else local_rows
-        candidate.own_rows = candidate.rows - halo_rows
-        if candidate.plan is not None and candidate.comm is not None and candidate.comm.layout.is_replicated:
-            candidate.rows = sum(control.exchange(candidate.comm.num_local))
-            candidate.own_rows = sum(control.exchange(candidate.comm.num_owned))
-    lanes = {n: CopyLane(plain, n / control.world_size, flags) for n in {c.rows for c in candidates}}
-    copies = {n: Candidate("copy", lane) for n, lane in sorted(lanes.items())}
-    busiest = max(halo for halo, _ in counts)
-    yield World(name, candidates, plain, halo_rows, local_rows, busiest, copies)
-    for plain_copies in lanes.values():
-        plain_copies.close()
-    for comm in opened:
-        comm.close()
+    halo, local = (sum(column) for column in zip(*counts, strict=True))
+    name = control.broadcast(problem and problem.name)
+    return _World(name, candidates, plain, halo, local, max(each for each, _ in counts))
 
 
-def _replicas(comm: Communicator, layers: int) -> str:
-    """What the ranks hold, against the graph. Collective."""
-    rows = sum(comm.control.exchange(comm.num_owned)) / comm.num_nodes
-    edges = sum(comm.control.exchange(comm.local.num_edges)) / max(comm.num_edges, 1)
-    return f"{layers} layers hold {rows:.2f} x the rows and sum over {edges:.2f} x the edges"
+def _candidate(method: str, build: Callable[[str], Communicator], layers: int) -> _Candidate:
+    """A method with its communicator. Collective."""
+    mover, call = CALLS.get(method, (method, calls_of))
+    comm = build(mover)
+    exchange = call(comm)
+    counts = comm.control.exchange((comm.num_halo, comm.num_local, comm.local.num_edges))
+    halo, local, edges = (sum(column) for column in zip(*counts, strict=True))
+    note = ""
+    if comm.layout.is_replicated:
+        copies = (local - halo) / comm.num_nodes, edges / max(comm.num_edges, 1)
+        note = f"{layers} layers hold {copies[0]:.2f} x the rows and sum over {copies[1]:.2f} x the edges"
+    plan = None if isinstance(exchange, AllToAll) else comm.plan
+    own = 0 if exchange.halo_only else local - halo
+    return _Candidate(method, comm, exchange, Rows(comm), plan, note, halo + own, own)
 
 
-def _replication(comm: Communicator, plain: Communicator, layers: int, flags: Barrier) -> Candidate:
-    note = f"{_replicas(comm, layers)}; the time is that of the additional sums"
-    return Candidate("replication", ReplicationLane(comm, plain, flags), note=note)
+def _measure_case(
+    case: Case, world: _World, settings: Settings, control: Control, barrier: Barrier
+) -> Iterator[Line]:
+    """The lines of one case, on rank 0. Collective."""
+    dtype, device = DTYPES[settings.dtype], world.plain.device
+    most = max(control.exchange(world.plain.num_local))
+    for width in case.widths:
+        row_bytes = width * dtype.itemsize
+        fit = SAMPLE_BYTES // max(most * row_bytes, 1)
+        calls = max(1, min(fit, -(-settings.iterations // MIN_SAMPLES), MAX_CALLS))
+        lanes: dict[str, Lane] = {}
+        for each in world.candidates:
+            for verb in (EXPAND, FOLD):
+                lane = ExchangeLane(each.comm, each.exchange, each.rows, verb, (width, calls), dtype)
+                lanes[f"{each.method} {verb}"] = lane
+            num_bytes = round(each.written * row_bytes / control.world_size)
+            lanes.setdefault(_COPIES.format(each.written), CopyLane(num_bytes, calls, device))
+        samples = take_turns(
+            lanes,
+            -(-settings.iterations // calls),
+            calls=calls,
+            warmup=-(-settings.warmup // calls),
+            barrier=barrier,
+            clock=DEVICE if device.type == "cuda" else WALL,
+        )
+        times = {name: combine(of_lane, control) for name, of_lane in samples.items()}
+        for each in world.candidates if control.rank == 0 else ():
+            model, bound = predict(each.plan, row_bytes)
+            yield Line(
+                name=world.name,
+                fraction=case.fraction,
+                method=each.method,
+                dtype=settings.dtype,
+                width=width,
+                halo_rows=world.halo,
+                local_rows=world.local,
+                size=case.size_factor * world.halo * row_bytes / control.world_size,
+                busiest=world.busiest * row_bytes,
+                own=each.own * row_bytes / control.world_size,
+                moved=each.written * row_bytes,
+                forward=times[f"{each.method} {EXPAND}"],
+                backward=times[f"{each.method} {FOLD}"],
+                copy=times[_COPIES.format(each.written)],
+                model_seconds=model,
+                bound_seconds=bound,
+                stages=None if each.plan is None else each.plan.num_stages,
+                note=each.note,
+                messages=_num_messages(each.comm.plan),
+            )
+
+
+def _num_messages(plan: Plan) -> int:
+    """(stage, sender, receiver) of a plan, each once."""
+    trees = plan.trees
+    columns = (trees.edge_stage.tolist(), trees.edge_src.tolist(), trees.edge_dst.tolist())
+    return len(set(zip(*columns, strict=True)))
+
+
+def _record(
+    world: _World, width: int, dtype: torch.dtype, control: Control, barrier: Barrier
+) -> dict[str, Any] | None:
+    """The trace of one exchange by the first planned method, on rank 0. Collective."""
+    comm = next((candidate.comm for candidate in world.candidates if candidate.plan is not None), None)
+    if comm is None:
+        raise ValueError(
+            "trace: none of the methods is a plan, and others are not recorded; add a planner, e.g. auto"
+        )
+    traces = control.gather(record_exchange(comm, width, dtype, barrier))
+    return None if traces is None else chrome_trace(traces)
+
+
+def _describe(comm: Communicator) -> RankInfo:
+    threads, device = torch.get_num_threads(), str(comm.device)
+    return RankInfo(
+        comm.rank, os.getpid(), socket.gethostname(), threads, comm.num_owned, comm.num_halo, device
+    )

@@ -1,21 +1,25 @@
-"""Test data of a benchmark, and the check that it arrived unchanged.
+"""Rows that encode (vertex, column, call), and the check that they arrived unchanged; on any device.
 
-Expand carries arbitrary bits, which must arrive as they are, whatever number they stand for. Fold carries
-small whole numbers, so small that every sum of them is exact in the element type, whatever the order.
+Expand carries arbitrary bits, which must arrive as they are, whatever number they stand for. Fold carries small whole
+numbers, so small that every sum of them is exact in the element type, whatever the order. Both are made of a random
+key of (vertex, call) and one of (column, call): a row in a wrong place, one of another call and one that was never
+written differ in nearly every element.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Final
+
 import torch
 from torch import Tensor
 
-from dgcl.bench import pattern_kernels as kernels
 from dgcl.kernels.rows import SUMMABLE
 
 #: Whole numbers up to this are exact.
 _EXACT = {torch.float64: 1 << 53, torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
-_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MIXERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+_SLICE: Final = 1 << 16  # elements that are compared at a time
 
 #: Names of the element types that a benchmark can send, those of nccl-tests included.
 DTYPES = {name: getattr(torch, name) for name in SUMMABLE} | {
@@ -25,27 +29,52 @@ DTYPES = {name: getattr(torch, name) for name in SUMMABLE} | {
 }
 
 #: What every byte of a buffer is set to before a result may be written there.
-POISON = 0xFF
+POISON: Final = 0xFF
 
 
-def _unsigned(rows: Tensor) -> np.ndarray:
-    """The elements' bits, (rows, columns)."""
-    size = rows.dtype.itemsize
-    return rows.flatten(1).view(_SIGNED[size]).numpy().view(f"u{size}")
+def _keys(numbers: Tensor, call: int, kind: int) -> Tensor:
+    """Random 64 bits for each number, by the steps of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    z = (numbers + 1) * _MIXERS[0] + ((call * 256 + kind) * 0x9E3779B97F4A7C15) % (1 << 63)
+    for shift, mixer in zip((30, 27), _MIXERS, strict=True):
+        z = (z ^ (z >> shift)) * mixer
+    return z ^ (z >> 31)
 
 
-def _ones(dtype: torch.dtype) -> np.uint64:
-    return np.uint64((1 << 8 * dtype.itemsize) - 1)
+def _bits(vertices: Tensor, width: int, call: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys of rows and columns whose exclusive or is the rows' bits; never all ones, as poisoned memory is."""
+    kind = _INTEGERS[dtype.itemsize]
+    columns = torch.arange(width, device=vertices.device)
+    rows, columns = (_keys(each, call, number) & ~1 for number, each in enumerate((vertices, columns)))
+    return rows.to(kind)[:, None], columns.to(kind)
 
 
-def fill_expand(rows: Tensor, vertices: np.ndarray, iteration: int) -> None:
-    """Fill ``(len(vertices), width)`` rows to be sent in this iteration."""
-    kernels.fill_bits(_unsigned(rows), vertices, iteration, _ones(rows.dtype))
+def _slices(rows: Tensor) -> list[slice]:
+    step = max(1, _SLICE // max(rows.shape[1], 1))
+    return [slice(i, i + step) for i in range(0, len(rows), step)]
 
 
-def wrong_expand(found: Tensor, vertices: np.ndarray, iteration: int) -> int:
-    """Count the elements that differ in any bit from what :func:`fill_expand` writes for these vertices."""
-    return int(kernels.count_wrong_bits(_unsigned(found), vertices, iteration, _ones(found.dtype)))
+def _unequal(arrived: Tensor, expected: Tensor) -> int:
+    return 0 if torch.equal(arrived, expected) else int(torch.count_nonzero(arrived != expected))
+
+
+def fill_expand(rows: Tensor, vertices: Tensor, call: int) -> None:
+    """Fill ``(n, width)`` rows of these vertices, ``(n,)`` int64 on their device."""
+    keys, columns = _bits(vertices, rows.shape[1], call, rows.dtype)
+    torch.bitwise_xor(keys, columns, out=rows.view(keys.dtype))
+
+
+def wrong_expand(rows: Tensor, vertices: Tensor, call: int) -> int:
+    """Count the elements that differ in any bit from what :func:`fill_expand` writes."""
+    keys, columns = _bits(vertices, rows.shape[1], call, rows.dtype)
+    arrived = rows.view(keys.dtype)
+    return sum(_unequal(arrived[part], keys[part] ^ columns) for part in _slices(rows))
+
+
+def _shares(vertices: Tensor, width: int, call: int, rank: int, below: int) -> tuple[Tensor, Tensor]:
+    """Whole numbers of rows and columns whose sum is what a rank contributes: from 1 to below - 1."""
+    half = below // 2
+    columns = torch.arange(width, device=vertices.device)
+    return _keys(vertices, call, 2 + rank) % half + 1, _keys(columns, call, 1) % half
 
 
 def _below(dtype: torch.dtype, world_size: int) -> int:
@@ -64,31 +93,25 @@ def _below(dtype: torch.dtype, world_size: int) -> int:
     return below
 
 
-def fill_fold(rows: Tensor, vertices: np.ndarray, iteration: int, rank: int, world_size: int) -> None:
-    """Fill ``(len(vertices), width)`` rows with what ``rank`` contributes to the sums of these vertices."""
-    below = _below(rows.dtype, world_size)
-    if rows.dtype in (torch.float32, torch.float64):
-        kernels.fill_shares(rows.numpy(), vertices, iteration, rank, below)
-        return
-    whole = torch.empty(rows.shape, dtype=torch.int32)
-    kernels.fill_shares(whole.numpy(), vertices, iteration, rank, below)
-    rows.copy_(whole)
+def fill_fold(rows: Tensor, vertices: Tensor, call: int, rank: int, world_size: int) -> None:
+    """Fill ``(n, width)`` rows with what ``rank`` contributes to the sums of these vertices."""
+    shares, columns = _shares(vertices, rows.shape[1], call, rank, _below(rows.dtype, world_size))
+    torch.add(shares.to(rows.dtype)[:, None], columns.to(rows.dtype), out=rows)
 
 
-def wrong_fold(
-    found: Tensor, vertices: np.ndarray, holders: np.ndarray, iteration: int, world_size: int
-) -> int:
+def wrong_fold(rows: Tensor, vertices: Tensor, holders: Tensor, call: int) -> int:
     """Count the elements that are not the sum of the contributions of all holders of a vertex.
 
     Args:
-        found: ``(len(vertices), width)``.
-        vertices: Their global ids.
-        holders: ``(len(vertices),)`` uint64: the ranks that hold each vertex, its owner included, as bits.
-        iteration, world_size: As in :func:`fill_fold`.
+        rows: ``(n, width)``.
+        vertices: ``(n,)`` int64.
+        holders: ``(P, n)`` bool: the ranks that hold each vertex, its owner included.
+        call: As in :func:`fill_fold`.
     """
-    below = _below(found.dtype, world_size)
-    values = found if found.dtype in (torch.float32, torch.float64) else found.to(torch.float32)
-    mask = 0
-    if not found.dtype.is_floating_point:
-        values, mask = found, (1 << min(8 * found.dtype.itemsize, 62)) - 1
-    return int(kernels.count_wrong_sums(values.numpy(), vertices, holders, iteration, below, mask))
+    below, total = _below(rows.dtype, len(holders)), torch.zeros_like(vertices)
+    for rank, held in enumerate(holders):
+        shares, columns = _shares(vertices, rows.shape[1], call, rank, below)
+        total += shares * held
+    kind = torch.float32 if rows.dtype.is_floating_point and rows.dtype.itemsize == 2 else rows.dtype
+    sums, counts, columns = total.to(kind)[:, None], holders.sum(0).to(kind)[:, None], columns.to(kind)
+    return sum(_unequal(rows[part].to(kind), counts[part] * columns + sums[part]) for part in _slices(rows))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 
 from dgcl.bench.records import Line
-from dgcl.bench.report import VERBS, is_bandwidth, short_size
+from dgcl.bench.report import VERBS, short_size
 from dgcl.topology.plot import new_figure, save_figure
 
 
@@ -36,9 +36,9 @@ def plot_bandwidths(lines: Sequence[Line], path: str | os.PathLike[str], title: 
             points = []
             for line in lines:
                 timing = getattr(line, verb)
-                if line.method == method and is_bandwidth(line, timing):
+                if line.method == method and timing.wrong == 0:
                     points.append((line.size, line.busbw(timing)))
-                    roof[line.size] = max(roof.get(line.size, 0.0), line.roof(timing))
+                    roof[line.size] = max(roof.get(line.size, 0.0), line.roof)
             if points:
                 axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3.5, label=method)
         if roof:

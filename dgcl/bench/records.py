@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dgcl.bench.problems import Problem
+from dgcl.bench.turns import Timing
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -19,14 +18,13 @@ class Settings:
     """What to measure, except for the rows themselves.
 
     Attributes:
-        methods: Names that :func:`dgcl.bench.methods.build_comm_info` knows, or a key of
-            :data:`dgcl.bench.measure.CALLS`; "+" and a fold may follow.
-        fold: One of :data:`dgcl.bench.folds.FOLDS`.
+        methods: Names that :func:`dgcl.bench.build_comm_info` knows, or a key of :data:`dgcl.bench.measure.CALLS`.
         dtype: A key of :data:`dgcl.bench.patterns.DTYPES`.
         iterations: Calls of each verb that are timed, for each line.
         warmup: Calls before them that are not.
-        layers: What "replication" must hold out for.
+        layers: That the copies of "replicate-across-machines" must last for.
         topology: What plans are made for.
+        device: The kind of device that rows lie on.
         show_bound: Print the share of the plans' lower bounds that was reached.
         seed: For planners.
         timeout: Seconds that a rank waits for another.
@@ -36,7 +34,6 @@ class Settings:
     methods: tuple[str, ...]
     topology: Topology
     show_bound: bool = False
-    fold: str = "sum"
     dtype: str = "float32"
     iterations: int = 20
     warmup: int = 5
@@ -44,11 +41,7 @@ class Settings:
     seed: int = 0
     timeout: float = 300.0
     trace: bool = False
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.topology.num_devices
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -72,35 +65,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Timing:
-    """The result of one verb (expand or fold) in one line.
-
-    Attributes:
-        seconds: Mean time of a call.
-        best, median: Of the samples' means.
-        copy_seconds: Mean time of plain copies of as many bytes, in the same turns.
-        wrong: Elements that were wrong, over all calls and ranks.
-        samples: Mean time of a call in each sample.
-        copy_samples: Likewise.
-        calls: Time of each call: from the end of the one before, on the last rank, to its own. Where single calls
-            are not timed, the means of samples.
-    """
-
-    seconds: float
-    best: float
-    median: float
-    copy_seconds: float
-    wrong: int
-    samples: list[float]
-    copy_samples: list[float]
-    calls: list[float]
-
-    def percentile(self, percent: float) -> float:
-        """The shortest time that so many percent of the calls do not exceed."""
-        return float(np.percentile(self.calls, percent, method="inverted_cdf"))
-
-
-@dataclass(frozen=True)
 class Line:
     """What was measured for one method and one width.
 
@@ -115,12 +79,12 @@ class Line:
         own: Bytes of its own rows that a rank copies into its result, on average over ranks.
         moved: Bytes that all ranks must write: owned and halo rows, or halo rows where they go alone.
         forward, backward: The times of expand and fold.
+        copy: Those of plain copies of as many bytes as all ranks write, in the same rounds.
         model_seconds, bound_seconds: The plan's own time and its lower bound, in the cost model of its
             topology; None for a method that is no plan.
         stages: Of the plan.
         note: What else there is to say.
-        host_seconds: What a call takes the host, where it does not wait for its end.
-        messages: (stage, sender, receiver) of one call; None where the method does not tell.
+        messages: (stage, sender, receiver) of one call.
     """
 
     name: str
@@ -136,12 +100,12 @@ class Line:
     moved: int
     forward: Timing
     backward: Timing
+    copy: Timing
     model_seconds: float | None = None
     bound_seconds: float | None = None
     stages: int | None = None
     note: str = ""
-    host_seconds: float | None = None
-    messages: int | None = None
+    messages: int = 0
 
     def algbw(self, timing: Timing) -> float:
         """``size`` in GB over the mean time."""
@@ -158,13 +122,14 @@ class Line:
         """GB/s that all ranks together write, own rows included, if they write nothing but their results."""
         return self.moved / timing.seconds / 1e9
 
-    def roof(self, timing: Timing) -> float:
+    @property
+    def roof(self) -> float:
         """The ``busbw`` of an exchange that took as long as plain copies of all that it writes."""
-        return self.busiest / timing.copy_seconds / 1e9
+        return self.busiest / self.copy.seconds / 1e9
 
-    def message_rate(self, timing: Timing) -> float | None:
-        """Messages of all ranks in a second; None where their number is not known."""
-        return None if self.messages is None else self.messages / timing.seconds
+    def message_rate(self, timing: Timing) -> float:
+        """Messages of all ranks in a second."""
+        return self.messages / timing.seconds
 
 
 @dataclass(frozen=True)

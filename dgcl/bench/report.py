@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from dgcl.bench.patterns import DTYPES
-from dgcl.bench.records import Line, RankInfo, Settings, Timing
+from dgcl.bench.records import Line, RankInfo, Settings
+from dgcl.bench.table import Column, Table
+from dgcl.bench.turns import Timing
 
 SCHEMA = "dgcl-bench/2"
 VERBS = ("forward", "backward")
@@ -35,59 +37,57 @@ BOUND_LEGEND = """\
 # %bound: lower bound of any plan in the model of the topology, in percent of the time"""
 
 
+def _table(settings: Settings) -> Table:
+    """The columns of a line of one verb."""
+
+    def microseconds(name: str) -> Column:
+        return Column(name, lambda seconds: f"{1e6 * seconds:.2f}", "us", width=9)
+
+    columns = [
+        Column("size", unit="B", width=11),
+        Column("count", unit="elements", width=11),
+        Column("type", width=8),
+        Column("width", width=6),
+        Column("method", width=max(9, *map(len, settings.methods)), left=True),
+        Column("verb", width=8, left=True),
+        *map(microseconds, ("time", *PERCENTILES)),
+        Column("kmsg/s", ".1f", width=7),
+        Column("algbw", ".2f", "GB/s", width=7),
+        Column("busbw", ".2f", "GB/s", width=7),
+        Column("own", short_size, "B", width=7),
+        Column("%copy", ".1f", width=6),
+        Column("#wrong", width=7),
+    ]
+    return Table(*columns, *[Column("%bound", ".2f", width=7)] * settings.show_bound)
+
+
 def header(settings: Settings) -> str:
     """What the columns mean, and the two lines over them."""
-    left = f"#{'size':>10} {'count':>11} {'type':>8} {'width':>6}  {'method':<{_method_width(settings)}} "
-    units = f"#{'(B)':>10} {'(elements)':>11} {'':>8} {'':>6}  {'':<{_method_width(settings)}} "
-    left += f"{'verb':<8}" + "".join(f" {name:>9}" for name in ("time", "min", "p50", "p95", "max"))
-    units += f"{'':<8}" + f" {'(us)':>9}" * 5
-    for name, unit in (("kmsg/s", ""), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("own", "(B)")):
-        left, units = f"{left} {name:>7}", f"{units} {unit:>7}"
-    left, units = f"{left} {'%copy':>6} {'#wrong':>7}", f"{units} {'':>6} {'':>7}"
-    legend = LEGEND
-    if settings.show_bound:
-        left, units, legend = f"{left} {'%bound':>7}", f"{units} {'':>7}", f"{legend}\n{BOUND_LEGEND}"
-    return "\n".join([legend, "#", left, units.rstrip()])
-
-
-def _method_width(settings: Settings) -> int:
-    return max(8, *map(len, settings.methods))
+    table = _table(settings)
+    names = table.line([column.name for column in table.columns])
+    units = table.line([f"({column.unit})" if column.unit else "" for column in table.columns])
+    legend = f"{LEGEND}\n{BOUND_LEGEND}" if settings.show_bound else LEGEND
+    return "\n".join([legend, "#", f"#{names[1:]}", f"#{units[1:]}".rstrip()])
 
 
 def row(line: Line, settings: Settings) -> str:
     """Format a line for each verb, with its notes below."""
-    count = line.size / DTYPES[line.dtype].itemsize
-    kind = _NAMES.get(line.dtype, line.dtype)
-    name = line.method.ljust(_method_width(settings))
-    left = f"{round(line.size):>11} {round(count):>11} {kind:>8} {line.width:>6}  {name}"
-    fraction = f"  # {line.fraction:g} of the vertices" if line.fraction < 1 else ""
-    text = [
-        f"{left} {verb:<8} {_verb(line, getattr(line, verb), settings.show_bound)}{fraction}"
-        for verb in VERBS
-    ]
+    table, text = _table(settings), []
+    count, kind = line.size / DTYPES[line.dtype].itemsize, _NAMES.get(line.dtype, line.dtype)
+    for verb in VERBS:
+        timing: Timing = getattr(line, verb)
+        values = [round(line.size), round(count), kind, line.width, line.method, verb, timing.seconds]
+        values += [timing.percentile(percent) for percent in PERCENTILES.values()]
+        rates = [line.message_rate(timing) / 1e3, line.algbw(timing), line.busbw(timing)]
+        shares = [line.own, 100 * line.copy.seconds / timing.seconds]
+        values += [*rates, *shares] if timing.wrong == 0 else [None] * 5
+        values.append(timing.wrong)
+        if settings.show_bound:
+            bound = line.bound_seconds
+            values.append(None if bound is None else 100 * bound / timing.seconds)
+        fraction = f"  # {line.fraction:g} of the vertices" if line.fraction < 1 else ""
+        text.append(table.line(table.cells(values)) + fraction)
     return "\n".join([*text, f"#   {line.method}: {line.note}"] if line.note else text)
-
-
-def _verb(line: Line, timing: Timing, show_bound: bool) -> str:
-    times = (timing.seconds, *(timing.percentile(percent) for percent in PERCENTILES.values()))
-    text = " ".join(f"{time * 1e6:>9.2f}" for time in times)
-    if not is_bandwidth(line, timing):
-        rate = algbw = busbw = own = share = "-"
-    else:
-        per_second = line.message_rate(timing)
-        rate = "-" if per_second is None else f"{per_second / 1e3:.1f}"
-        algbw, busbw = (f"{value:.2f}" for value in (line.algbw(timing), line.busbw(timing)))
-        own, share = short_size(line.own), f"{100 * timing.copy_seconds / timing.seconds:.1f}"
-    text += f" {rate:>7} {algbw:>7} {busbw:>7} {own:>7} {share:>6} {timing.wrong:>7}"
-    if show_bound:
-        bound = line.bound_seconds
-        text += f" {'-' if bound is None else f'{100 * bound / timing.seconds:.2f}':>7}"
-    return text
-
-
-def is_bandwidth(line: Line, timing: Timing) -> bool:
-    """Whether a bandwidth means anything: rows were sent, and all have arrived as they should."""
-    return line.method != "replication" and timing.wrong == 0
 
 
 def short_size(num_bytes: float) -> str:
@@ -122,7 +122,7 @@ def footer(lines: Sequence[Line]) -> str:
     text = [f"# Out of bounds values : {wrong} {verdict}"]
     if wrong:
         return "\n".join([*text, "# Bandwidths of data that did not arrive mean nothing; none is averaged"])
-    for method in dict.fromkeys(line.method for line in lines if line.method != "replication"):
+    for method in dict.fromkeys(line.method for line in lines):
         mine = [line for line in lines if line.method == method]
         each = [statistics.fmean(line.busbw(getattr(line, verb)) for line in mine) for verb in VERBS]
         both = f"(forward {each[0]:.3f}, backward {each[1]:.3f})"
@@ -137,7 +137,7 @@ def footer(lines: Sequence[Line]) -> str:
 
 def total_wrong(lines: Sequence[Line]) -> int:
     """Count the wrong elements of the whole run."""
-    return sum(line.forward.wrong + line.backward.wrong for line in lines)
+    return sum(line.forward.wrong + line.backward.wrong + line.copy.wrong for line in lines)
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,12 @@ def to_json(
 
 def _line_json(line: Line) -> dict[str, Any]:
     value = dataclasses.asdict(line)
+    del value["copy"]
     for verb in VERBS:
-        timing = getattr(line, verb)
-        sound = is_bandwidth(line, timing)
+        timing: Timing = getattr(line, verb)
+        sound = timing.wrong == 0
+        value[verb] |= {"seconds": timing.seconds, "best": timing.best, "median": timing.median}
+        value[verb] |= {"copy_seconds": line.copy.seconds, "copy_samples": line.copy.samples}
         value[verb] |= {name: timing.percentile(percent) for name, percent in PERCENTILES.items()}
         value[verb] |= {
             "algbw": line.algbw(timing) if sound else None,

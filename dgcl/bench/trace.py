@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dgcl.bench.flags import Flags
+from dgcl.bench.barrier import Barrier
 from dgcl.bench.transports import planned_transport
 from dgcl.transport.shared_memory.engine import FOLD
 from dgcl.transport.shared_memory.tasks import CallRecord
+from dgcl.transport.shared_memory.transport import SharedMemoryTransport
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -39,19 +40,20 @@ class RankTrace:
     records: list[CallRecord]
 
 
-def record_exchange(comm: Communicator, width: int, dtype: torch.dtype, flags: Flags) -> RankTrace:
+def record_exchange(comm: Communicator, width: int, dtype: torch.dtype, barrier: Barrier) -> RankTrace:
     """Record one allgather and its backward of rows of ``width`` elements, after a few that are not recorded.
     Collective."""
     records: list[CallRecord] = []
     rows = torch.zeros(comm.num_owned, width, dtype=dtype)
     transport = planned_transport(comm)
+    assert isinstance(transport, SharedMemoryTransport), type(transport)
     gradient = torch.zeros(comm.num_local, width, dtype=dtype)
     for sample in range(_WARMUP + 1):
         if sample == _WARMUP:
             transport.record_calls(records.append)
-        flags.barrier()
+        barrier()
         transport.expand(rows)
-        flags.barrier()
+        barrier()
         transport.fold(gradient)
     transport.record_calls(None)
     program = comm.exchanges["halo"].program

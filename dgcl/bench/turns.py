@@ -92,10 +92,12 @@ class Sample:
     Attributes:
         ends: Nanoseconds from the first call's begin to each call's end.
         wrong: What its lane counted.
+        begin: Of the first call, by the clock.
     """
 
     ends: tuple[int, ...]
     wrong: int = 0
+    begin: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,19 +171,26 @@ def take_turns(
                 marks.append(clock.mark())
             first, *ends = clock.read(marks)
             barrier()  # a check would run in the time of ranks on the same core that are not done
-            sample = Sample(tuple(end - first for end in ends), lane.check())
+            sample = Sample(tuple(end - first for end in ends), lane.check(), first)
             if number >= warmup:
                 samples[name].append(sample)
     return samples
 
 
-def combine(samples: Sequence[Sample], control: Control | None = None) -> Timing:
-    """One lane's samples of all ranks. Collective with a control; without, those of this process alone."""
+def combine(samples: Sequence[Sample], control: Control | None = None, *, one_clock: bool = False) -> Timing:
+    """One lane's samples of all ranks. Collective with a control; without, those of this process alone.
+
+    With ``one_clock``, that of a host, a sample begins when it does on the first rank.
+    """
     ranks = [samples] if control is None else control.exchange(samples)
-    ends = [np.max([sample.ends for sample in each], axis=0) / 1e9 for each in zip(*ranks, strict=True)]
+    ends = [
+        np.max([np.add(sample.ends, one_clock * (sample.begin - each[0].begin)) for sample in each], axis=0)
+        - one_clock * min(sample.begin - each[0].begin for sample in each)
+        for each in zip(*ranks, strict=True)
+    ]
     return Timing(
-        [float(each[-1]) / len(each) for each in ends],
-        [float(seconds) for each in ends for seconds in np.diff(each, prepend=0)],
+        [float(each[-1]) / len(each) / 1e9 for each in ends],
+        [float(span) / 1e9 for each in ends for span in np.diff(each, prepend=0)],
         sum(sample.wrong for each in ranks for sample in each),
     )
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.check import median_error
 from dgcl.calibration.effort import Effort
-from dgcl.calibration.on_device import device_structure
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
-from dgcl.ranks.machines import place_of_this_rank, several_machines
-from dgcl.topology import Topology
+from dgcl.ranks.machines import find_topology, place_of_this_rank, places_of_ranks, several_machines
+from dgcl.ranks.threads import available_cores
+from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
 from dgcl.transport.cuda import open_devices
@@ -28,6 +28,16 @@ _NOMINAL = CopyRates(one=10.0, all=11.0)
 def host_structure(num_ranks: int) -> Topology:
     """Return the connections of CPU ranks on this host, with placeholder figures."""
     return host_topology(num_ranks, _NOMINAL)
+
+
+def device_structure(control: Control, device: Device) -> Topology | None:
+    """Return the connections between the ranks' GPUs, on rank 0. Collective.
+
+    They are detected, or all equal if the ranks share one GPU."""
+    places = places_of_ranks(control, device.name)
+    if len({place.gpu for place in places}) < len(places):
+        return resolve_topology(f"uniform:{control.world_size}", control.world_size)
+    return find_topology(control, places).topology
 
 
 def run_rank(
@@ -109,22 +119,13 @@ def run_on_host(
 def outcome_json(calibration: Calibration) -> dict[str, Any]:
     """Everything that was measured, as JSON values; seconds, bytes, GB/s."""
     fit = calibration.fit
-    told: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "ranks": fit.topology.num_devices,
         "device": calibration.device,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "row_bytes": calibration.row_bytes,
         "median_residual": fit.residual,
-        "classes": [
-            {
-                "kind": one.kind,
-                "connections": list(one.connections),
-                "bandwidth": one.bandwidth,
-                "latency": one.latency,
-                "decided": one.decided,
-            }
-            for one in fit.classes
-        ],
+        "classes": [asdict(one) for one in fit.classes],
         "measured": [
             {
                 "name": one.experiment.name,
@@ -139,8 +140,8 @@ def outcome_json(calibration: Calibration) -> dict[str, Any]:
         "contention": contention(calibration),
     }
     if calibration.checked:
-        told["median_error"] = median_error(calibration.checked)
-        told["checked"] = [
+        outcome["median_error"] = median_error(calibration.checked)
+        outcome["checked"] = [
             {
                 "name": one.name,
                 "stages": one.num_stages,
@@ -151,7 +152,7 @@ def outcome_json(calibration: Calibration) -> dict[str, Any]:
             }
             for one in calibration.checked
         ]
-    return told
+    return outcome
 
 
 def contention(calibration: Calibration) -> list[dict[str, Any]]:

@@ -5,26 +5,31 @@ call the ranks walk through memory that together is larger than the caches of mo
 when the first rank begins it to when the last rank has ended it, by the host's monotonic clock; copies of a
 rank's own rows, which the cost model leaves out, are made before.
 
+On GPUs a call lasts as long as on the slowest rank, by events around a few calls in a row after one that brings the
+ranks into step. An expand on a device also copies the rank's own rows to their place; that copy is timed alone and
+taken off. Rows that fit into a device's cache are found there by the next call.
+
 Other work on the host only ever slows a call down. So the time of an exchange is the mean of the fastest tenth
 of its calls, and of several such rounds, with other exchanges between them, the fastest.
-
-Ranks on GPUs are timed by :mod:`dgcl.calibration.on_device`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from dgcl.bench.flags import Flags
+from dgcl.bench.barrier import Barrier
+from dgcl.bench.turns import DEVICE, WALL, combine, in_turns, take_turns
 from dgcl.calibration.effort import Effort
 from dgcl.program import Program
 from dgcl.program.exchange import HALO
 from dgcl.ranks.control import Control
+from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.shared_memory import Runtime
 from dgcl.transport.shared_memory.dtypes import row_type
 
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
 
 _FLUSH = 64 << 20  # bytes that the ranks of a host walk through together before a call
+_IN_A_ROW = 4  # calls of a sample on a device
 _TIMEOUT = 120.0
 
 
@@ -61,8 +67,7 @@ def time_all(
     work = _prepared(control, prepare)
     count = control.broadcast(len(work))
     fastest = [float("inf")] * count
-    flags = Flags(control, _TIMEOUT)
-    try:
+    with closing(Barrier(control, _TIMEOUT)) as barrier:
         for _ in range(effort.rounds):
             for number in range(count):
                 shares = None
@@ -70,10 +75,14 @@ def time_all(
                     programs, row_bytes = work[number]
                     shares = [(program, row_bytes) for program in programs]
                 program, row_bytes = control.scatter(shares)
-                seconds = _time_exchange(program, control, flags, row_bytes, effort, device)
+                lane: _HostLane | _DeviceLane
+                if device is None:
+                    lane = _HostLane(program, control, row_bytes)
+                else:
+                    lane = _DeviceLane(program, control, row_bytes, device)
+                with closing(lane):
+                    seconds = _seconds(lane, control, barrier, effort)
                 fastest[number] = min(fastest[number], seconds)
-    finally:
-        flags.close()
     return fastest
 
 
@@ -92,48 +101,83 @@ def _prepared(control: Control, prepare: Callable[[], Work]) -> Work:
     return work
 
 
-def _time_exchange(
-    program: Program,
-    control: Control,
-    flags: Flags,
-    row_bytes: int,
-    effort: Effort,
-    device: Device | None,
-) -> float:
+class _HostLane:
+    """Expands in memory of the host, with rows that are in no cache."""
+
+    clock, calls, own_seconds = WALL, 1, 0.0
+
+    def __init__(self, program: Program, control: Control, row_bytes: int) -> None:
+        self._runtime = Runtime({HALO: program}, control, _TIMEOUT)
+        self._rows = row_type(torch.uint8, row_bytes)
+        self._block = block = self._runtime.expand_buffer(self._rows)
+        block.segment.memory[block.offset : block.offset + block.size] = 1  # first writes get the pages
+        self._flush = np.ones(_FLUSH // control.world_size // 8, np.int64)
+
+    def prepare(self, first: int, calls: int) -> None:
+        """Walk through memory."""
+        np.add(self._flush, 1, out=self._flush)
+
+    def run(self, call: int) -> None:
+        """One expand."""
+        self._runtime.expand(self._block, self._rows)
+
+    def check(self) -> int:
+        """Nothing is checked."""
+        return 0
+
+    def close(self) -> None:
+        """Close the runtime."""
+        self._runtime.close()
+
+
+class _DeviceLane:
+    """Expands between devices.
+
+    Attributes:
+        clock, calls: Of its samples.
+        own_seconds: That the copy of the rank's own rows takes.
+    """
+
+    def __init__(self, program: Program, control: Control, row_bytes: int, device: Device) -> None:
+        kind = device.tensors.device
+        self._exchange = DeviceExchange({HALO: program}, control, _TIMEOUT, device)
+        self._rows = torch.ones(program.num_owned, row_bytes, dtype=torch.uint8, device=kind)
+        self.clock, self.calls = DEVICE if kind.type == "cuda" else WALL, _IN_A_ROW
+        copied = torch.empty_like(self._rows)
+        copies = in_turns({"own": lambda: copied.copy_(self._rows)}, 3, clock=self.clock)
+        self.own_seconds = copies["own"].best
+
+    def prepare(self, first: int, calls: int) -> None:
+        """Bring the ranks into step."""
+        self._exchange.expand(self._rows)
+
+    def run(self, call: int) -> None:
+        """One expand."""
+        self._exchange.expand(self._rows)
+        if self.clock is WALL:  # a device without events
+            self._exchange.synchronize()
+
+    def check(self) -> int:
+        """Nothing is checked."""
+        return 0
+
+    def close(self) -> None:
+        """Close the exchange."""
+        self._exchange.close()
+
+
+def _seconds(lane: _HostLane | _DeviceLane, control: Control, barrier: Barrier, effort: Effort) -> float:
     """Seconds of one call, on every rank the same. Collective."""
-    if device is not None:
-        from dgcl.calibration.on_device import time_on_device
 
-        return time_on_device(program, control, flags, row_bytes, effort, device, _TIMEOUT)
-    runtime = Runtime({HALO: program}, control, _TIMEOUT)
-    try:
-        return _time(runtime, control, flags, row_bytes, effort)
-    finally:
-        runtime.close()
+    def sample(rounds: int) -> list[float]:
+        samples = take_turns({"": lane}, rounds, calls=lane.calls, barrier=barrier, clock=lane.clock)[""]
+        return combine(samples, control, one_clock=isinstance(lane, _HostLane)).samples
 
-
-def _time(runtime: Runtime, control: Control, flags: Flags, row_bytes: int, effort: Effort) -> float:
-    rows = row_type(torch.uint8, row_bytes)
-    block = runtime.expand_buffer(rows)
-    block.segment.memory[block.offset : block.offset + block.size] = 1  # first writes get the pages
-    flush = np.ones(_FLUSH // control.world_size // 8, np.int64)
-    spans: list[tuple[int, int]] = []
-
-    def call() -> None:
-        np.add(flush, 1, out=flush)
-        flags.barrier()
-        begin = time.perf_counter_ns()
-        runtime.expand(block, rows)
-        spans.append((begin, time.perf_counter_ns()))
-
-    for _ in range(3):  # the first maps the peers' buffers
-        call()
-    lasted = max(control.exchange(spans[-1][1] - spans[-2][1])) / 1e9  # with the walk
-    count = int(np.clip(effort.seconds / max(lasted, 1e-7), effort.least, effort.most))
-    spans.clear()
-    for _ in range(count):
-        call()
-    every = np.array(control.exchange(spans))  # (P, count, 2)
-    lasting = every[:, :, 1].max(axis=0) - every[:, :, 0].min(axis=0)
-    fastest = np.sort(lasting)[: max(1, len(lasting) // 10)]
-    return float(fastest.mean()) / 1e9
+    sample(2)  # the first maps the peers' buffers
+    begin = time.perf_counter()
+    sample(1)
+    lasted = max(control.exchange(time.perf_counter() - begin))  # with what is not timed
+    count = int(np.clip(effort.seconds / lasted, effort.least / lane.calls, effort.most))
+    own = np.array(control.exchange(lane.own_seconds)).max()
+    fastest = np.sort(sample(max(count, 1)))[: max(1, count // 10)]
+    return float(max(fastest.mean() - own, 1e-9))

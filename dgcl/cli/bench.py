@@ -78,9 +78,14 @@ def add_parser(verbs: Any, name: str) -> None:
         "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
     )
     how.add_argument("--method", metavar="M[,M...]", default="auto", help="planners and baselines, in turns")
-    how.add_argument("--fold", metavar="FOLD", default="sum", help="sum, atomic or substages")
     how.add_argument("--topology", metavar="T", help=f"to plan for (default: this host). {TOPOLOGY_HELP}")
-    how.add_argument("--layers", metavar="K", type=at_least(1), default=2, help="of replicas; default 2")
+    how.add_argument(
+        "--layers",
+        metavar="K",
+        type=at_least(1),
+        default=2,
+        help="that copies of replicate-across-machines last for; default 2",
+    )
     how.add_argument("-n", "--iters", metavar="N", type=at_least(1), default=20, help="default: 20")
     how.add_argument("-w", "--warmup-iters", metavar="N", type=at_least(0), default=5, help="default: 5")
     how.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
@@ -125,19 +130,21 @@ def bench(args: argparse.Namespace) -> int:
 
 def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measurement]:
     """Measure ranks of this host."""
+    from dgcl.bench.measure import measure
     from dgcl.ranks.launcher import launch
 
     kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
         settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, _KINDS[kind])
-        emit = Teller(settings, cases, quiet=args.json, with_histogram=args.histogram)
-        results = launch(_measurement(args), num_ranks, cases, settings, emit, ranks=kind)
+        emit = Printer(settings, cases, quiet=args.json, with_histogram=args.histogram)
+        results = launch(measure, num_ranks, cases, settings, emit, ranks=kind)
     return settings, results[0]
 
 
 def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measurement] | None:
     """Measure the ranks that torchrun started; rank 0 reads, decides and prints."""
     import dgcl
+    from dgcl.bench.measure import measure
     from dgcl.ranks.context import context
     from dgcl.ranks.machines import find_topology, places_of_ranks, several_machines
 
@@ -162,8 +169,8 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
         failure, settings, cases = control.broadcast((failure, settings, cases))
         if failure is not None or settings is None:
             raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
-        emit = Teller(settings, cases, quiet=args.json, with_histogram=args.histogram)
-        result = _measurement(args)(cases, settings, emit)
+        emit = Printer(settings, cases, quiet=args.json, with_histogram=args.histogram)
+        result = measure(cases, settings, emit)
     return None if result is None else (settings, result)
 
 
@@ -180,13 +187,6 @@ def _prepare(
     if not args.json:
         print(_preamble(args, problem, settings, kind), flush=True)
     return settings, cases
-
-
-def _measurement(args: argparse.Namespace) -> Any:
-    from dgcl.bench.measure import measure
-    from dgcl.bench.on_device.measure import measure_on_device
-
-    return measure if args.device == "cpu" else measure_on_device
 
 
 def _write(args: argparse.Namespace, value: dict[str, Any], result: Measurement) -> list[tuple[str, str]]:
@@ -209,11 +209,12 @@ def _write(args: argparse.Namespace, value: dict[str, Any], result: Measurement)
 
 def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     """Refuse what cannot work before anything is read or started."""
-    from dgcl.bench.measure import CALLS, split_method
-    from dgcl.bench.methods import PLANNERS, check_method
+    from dgcl.bench import BASELINES, METHODS
+    from dgcl.bench.measure import CALLS
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
     from dgcl.replication import METHOD
+    from dgcl.topology.checks import check_choice
 
     if in_job and (args.threads or args.ranks not in (None, num_ranks)):
         raise CliError(f"--ranks and --threads: the job has {num_ranks} ranks already; leave them out")
@@ -222,13 +223,9 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
         raise CliError(f"{what} must be from 2 to {MAX_RANKS} (got {num_ranks})")
     if args.device == "cuda":
         _check_device(args)
-    movers = []
-    for method in args.method.split(",") if args.device == "cpu" else []:
-        mover, fold = split_method(method, args.fold)
-        if mover in CALLS and fold != "sum":
-            raise CliError(f"--method {mover} goes with fold sum (got {fold!r})")
-        check_method(CALLS[mover][0] if mover in CALLS else mover, fold)
-        movers.append(mover)
+    methods = args.method.split(",")
+    for method in methods:
+        check_choice(method, "method", (*METHODS, *CALLS))
     if args.datatype not in DTYPES:
         raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
     if args.pattern not in (None, *PATTERNS):
@@ -242,21 +239,20 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.part is not None and args.graph is None:
         raise CliError("--part goes with --graph")
-    copying = next((mover for mover in movers if mover in ("replication", METHOD)), None)
-    if copying is not None and args.graph is None:
-        raise CliError(f"--method {copying} goes with --graph: what it copies depends on the edges")
+    if METHOD in methods and args.graph is None:
+        raise CliError(f"--method {METHOD} goes with --graph: what it copies depends on the edges")
     if args.fraction is not None:
         if not whole:
             raise CliError("--fraction goes with --graph or --relation")
-        if copying is not None:
-            raise CliError(f"--fraction and --method {copying} exclude each other")
+        if METHOD in methods:
+            raise CliError(f"--fraction and --method {METHOD} exclude each other")
         if max(args.fraction) > 1:
             raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
     check_picture("--plot", args.plot, inputs | {"--json-file": args.json_file, "--trace": args.trace})
-    if args.trace is not None and not {*movers} & {"executor", "operator", "halo", METHOD, *PLANNERS}:
+    if args.trace is not None and {*methods} <= {*BASELINES, "gloo-halo"}:
         raise CliError("--trace goes with a planned method")
 
 
@@ -264,18 +260,8 @@ def _check_device(args: argparse.Namespace) -> None:
     """Refuse what is not measured on GPUs."""
     import torch
 
-    from dgcl.bench.on_device.measure import PEERS
-    from dgcl.planner.methods import METHODS
-
-    names = [*METHODS, *PEERS]
-    if unknown := [method for method in args.method.split(",") if method not in names]:
-        raise CliError(f"--method must be of {', '.join(names)} with --device cuda (got {unknown[0]!r})")
-    for option, given in (
-        ("--threads", args.threads),
-        ("--trace", args.trace),
-        ("--fold", args.fold != "sum"),
-    ):
-        if given:
+    for option, value in (("--threads", args.threads), ("--trace", args.trace)):
+        if value:
             raise CliError(f"{option} goes without --device cuda")
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
@@ -301,7 +287,6 @@ def _settings(args: argparse.Namespace, topology: Topology) -> Settings:
         methods=tuple(dict.fromkeys(args.method.split(","))),
         topology=topology,
         show_bound=args.topology is not None,
-        fold=args.fold,
         dtype=args.datatype,
         iterations=args.iters,
         warmup=args.warmup_iters,
@@ -309,15 +294,17 @@ def _settings(args: argparse.Namespace, topology: Topology) -> Settings:
         seed=args.seed,
         timeout=args.timeout,
         trace=args.trace is not None,
+        device=args.device,
     )
 
 
 def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Settings, kind: str) -> str:
     machine = describe_machine()
     lines = [
-        f"# dgcl {__version__}: {settings.world_size} ranks ({kind}), {machine['cores']} cores of {machine['cpu']}",
-        f"# warmup iters: {args.warmup_iters} iters: {args.iters} fold: {args.fold} validation: every element"
-        f" of every iteration",
+        f"# dgcl {__version__}: {settings.topology.num_devices} ranks ({kind}), {machine['cores']} cores of"
+        f" {machine['cpu']}",
+        f"# warmup iters: {args.warmup_iters} iters: {args.iters} validation: every element of"
+        " every iteration",
         f"# planned for {settings.topology.name}"
         + ("" if settings.show_bound or args.device == "cuda" else ", measured just now")
         + f"; seed {args.seed}",
@@ -333,7 +320,7 @@ def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Setti
     return "\n".join([*lines, "#", "# Using ranks"])
 
 
-class Teller:
+class Printer:
     """Prints what rank 0 reports, as it comes; on a terminal percent and the time left between two lines.
 
     Args:
@@ -348,11 +335,11 @@ class Teller:
         self._work = [
             case.rows * width * 4 + 1e6 for case in cases for width in case.widths for _ in settings.methods
         ]
-        self._told = 0
-        self._progress: Progress | None = None
+        self._done = 0
+        self._progress = Progress("measuring", time.monotonic())
 
-    def __call__(self, record: list[RankInfo] | Line | str) -> None:
-        """Tell of the ranks, of a line, or of what is left out."""
+    def __call__(self, record: list[RankInfo] | Line) -> None:
+        """Print where the ranks run, or a line."""
         shown = on_terminal()
         if shown:
             show("")
@@ -360,18 +347,16 @@ class Teller:
             self._print(record)
         if isinstance(record, list):
             self._progress = Progress("measuring", time.monotonic())
-        elif self._progress is not None and not isinstance(record, str):
-            self._told += 1
-            self._progress.done(sum(self._work[: self._told]) / sum(self._work))
-            if shown and self._told < len(self._work):
-                show(self._progress.text(time.monotonic()))
+            return
+        self._done += 1
+        self._progress.done(sum(self._work[: self._done]) / sum(self._work))
+        if shown and self._done < len(self._work):
+            show(self._progress.text(time.monotonic()))
 
-    def _print(self, record: list[RankInfo] | Line | str) -> None:
+    def _print(self, record: list[RankInfo] | Line) -> None:
         from dgcl.bench.report import header, histogram, row
 
-        if isinstance(record, str):
-            print(f"# {record}", flush=True)
-        elif isinstance(record, list):
+        if isinstance(record, list):
             for rank in record:
                 print(
                     f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"

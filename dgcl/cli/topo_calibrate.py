@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import at_least, number
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_json, print_table, print_written, seconds, size, step
+from dgcl.cli.output import print_json, print_written, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -72,20 +72,20 @@ def run(args: argparse.Namespace) -> int:
         raise CliError("--threads goes without --device cuda")
     in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
-        outcome = _in_job(args) if in_job else _started(args)
+        calibration = _in_job(args) if in_job else _started(args)
     except CommError as error:
         raise CliError(str(error), status=1) from error
-    if outcome is None:
+    if calibration is None:
         return 0  # another rank than 0
-    told = outcome_json(outcome)
-    topology = outcome.fit.topology
+    outcome = outcome_json(calibration)
+    topology = calibration.fit.topology
     if args.out is not None:
         with replacing(args.out) as path:
-            save_topology(topology, path, about={"calibration": told})
+            save_topology(topology, path, about={"calibration": outcome})
     if args.json:
-        print_json({**topology.to_json(), "about": {"calibration": told}})
+        print_json({**topology.to_json(), "about": {"calibration": outcome}})
     else:
-        _print(outcome, told, args.out)
+        _print(calibration, outcome, args.out)
     return 0
 
 
@@ -133,51 +133,19 @@ def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
     return None if args.topology is None else resolve(args.topology, num_ranks)
 
 
-def _print(outcome: Calibration, told: dict[str, Any], out: str | None) -> None:
-    fit = outcome.fit
+def _print(calibration: Calibration, outcome: dict[str, Any], out: str | None) -> None:
+    from dgcl.calibration.report import checked_table, class_table, contention_table
+
+    fit = calibration.fit
     print(
-        f"{fit.topology.name}, {outcome.device.upper()} ranks, rows of {told['row_bytes']} bytes; the fit is within "
-        f"{fit.residual:.1%} of the median measurement\n"
+        f"{fit.topology.name}, {calibration.device.upper()} ranks, rows of {calibration.row_bytes} bytes; the fit is "
+        f"within {fit.residual:.1%} of the median measurement\n"
     )
-    print_table(
-        ["connections", "how many", "GB/s", "latency", "decided"],
-        [
-            [
-                one.kind,
-                str(len(one.connections)),
-                f"{one.bandwidth:.4g}",
-                seconds(one.latency),
-                str(one.decided),
-            ]
-            for one in fit.classes
-        ],
-    )
-    if told["contention"]:
-        print()
-        print_table(
-            ["shared", "senders", "GB/s each", "fitted"],
-            [
-                [row["shares"], str(row["senders"]), f"{row['each']:.2f}", f"{row['predicted_each']:.2f}"]
-                for row in told["contention"]
-            ],
-        )
-    if outcome.checked:
-        print()
-        print_table(
-            ["plan that the fit has not seen", "stages", "sends", "predicted", "measured", "error"],
-            [
-                [
-                    one.name,
-                    str(one.num_stages),
-                    size(one.num_bytes),
-                    seconds(one.predicted),
-                    seconds(one.measured),
-                    f"{one.error:+.1%}",
-                ]
-                for one in outcome.checked
-            ],
-        )
-        print(f"median error {told['median_error']:.1%}")
+    print(class_table(outcome).text())
+    if outcome["contention"]:
+        print(f"\n{contention_table(outcome).text()}")
+    if calibration.checked:
+        print(f"\n{checked_table(outcome).text()}\nmedian error {outcome['median_error']:.1%}")
     if fit.dropped:
         print(f"left out of the fit: {'; '.join(fit.dropped)}", file=sys.stderr)
     print_written(("topology", out))

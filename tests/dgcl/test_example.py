@@ -83,40 +83,19 @@ def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_po
 def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
     monkeypatch.setattr(dgcl.bench, "build_comm_info", lambda graph, topology, **_: given.append(topology))
-    program.build(None, arguments(method="swap", topology="dgx1"))
+    program.build(None, arguments(method="gloo", topology="dgx1"))
     assert given == ["dgx1"]
-
-
-def test_a_baseline_has_no_cache(
-    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", "--method", "swap", "--cache", "plans"])
-    with pytest.raises(SystemExit):
-        program.parse_arguments(None)
-    assert "--cache goes with plans: nothing of --method swap is kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "method",
     sampled(
-        ["spst", "direct", "chain", "gloo", "swap", "padded", "replication"],
+        ["spst", "direct", "chain", "gloo"],
         keep=lambda method: method % 3 == 0,
     ),
 )
 def test_every_method_trains_as_on_one_rank(method: str, rank_pool) -> None:
     assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3
-
-
-@pytest.mark.parametrize(
-    "layers",
-    sampled(
-        [("sage", "dgl"), ("gat", "torch"), ("gcn", "pyg"), ("gin", "torch")], keep=lambda case: case == 0
-    ),
-)
-def test_replication_goes_with_layers_of_all_kinds(layers: tuple[str, str], rank_pool) -> None:
-    model, layers_from = layers
-    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
-    assert rank_pool(3).run(train_and_check, model, layers_from, "replication") == [True] * 3
 
 
 @pytest.mark.parametrize(("model", "layers_from"), [("gin", "torch"), ("gcn", "pyg"), ("gat", "dgl")])

@@ -126,7 +126,7 @@ def parts() -> list[Part]:
         part("compile", "compiles the host's code, so that no other part waits", 90, "gpu/test_communicators.py::test_compile"),
         part("open-late", "can memory be opened while a kernel waits?", 35, "gpu/test_memory.py::test_open_late"),
         part("ranks", "communicators of 2, 4 and 8 processes: rows and gradients", 120, "gpu/test_communicators.py::test_ranks"),
-        part("bench", "plans beside gather and Gloo, with the targets", 150, "gpu/test_bench.py::test_bench"),
+        part("bench", "plans beside plain copies, by dgcl bench", 150, "gpu/test_bench.py::test_bench"),
         part("faults", "a late rank, and a dead one", 60, "gpu/test_communicators.py::test_faults"),
         part("precision", "folds of 16-bit rows: the error and its bound", 45, "gpu/test_communicators.py::test_precision"),
         part("capture", "a training step of two processes in a CUDA graph", 45, "gpu/test_communicators.py::test_capture"),

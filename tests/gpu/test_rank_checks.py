@@ -1,17 +1,15 @@
-"""What the ranks of the GPU tests do, tried on CPU ranks, and how lines of the bench are judged."""
+"""What the ranks of the GPU tests do, tried on CPU ranks."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
 import dgcl
-from dgcl.bench.records import Line, Timing
 from dgcl.communicator import Communicator
-from tests.gpu import bench_targets, ranks
+from tests.gpu import ranks
 
 
 @pytest.mark.parametrize("through_host", [False, True])
@@ -33,55 +31,6 @@ def test_wrong_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Communicator, "expand", damaged)
     answers = dgcl.launch(ranks.check_rank, 2, 1 << 7, "direct", "cpu")
     assert ranks.wrong_kinds(answers) == ["float64 (16,)"]
-
-
-TIMING = Timing(1e-3, 1e-3, 1e-3, 5e-4, 0, [1e-3], [5e-4], [1e-3])
-LINE = Line(
-    "random",
-    1.0,
-    "direct",
-    "float32",
-    128,
-    10,
-    100,
-    1e6,
-    1_000_000,
-    0.0,
-    4_000_000,
-    TIMING,
-    TIMING,
-    host_seconds=50e-6,
-)
-
-
-def slower(method: str, factor: float) -> Line:
-    timing = dataclasses.replace(TIMING, median=factor * 1e-3)
-    return dataclasses.replace(LINE, method=method, forward=timing, host_seconds=None)
-
-
-@pytest.mark.parametrize(
-    ("line", "others", "ends", "good"),
-    [
-        (LINE, [], "| 0 | 50 |  |  |", True),
-        (LINE, [slower("gloo", 4.0), slower("gather", 1.25)], "| 0 | 50 | 4.0 | 1.2 |", True),
-        (LINE, [slower("gloo", 2.0)], "| 50 | 2.0 MISSED |  |", False),
-        (LINE, [slower("gather", 0.5)], "| 50 |  | 0.5 MISSED |", False),
-        (dataclasses.replace(LINE, host_seconds=61e-6), [], "| 61 MISSED |  |  |", False),
-        (
-            dataclasses.replace(LINE, forward=dataclasses.replace(TIMING, wrong=3)),
-            [],
-            "| 3 NO | 50 |  |  |",
-            False,
-        ),
-        (slower("gloo", 2.0), [], "| 0 |  |  |  |", True),
-    ],
-    ids=["alone", "both", "slower-than-gloo", "slower-than-gather", "host", "wrong", "a-peer"],
-)
-def test_lines_are_held_against_their_targets(line: Line, others: list[Line], ends: str, good: bool) -> None:
-    text, reached = bench_targets.bench_row(2, line, {other.method: other for other in others})
-    assert text.endswith(ends), text
-    assert reached is good
-    assert text.count("|") == bench_targets.HEAD.splitlines()[0].count("|")
 
 
 def test_errors_of_16_bit_rows_are_within_their_bound() -> None:

@@ -185,11 +185,12 @@ def test_mean() -> None:
 
 
 def test_baselines_exchange_halo_rows_too() -> None:
-    from dgcl.bench import build_comm_info
+    from dgcl.bench.transports import Baseline
 
     def run() -> bool:
         case = NAMES["directed"]
-        comm = build_comm_info(case.graph, part=case.part(3), method="padded")
+        comm = dgcl.build_comm_info(case.graph, part=case.part(3))
+        comm.use_transport(Baseline(comm))
         whole = random_bits((comm.num_nodes, 4), torch.float64)
         halo = comm.expand_async(whole[comm.owned_ids]).wait()
         into = torch.zeros(comm.num_owned, 4, dtype=torch.float64)

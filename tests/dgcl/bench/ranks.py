@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from dgcl.bench.methods import build_comm_info
+from dgcl.bench import build_comm_info
 from dgcl.bench.transports import Measured, calls_of
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
@@ -17,7 +15,7 @@ from tests.dgcl.support_ranks import folded, local_ids, random_bits, same_bits
 BY_NAME = {case.name: case for case in CASES}
 
 
-def build(case: str, method: str, fold: str = "sum", **options: Any) -> Communicator:
+def build(case: str, method: str) -> Communicator:
     """The communicator of one awkward graph with its own parts."""
     control = context.require_control()
     chosen = BY_NAME[case]
@@ -27,9 +25,7 @@ def build(case: str, method: str, fold: str = "sum", **options: Any) -> Communic
         f"uniform{control.world_size}",
         part=chosen.part(control.world_size) if first else None,
         method=method,
-        fold=fold,
         timeout=30.0,
-        **options,
     )
 
 
@@ -49,14 +45,13 @@ def folds(comm: Communicator, exchange: Measured, width: int, dtype: torch.dtype
     return same_bits(exchange.fold(rows), folded(comm, rows)) and same_bits(rows, before)
 
 
-def both_ways(case: str, method: str, fold: str = "sum") -> list[str]:
+def both_ways(case: str, method: str) -> list[str]:
     """What went wrong in three rounds of calls with several widths and types."""
-    comm = build(case, method, fold)
+    comm = build(case, method)
     exchange = calls_of(comm)
     wrong = []
-    dtypes = [torch.float32, torch.float64] + ([torch.float16, torch.int32] if fold == "sum" else [])
     for seed in range(3):
-        for dtype in dtypes:
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.int32):
             for width in (1, 5):
                 if not expands(comm, exchange, width, dtype, seed):
                     wrong.append(f"expand {width} {dtype} round {seed}")
@@ -66,9 +61,9 @@ def both_ways(case: str, method: str, fold: str = "sum") -> list[str]:
     return wrong
 
 
-def gradients(case: str, method: str, fold: str = "sum") -> tuple[Tensor, Tensor]:
+def gradients(case: str, method: str) -> tuple[Tensor, Tensor]:
     """The loss of two exchanges with something between, and the gradient of the first's input, by id."""
-    comm = build(case, method, fold)
+    comm = build(case, method)
     whole = torch.randn(comm.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     x = whole[comm.owned_ids].requires_grad_()
     h = torch.tanh(comm.expand(x))

@@ -47,7 +47,6 @@ def test_sizes_and_rows_are_those_of_the_problem() -> None:
         for timing in (line.forward, line.backward):
             assert timing.wrong == 0
             assert 0 < timing.best <= timing.median
-            assert timing.best <= timing.seconds == pytest.approx(sum(timing.samples) / len(timing.samples))
             assert line.algbw(timing) == pytest.approx(line.size / timing.seconds / 1e9)
             assert line.busbw(timing) == pytest.approx(line.size / timing.seconds / 1e9)
             assert len(timing.calls) >= 6
@@ -67,17 +66,16 @@ def test_the_model_is_that_of_the_topology() -> None:
 @pytest.mark.parametrize("dtype", ["double", "half", "bfloat16", "int8", "int64"])
 def test_every_type(dtype: str) -> None:
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
-    lines = run(3, case, ("auto", "swap", "padded"), dtype=dtype).lines
-    assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0, 0]
+    lines = run(3, case, ("auto", "chain"), dtype=dtype).lines
+    assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0]
 
 
-def test_calls_without_tensors_and_through_autograd_are_measured_and_verified() -> None:
+def test_calls_through_autograd_are_measured_and_verified() -> None:
     case = Case(functools.partial(from_pattern, "allgather", 3, 7), (3,))
-    executor, operator = run(3, case, ("executor", "operator")).lines
-    for line in (executor, operator):
-        assert line.forward.wrong == line.backward.wrong == 0
-        assert line.moved == line.local_rows * 12
-        assert line.model_seconds == executor.model_seconds is not None
+    auto, operator = run(3, case, ("auto", "operator")).lines
+    assert operator.forward.wrong == operator.backward.wrong == 0
+    assert operator.moved == operator.local_rows * 12
+    assert operator.model_seconds == auto.model_seconds is not None
 
 
 def test_halo_rows_alone_are_measured_and_verified() -> None:
@@ -90,14 +88,6 @@ def test_halo_rows_alone_are_measured_and_verified() -> None:
     needs = {(part[v], u) for u, v in zip(tails, heads, strict=True) if part[u] != part[v]}
     assert whole.busiest == 36 * max(sum(rank == r for rank, _ in needs) for r in range(3))
     assert halo.halo_rows < whole.local_rows
-
-
-def test_replication_is_measured_and_described() -> None:
-    case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
-    lines = run(3, case, ("replication", "direct"), layers=1).lines
-    assert [line.method for line in lines] == ["direct", "replication"]
-    assert lines[1].forward.wrong == lines[1].backward.wrong == 0
-    assert "1 layers hold" in lines[1].note
 
 
 def test_replicas_with_a_plan_inside_machines_are_measured() -> None:

@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.bench.records import Line, RankInfo, Settings, Timing
+from dgcl.bench.records import Line, RankInfo, Settings
 from dgcl.bench.report import fit_line, footer, header, histogram, row, short_size, to_json
-from dgcl.bench.rounds import Sample, call_seconds
+from dgcl.bench.turns import Timing
 from dgcl.topology import resolve_topology
 
 SETTINGS = Settings(("auto",), resolve_topology("uniform", 4))
 RANKS = [RankInfo(0, 11, "here", 1, 5, 6)]
 # 1 ms forward, 2 ms backward; 4 ranks receive 1 MB each on average, one of them 1.5 MB, copy 250 kB of their own and
 # write 8 MB together; copies take 0.5 ms; 12 messages.
-FORWARD = Timing(1e-3, 0.9e-3, 1e-3, 0.5e-3, 0, [1e-3], [0.5e-3], [k * 1e-4 for k in range(1, 20)])
-BACKWARD = Timing(2e-3, 1.9e-3, 2e-3, 0.5e-3, 0, [2e-3], [0.5e-3], [2e-3])
+FORWARD = Timing([1e-3], [k * 1e-4 for k in range(1, 20)])
+BACKWARD = Timing([2e-3], [2e-3])
+COPY = Timing([0.4e-3, 0.6e-3], [])
 LINE = Line(
     *("web", 1.0, "auto", "float32", 125, 8000, 16000),
     size=1e6,
@@ -29,6 +30,7 @@ LINE = Line(
     moved=8_000_000,
     forward=FORWARD,
     backward=BACKWARD,
+    copy=COPY,
     model_seconds=0.8e-3,
     bound_seconds=0.4e-3,
     stages=1,
@@ -49,17 +51,6 @@ def test_a_line() -> None:
         *["2000.00"] * 5,
         *("6.0", "0.50", "0.75", "250K", "25.0", "0"),
     ]
-
-
-def test_percentiles_are_times_of_calls() -> None:
-    timing = replace(FORWARD, calls=[k * 1e-6 for k in range(1, 101)])
-    assert [round(timing.percentile(p) * 1e6) for p in (0, 50, 95, 99.5, 100)] == [1, 50, 95, 100, 100]
-
-
-def test_a_call_ends_when_the_last_rank_is_done() -> None:
-    ranks = [Sample(100, 1000, 0, (300, 1000)), Sample(0, 900, 0, (600, 900))]
-    assert call_seconds(ranks) == pytest.approx([600e-9, 400e-9])
-    assert call_seconds([Sample(0, 10, 0), Sample(0, 12, 0)]) == []
 
 
 @pytest.mark.parametrize(
@@ -120,7 +111,7 @@ def test_no_bandwidth_for_what_was_wrong() -> None:
 
 
 def test_the_footer() -> None:
-    text = footer([LINE, replace(LINE, forward=replace(FORWARD, seconds=2e-3))])
+    text = footer([LINE, replace(LINE, forward=BACKWARD)])
     assert "# Out of bounds values : 0 OK" in text
     assert "0.938 GB/s auto (forward 1.125, backward 0.750)" in text
 
@@ -134,7 +125,8 @@ def test_the_json_twin_is_json() -> None:
     assert [forward[name] for name in ("min", "p50", "p95", "max")] == [1e-4, 1e-3, 1.9e-3, 1.9e-3]
     rank = {"rank": 0, "process": 11, "host": "here", "threads": 1, "num_owned": 5, "num_halo": 6}
     assert value["ranks"] == [{**rank, "device": "cpu"}]
-    assert value["lines"][0]["host_seconds"] is None
+    assert [forward[name] for name in ("seconds", "best", "median", "wrong")] == [1e-3, 1e-3, 1e-3, 0]
+    assert (forward["copy_seconds"], forward["copy_samples"]) == (0.5e-3, COPY.samples)
 
 
 def test_fractions_are_fitted() -> None:
@@ -143,8 +135,8 @@ def test_fractions_are_fitted() -> None:
             LINE,
             fraction=f,
             model_seconds=f * 1e-3,
-            forward=replace(FORWARD, median=2 * f * 1e-3 + 5e-5),
-            backward=replace(BACKWARD, median=f * 1e-3 + 1e-3),
+            forward=replace(FORWARD, samples=[2 * f * 1e-3 + 5e-5]),
+            backward=replace(BACKWARD, samples=[f * 1e-3 + 1e-3]),
         )
         for f in (0.25, 0.5, 1.0)
     ]

@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import dgcl
-from dgcl.bench.flags import Flags
+from dgcl.bench.barrier import Barrier
 from dgcl.bench.trace import RankTrace, chrome_trace, record_exchange
 from tests.dgcl.awkward import CASES
 from tests.dgcl.rank_pool import RankPool
@@ -21,12 +21,12 @@ from tests.planner.machines import line
 
 def record(world_size: int) -> RankTrace:
     comm = dgcl.build_comm_info(CASES[0].graph, line(world_size), part=CASES[0].part(world_size))
-    flags = Flags(comm.control, 30.0)
-    trace = record_exchange(comm, 6, torch.float32, flags)
+    barrier = Barrier(comm.control, 30.0)
+    trace = record_exchange(comm, 6, torch.float32, barrier)
     before = len(trace.records)
     comm.expand(torch.zeros(comm.num_owned, 6))  # after the recording
     assert len(trace.records) == before == 2
-    flags.close()
+    barrier.close()
     return trace
 
 

@@ -1,4 +1,4 @@
-"""Models train with every baseline as on one device: losses, logits, gradients, parameters."""
+"""Models train with the plain all-to-all as on one device: losses, logits, gradients, parameters."""
 
 from __future__ import annotations
 
@@ -10,32 +10,28 @@ from torch import Tensor
 
 import dgcl
 import dgcl.nn
-from dgcl.bench import build_comm_info
+from dgcl.bench import BASELINES, build_comm_info
 from tests.dgcl.equivalence import (
     ARCHITECTURES,
     CASE_BY_NAME,
     STEPS,
-    WIDTHS,
     build_layers,
     inputs,
     reference,
 )
 
-LAYERS = len(WIDTHS) - 1
 close = functools.partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 
 
-def train(architecture: str, case: str, method: str, fold: str) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+def train(architecture: str, case: str, method: str) -> tuple[list[Tensor], Tensor, list[Tensor]]:
     """Losses of all steps, the last logits, and the parameters that training led to."""
     kind, chosen = ARCHITECTURES[architecture], CASE_BY_NAME[case]
     world_size = dgcl.ranks.context.context.require_control().world_size
-    # PyG's GCN exchanges once more, for the degrees in its weights.
-    exchanges = LAYERS + (architecture == "pyg-gcn")
     part = chosen.part(world_size)
-    comm = build_comm_info(chosen.graph, part=part, method=method, fold=fold, layers=exchanges, timeout=60.0)
+    comm = build_comm_info(chosen.graph, part=part, method=method, timeout=60.0)
     layers = build_layers(kind.layer, torch.float64)
     x, labels, mask = inputs(chosen, torch.float64)
-    x = comm.dispatch_features(x, halo=method == "replication")
+    x = comm.dispatch_features(x)
     labels, mask = comm.dispatch_features(labels), comm.dispatch_features(mask)
     optimizer = torch.optim.Adam(layers.parameters())
     losses = []
@@ -63,31 +59,6 @@ def assert_trained(runs: list[tuple[list[Tensor], Tensor, list[Tensor]]], archit
             close(found, wanted)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "case", "method", "fold"),
-    [
-        ("torch-gcn", "directed", "swap", "sum"),
-        ("torch-sage", "hub", "padded", "sum"),
-        ("torch-gat", "multi-edges", "auto", "substages"),
-        ("torch-gin", "isolated-vertices", "chain", "atomic"),
-    ],
-)
-def test_in_threads(architecture: str, case: str, method: str, fold: str) -> None:
-    assert_trained(dgcl.launch(train, 3, architecture, case, method, fold), architecture, case)
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(
-    "architecture", ["torch-gcn", "torch-gat", "pyg-sage", "dgl-gin", "dgl-gcn", "pyg-gcn"]
-)
-@pytest.mark.parametrize("case", ["directed", "hub", "fewer-vertices-than-ranks", "no-halo-on-two-ranks"])
-def test_replication(architecture: str, case: str) -> None:
-    pytest.importorskip(
-        {"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[architecture.split("-")[0]]
-    )
-    assert_trained(dgcl.launch(train, 4, architecture, case, "replication", "sum"), architecture, case)
-
-
-def test_gloo(rank_pool) -> None:
-    runs = rank_pool(3).run(train, "torch-gcn", "self-loops", "gloo", "sum")
-    assert_trained(runs, "torch-gcn", "self-loops")
+@pytest.mark.parametrize("method", BASELINES)
+def test_training(method: str, rank_pool) -> None:
+    assert_trained(rank_pool(3).run(train, "torch-gcn", "self-loops", method), "torch-gcn", "self-loops")

@@ -40,7 +40,8 @@ def test_rounds_take_turns_and_begin_with_another_lane_each_time() -> None:
     of_b = ["b prepares {}+2", "all", "b runs 0", "b runs 1", "all", "b checks"]
     rounds = [(0, of_a), (0, of_b), (2, of_b), (1, of_a)]
     assert steps == [step.format(first) for first, each in rounds for step in each]
-    assert samples == {"a": [Sample((10**9,), 3)] * 2, "b": [Sample((10**9, 2 * 10**9), 3)] * 2}
+    found = {name: [(sample.ends, sample.wrong) for sample in each] for name, each in samples.items()}
+    assert found == {"a": [((10**9,), 3)] * 2, "b": [((10**9, 2 * 10**9), 3)] * 2}
 
 
 def test_rounds_that_warm_up_do_not_count_and_have_calls_of_their_own() -> None:
@@ -60,6 +61,11 @@ class Ranks:
 def test_a_call_ends_when_it_has_on_the_slowest_rank() -> None:
     timing = combine([Sample((2 * 10**9, 4 * 10**9))], Ranks())  # type: ignore[arg-type]
     assert timing == Timing([4.0], [2.0, 6.0], wrong=1)
+
+
+def test_with_one_clock_a_sample_begins_on_the_first_rank() -> None:
+    timing = combine([Sample((2 * 10**9, 4 * 10**9), begin=7 * 10**9)], Ranks(), one_clock=True)  # type: ignore[arg-type]
+    assert timing == Timing([5.5], [9.0, 2.0], wrong=1)
 
 
 def test_a_timing_has_means_of_samples_and_quantiles_of_calls() -> None:

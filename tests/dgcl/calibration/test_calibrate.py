@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.bench.flags import Flags
+from dgcl.bench.barrier import Barrier
 from dgcl.calibration import Calibration, Effort
 from dgcl.calibration import run as run_module
 from dgcl.calibration.run import host_structure, outcome_json, run_on_host, run_rank
@@ -117,16 +117,16 @@ def test_several_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rank_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     met = 0
-    barrier = Flags.barrier
+    barrier = Barrier.__call__
 
-    def failing(flags: Flags) -> None:
+    def failing(self: Barrier) -> None:
         nonlocal met
-        met += flags.rank == 1
+        met += context.require_control().rank == 1
         if met > 5:
             raise RuntimeError("this rank has had enough")
-        barrier(flags)
+        barrier(self)
 
-    monkeypatch.setattr(Flags, "barrier", failing)
+    monkeypatch.setattr(Barrier, "__call__", failing)
     with pytest.raises(RuntimeError, match="this rank has had enough"):
         run_on_host(None, 2, 512, 0, LEAST, "threads")
 

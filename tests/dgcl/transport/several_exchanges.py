@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.bench.baselines import GlooTransport, PaddedTransport, SwapTransport
+from dgcl.bench.baselines import AllToAll
 from dgcl.communicator import Communicator
 from tests.dgcl.support_plans import World, make_world
 from tests.dgcl.support_ranks import join, same_bits
 
 RANKS = 4
 NODES = 40
-BASELINES = {"gloo": GlooTransport, "swap": SwapTransport, "padded": PaddedTransport}
 
 
 def worlds(*trees: str) -> dict[str, World]:
@@ -109,11 +108,11 @@ def check_bytes(comm: Communicator, planned: dict[str, np.ndarray]) -> list[str]
 
 
 def check_all(
-    shares: list[Any], planned: dict[str, np.ndarray], channel: str, baseline: str = ""
+    shares: list[Any], planned: dict[str, np.ndarray], channel: str, all_to_all: bool = False
 ) -> list[str]:
-    """Everything above on one communicator; with ``baseline`` its verbs alone, by that transport."""
+    """Everything above on one communicator; with ``all_to_all`` its verbs alone, by that baseline."""
     with contextlib.closing(join(shares, 60.0, channel)) as comm:
-        if baseline:
-            comm.use_transport(BASELINES[baseline](comm))
+        if all_to_all:
+            comm.use_transport(AllToAll(comm))
             return check_verbs(comm, list(planned))
         return check_verbs(comm, list(planned)) + check_bytes(comm, planned)
