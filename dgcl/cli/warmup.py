@@ -123,10 +123,10 @@ def _warm_planner_end() -> None:
     import numpy as np
 
     from dgcl.planner import PlanOptions
-    from dgcl.planner.column_generation.improvement.improve import improve
+    from dgcl.planner.column_generation.improvement.exchange import improve
     from dgcl.planner.column_generation.master.fractional import make_problem
+    from dgcl.planner.column_generation.pricing.flows import Routes
     from dgcl.planner.column_generation.pricing.groups import plan_states
-    from dgcl.planner.column_generation.pricing.routes import Routes
     from dgcl.planner.methods import direct, make_plan
     from dgcl.planner.simulator.simulate import simulate
     from dgcl.planner.synthetic import synthetic_relation

@@ -1,9 +1,7 @@
 """Near-optimal plans with a proven bound, by column generation (Dantzig and Wolfe, 1960).
 
-Folders in the order of their imports, none imports a later one: `trees`, `pricing`, `master`, `dual_bound`, `rounding`,
-`improvement`, `search`. Outside this package they import the planner's plain data and :mod:`dgcl.planner.bounds`.
-
-A reader's tour, in the order in which a plan comes to be:
+Folders are the algorithm's steps, in the order of their imports; none imports a later one. Outside this package they
+import the planner's plain data and :mod:`dgcl.planner.bounds`. A reader's tour:
 
 1. ``search/stage_search.py``: the whole search; tries numbers of stages and keeps the best plan and bound.
 2. ``pricing/states.py``: states: (stage, device that holds a row, set of devices still to serve).
@@ -11,8 +9,8 @@ A reader's tour, in the order in which a plan comes to be:
 4. ``pricing/flows.py``: all rows follow these choices; how busy that keeps each connection is a column.
 5. ``master/multiplicative_weights.py``: raises the prices of busy connections, again and again, and keeps columns.
 6. ``master/restricted_master.py``, ``simplex.py``: the best combination of the columns; its duals price the next ones.
-7. ``dual_bound/price_bound.py``, ``certificate.py``: why no plan is faster than what the cheapest trees pay.
-8. ``rounding/whole_plans.py``: fractions to whole rows, rows to vertex intervals, intervals to trees.
-9. ``improvement/improve.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single edges.
+7. ``dual_bound/price_bound.py``: why no plan is faster than what the cheapest trees pay.
+8. ``rounding/assembly.py``: fractions to whole rows, rows to vertex intervals, intervals to trees.
+9. ``improvement/exchange.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single edges.
 10. ``search/grouped.py``: more than two dozen devices: aggregated prices, then coordinate descent over whole trees.
 """

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.column_generation.search.effort import Effort
-from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Incumbent
+from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Effort, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation

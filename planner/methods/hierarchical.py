@@ -29,7 +29,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.best import bytes_seconds
 from dgcl.planner.bounds.stages import StageTimes, machines_of, stage_times
-from dgcl.planner.column_generation.trees.seconds import trees_seconds
+from dgcl.planner.column_generation.search.incumbent import trees_seconds
 from dgcl.planner.cost import GIGA
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dgcl.planner.column_generation.pricing.groups import MAX_ALL_LINKS
-from dgcl.planner.column_generation.search.effort import Effort
+from dgcl.planner.column_generation.search.incumbent import Effort
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.methods.auto import searched
 from dgcl.planner.options import PlanOptions

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.routes import Routes
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
-from dgcl.planner.column_generation.trees.new_arrays import (
+from dgcl.planner.column_generation.pricing.flows import Routes
+from dgcl.planner.column_generation.pricing.new_arrays import (
     new_float_table,
     new_floats,
     new_int32_table,
 )
+from dgcl.planner.column_generation.pricing.states import SubsetFamily
 from dgcl.planner.compiled import compiled
 
 ARRIVE = -1  # the row is at a node of its set: that node is served

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.routes import Routes
-from dgcl.planner.column_generation.trees.forest import Forest
+from dgcl.planner.column_generation.pricing.flows import Routes
+from dgcl.planner.column_generation.rounding.forest import Forest
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:

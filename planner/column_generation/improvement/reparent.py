@@ -17,8 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, MIN_TOTAL, exchange
-from dgcl.planner.column_generation.improvement.instance import Instance, class_instance
+from dgcl.planner.column_generation.improvement.exchange import (
+    EVERY_TREE,
+    MIN_TOTAL,
+    Instance,
+    class_instance,
+    exchange,
+)
 from dgcl.planner.column_generation.improvement.makespan import (
     LinkUses,
     SmoothMakespan,
@@ -30,10 +35,15 @@ from dgcl.planner.column_generation.improvement.makespan import (
     shift,
     smooth_makespan,
 )
-from dgcl.planner.column_generation.pricing.routes import link_prices
+from dgcl.planner.column_generation.pricing.flows import link_prices
 from dgcl.planner.column_generation.pricing.tree_program import empty_choices
-from dgcl.planner.column_generation.trees.edges import cleaned, sort_by_stage
-from dgcl.planner.column_generation.trees.forest import Forest, append_tree, forest_from_trees
+from dgcl.planner.column_generation.rounding.forest import (
+    Forest,
+    append_tree,
+    cleaned,
+    forest_from_trees,
+    sort_by_stage,
+)
 from dgcl.planner.compiled import compiled
 from dgcl.planner.trees import Trees
 

@@ -17,8 +17,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, IntArray
 from dgcl.planner.column_generation.master.multiplicative_weights import answer_value
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
-from dgcl.planner.column_generation.pricing.flows import empty_flows, push
-from dgcl.planner.column_generation.pricing.routes import add_busy_times, link_prices
+from dgcl.planner.column_generation.pricing.flows import add_busy_times, empty_flows, link_prices, push
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.multiplicative_weights import answer_value, run_rounds
 from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
-from dgcl.planner.column_generation.pricing.flows import Flows, empty_flows, push
-from dgcl.planner.column_generation.pricing.routes import Routes, link_prices
+from dgcl.planner.column_generation.pricing.flows import Flows, Routes, empty_flows, link_prices, push
 from dgcl.planner.column_generation.pricing.states import StateSpace
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.pricing.flows import Flows, push
-from dgcl.planner.column_generation.pricing.routes import Routes, add_busy_times, link_prices
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily
-from dgcl.planner.column_generation.pricing.tree_program import Choices, Moves, cheapest_trees
-from dgcl.planner.column_generation.trees.new_arrays import new_float_table
+from dgcl.planner.column_generation.pricing.flows import Flows, Routes, add_busy_times, link_prices, push
+from dgcl.planner.column_generation.pricing.new_arrays import new_float_table
+from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily
+from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees
 from dgcl.planner.compiled import compiled
 
 

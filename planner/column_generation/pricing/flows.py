@@ -1,7 +1,7 @@
-"""Sends all rows through the chosen options of all states at once, and counts the rows over each link.
+"""What links load: prices of links from weights of connection-directions, and rows over links from choices.
 
-Rows of different classes that meet in one state are one number from there on, so a round costs the same for a
-thousand classes as for a million.
+All rows are sent through the chosen options of all states at once. Rows of different classes that meet in one state are
+one number from there on, so a round costs the same for a thousand classes as for a million.
 """
 
 from __future__ import annotations
@@ -10,14 +10,71 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
-from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices, Moves, carries_few
-from dgcl.planner.column_generation.trees.new_arrays import new_flag_table, new_float_table, new_floats
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.column_generation.pricing.new_arrays import new_flag_table, new_float_table, new_floats
+from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
+from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.pricing.states import StateSpace
+
+
+class Routes(NamedTuple):
+    """What links load: C connection-directions, L links.
+
+    Attributes:
+        ptr: (L+1,) int64, and direction: int32, the connection-directions of link l are
+            ``direction[ptr[l]:ptr[l+1]]``.
+        cost: (C,) float64, time units that one row takes on a connection-direction.
+        factor: (L,) float64 >= 1, how much more a row counts that comes over a link of high latency
+            (`latency_factor`); 1 without latencies, inf for links that may not be used.
+        base: (L,) float64, a small price of each link in every stage, so that idle detours are not free.
+    """
+
+    ptr: Int64Array
+    direction: Int32Array
+    cost: FloatArray
+    factor: FloatArray
+    base: FloatArray
+
+
+def latency_factor(latency: FloatArray, stage_time: float) -> FloatArray:
+    """Return how much more rows count over links of this latency, in stages that take at most `stage_time`.
+
+    In such a stage, whose time is T, a direction c that is busy for a time b(c) takes part in T >=
+    latency(l) + b(c) for every link l in use through it, and latency(l) >= T * latency(l) / stage_time;
+    hence T >= b(c) / (1 - latency(l) / stage_time). T is then also at least any average of these over the
+    rows on c: sum over links l of (rows of l) * cost(c) * factor(l).
+    """
+    left = 1.0 - latency / stage_time
+    return np.where(left > 1e-6, 1.0 / np.maximum(left, 1e-6), np.inf)
+
+
+@compiled(inline=False)
+def link_prices(weight: FloatArray, routes: Routes, out: FloatArray) -> None:
+    """Set `out` (K, L) to the price of a row on each link, given weights of directions (K, C)."""
+    for k in range(out.shape[0]):
+        for link in range(out.shape[1]):
+            price = 0.0
+            for i in range(routes.ptr[link], routes.ptr[link + 1]):
+                c = routes.direction[i]
+                price += weight[k, c] * routes.cost[c]
+            out[k, link] = np.inf
+            if routes.factor[link] < np.inf:
+                out[k, link] = routes.base[link] + routes.factor[link] * price
+
+
+@compiled(inline=False)
+def add_busy_times(link_rows: FloatArray, routes: Routes, out: FloatArray) -> None:
+    """Add to `out` (K, C) how long the rows (K, L) over links keep each connection-direction busy."""
+    for k in range(link_rows.shape[0]):
+        for link in range(link_rows.shape[1]):
+            if link_rows[k, link] != 0.0:
+                rows = link_rows[k, link] * routes.factor[link]
+                for i in range(routes.ptr[link], routes.ptr[link + 1]):
+                    c = routes.direction[i]
+                    out[k, c] += rows * routes.cost[c]
 
 
 class Flows(NamedTuple):
@@ -86,7 +143,6 @@ def push(
     here, later = new_float_table(world, num_sets), new_float_table(world, num_sets)
     busy, busy_later = new_flag_table(world, num_groups), new_flag_table(world, num_groups)
     leaving = new_floats(num_sets)
-    sparse = carries_few(family, moves)
     for k in range(num_stages):
         for link in range(link_rows.shape[1]):
             link_rows[k, link] = 0.0
@@ -105,13 +161,7 @@ def push(
                 busy[v, g] = False
                 at = v * num_groups + g
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
-                sparse_here = sparse[family.group_of[v], g]
-                some, most = np.int64(low + 1), np.int64(high)
-                if sparse_here:
-                    home = family.group_of[v] * num_groups + g
-                    some, most = moves.carried_ptr[home], moves.carried_ptr[home + 1]
-                for n in range(most - 1, some - 1, -1):  # the rest of a split is a smaller set: visited later
-                    f = np.int64(moves.carried[n]) if sparse_here else n
+                for f in range(high - 1, low, -1):  # the rest of a split is a smaller set: visited later
                     rows = here[v, f]
                     if rows == 0.0:
                         continue
@@ -127,8 +177,7 @@ def push(
                     if record:
                         flows.pair[k, flows.pair_base[at] + choice] += rows
                 begin, end = moves.ptr[at], moves.ptr[at + 1]
-                for n in range(some, most):
-                    f = np.int64(moves.carried[n]) if sparse_here else n
+                for f in range(low + 1, high):
                     rows = leaving[f]
                     if rows == 0.0:
                         continue

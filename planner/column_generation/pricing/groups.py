@@ -15,8 +15,7 @@ import numpy as np
 from dgcl.planner.arrays import IntArray
 from dgcl.planner.bounds.cut_kernels import covers
 from dgcl.planner.bounds.cuts import Cut, labels
-from dgcl.planner.column_generation.pricing.states import StateSpace, build_states
-from dgcl.planner.column_generation.pricing.subsets import MAX_GROUP, count_splits
+from dgcl.planner.column_generation.pricing.states import MAX_GROUP, StateSpace, build_states, count_splits
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation

@@ -1,20 +1,20 @@
-"""The states of a planning problem: which sets exist, who may send what, and how many rows start where.
+"""States: (stage, device that holds a row, set of devices still to serve), for one relation, topology and grouping.
 
-Built from a relation and a topology for a given grouping of the devices: one group of all devices (exact, up
-to a dozen devices), or one per machine, socket or switch (groups.py).
+Sets are kept per *group* of devices: with one group that holds every device the tree program (tree_program.py) is
+exact, which is possible up to a dozen devices; with one per machine, socket or switch it stays small on many
+(groups.py). Only sets that can occur are numbered: the destination sets of the relation and all their subsets. Each set
+lists how it can be split.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray, MaskArray
 from dgcl.planner.bits import lowest_bit
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, build_family
-from dgcl.planner.column_generation.pricing.tree_program import Moves
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
@@ -22,6 +22,148 @@ if TYPE_CHECKING:
 
     from dgcl.planner.relation import Relation
     from dgcl.topology.arrays import TopologyArrays
+
+MAX_GROUP = 20  # a family is found through a bitmap of 2**size entries
+
+
+class SubsetFamily(NamedTuple):
+    """Families of local bit masks, one per group, closed under taking subsets.
+
+    Set ids of group g are ``set_ptr[g]:set_ptr[g+1]``, ascending by mask, so a set comes after its subsets;
+    the first is the empty set. P devices, G groups, F sets, Q pairs.
+
+    Attributes:
+        group_of, bit_of: (P,) int64, the group of a device and its bit in that group's masks.
+        set_ptr: (G+1,) int64.
+        set_mask: (F,) int64.
+        minus: (F, S) int32, the id of the set without local bit b; the set's own id where b is not in it.
+        pair_ptr: (F+1,) int64; the splits of set f are ``pair_ptr[f]:pair_ptr[f+1]``.
+        pair_first, pair_rest: (Q,) int32, ids of the two disjoint parts. The first part always holds the
+            lowest bit of the set, so that no split is listed twice; the rest may be empty.
+    """
+
+    group_of: Int64Array
+    bit_of: Int64Array
+    set_ptr: Int64Array
+    set_mask: Int64Array
+    minus: Int32Array
+    pair_ptr: Int64Array
+    pair_first: Int32Array
+    pair_rest: Int32Array
+
+
+class Moves(NamedTuple):
+    """Links that a device may use for the sets of a group; P devices, G groups, M moves in all.
+
+    Attributes:
+        ptr: (P*G+1,) int64; the moves of (v, g) are ``ptr[v*G+g]:ptr[v*G+g+1]``.
+        link, dst: (M,) int32, the link and the device at its end.
+        splits: (P*G,) bool, whether v may divide sets of g.
+    """
+
+    ptr: Int64Array
+    link: Int32Array
+    dst: Int32Array
+    splits: BoolArray
+
+
+def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> SubsetFamily:
+    """Number the subsets of the `needed` local masks of each group.
+
+    Args:
+        groups: the devices of each group, (size,) each; bit i of a mask stands for the i-th of them.
+        needed: local masks per group, any order, duplicates allowed.
+    """
+    world = sum(group.shape[0] for group in groups)
+    group_of, bit_of = np.zeros(world, np.int64), np.zeros(world, np.int64)
+    widest = max(group.shape[0] for group in groups)
+    set_ptr = np.zeros(len(groups) + 1, np.int64)
+    masks, minus, pairs_ptr, firsts, rests = [], [], [np.zeros(1, np.int64)], [], []
+    num_pairs = 0
+    for g, (group, wanted) in enumerate(zip(groups, needed, strict=True)):
+        size = group.shape[0]
+        group_of[group], bit_of[group] = g, np.arange(size)
+        mask, index = _closure(size, wanted)
+        offset = int(set_ptr[g])
+        set_ptr[g + 1] = offset + mask.shape[0]
+        bits = 1 << np.arange(widest, dtype=np.int64)
+        without = mask[:, None] & ~bits
+        minus.append((index[without] + offset).astype(np.int32))
+        ptr, first, rest = _splits(mask, index)
+        pairs_ptr.append(ptr[1:] + num_pairs)
+        num_pairs += int(ptr[-1])
+        firsts.append(first + np.int32(offset))
+        rests.append(rest + np.int32(offset))
+        masks.append(mask)
+    return SubsetFamily(
+        group_of,
+        bit_of,
+        set_ptr,
+        np.concatenate(masks),
+        np.concatenate(minus),
+        np.concatenate(pairs_ptr),
+        np.concatenate(firsts).astype(np.int32),
+        np.concatenate(rests).astype(np.int32),
+    )
+
+
+@compiled(entry=False)
+def remaining_set(family: SubsetFamily, f: int | np.int64, g: int, w: int | np.int64) -> np.int64:
+    """Return the set that is left of set f of group g once device w has the row."""
+    if family.group_of[w] == g:
+        return np.int64(family.minus[f, family.bit_of[w]])
+    return np.int64(f)
+
+
+def count_splits(size: int, wanted: IntArray) -> int:
+    """Return how many (first, rest) pairs the family of `wanted` masks over `size` devices would hold."""
+    mask, _ = _closure(size, wanted)
+    population = np.bitwise_count(mask[1:]).astype(np.int64)
+    return int((1 << (population - 1)).sum())
+
+
+def _closure(size: int, wanted: IntArray) -> tuple[Int64Array, Int32Array]:
+    """Return the masks that are subsets of a wanted one, ascending, and the index of each mask (-1: no subset)."""
+    assert size <= MAX_GROUP, size
+    present = np.zeros(1 << size, np.bool_)
+    present[0] = True
+    present[np.asarray(wanted, np.int64)] = True
+    for b in range(size):
+        halves = present.reshape(-1, 2, 1 << b)
+        halves[:, 0] |= halves[:, 1]
+    mask = np.flatnonzero(present)
+    index = np.full(1 << size, -1, np.int32)
+    index[mask] = np.arange(mask.shape[0], dtype=np.int32)
+    return mask, index
+
+
+@compiled(inline=False)
+def _splits(mask: Int64Array, index: Int32Array) -> tuple[Int64Array, Int32Array, Int32Array]:
+    """List for each mask its splits into (part with the lowest bit, rest), the whole set first."""
+    num = mask.shape[0]
+    ptr = np.zeros(num + 1, np.int64)
+    for f in range(num):
+        size = 0
+        m = mask[f]
+        while m:
+            m &= m - 1
+            size += 1
+        ptr[f + 1] = ptr[f] + (1 << (size - 1) if size else 0)
+    first = np.empty(ptr[num], np.int32)
+    rest = np.empty(ptr[num], np.int32)
+    for f in range(1, num):
+        lowest = mask[f] & -mask[f]
+        others = mask[f] ^ lowest
+        at = ptr[f]
+        part = others
+        while True:
+            first[at] = index[lowest | part]
+            rest[at] = index[others ^ part]
+            at += 1
+            if part == 0:
+                break
+            part = (part - 1) & others
+    return ptr, first, rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,20 +244,13 @@ def build_states(
     item_set = index[item_group, mask]
     rows = np.zeros((world, family.set_mask.shape[0]), np.int64)
     _count(ptr, item_set, relation.source, relation.count, rows)
-    moves = _moves(arrays, groups, allowed, family, rows)
+    moves = _moves(arrays, groups, allowed)
     return StateSpace(tuple(groups), family, moves, items, item_set, rows, rows.astype(np.float64))
 
 
-def _moves(
-    arrays: TopologyArrays,
-    groups: Sequence[IntArray],
-    allowed: Sequence[IntArray] | None,
-    family: SubsetFamily,
-    rows: Int64Array,
-) -> Moves:
+def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence[IntArray] | None) -> Moves:
     """Return who may send what; see `build_states`."""
     world, num_groups = arrays.num_devices, len(groups)
-    carried = _carried(groups, family, rows, allowed is None)
     if allowed is None:
         by_device = np.searchsorted(arrays.link_src, np.arange(world + 1))
         allowed = [np.arange(by_device[v], by_device[v + 1]) for v in range(world) for _ in range(num_groups)]
@@ -125,23 +260,7 @@ def _moves(
     for g, group in enumerate(groups):
         splits[group, g] = True
     ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Moves(ptr, links, arrays.link_dst[links], splits.reshape(-1), *carried)
-
-
-def _carried(
-    groups: Sequence[IntArray], family: SubsetFamily, rows: Int64Array, everything: bool
-) -> tuple[Int64Array, Int32Array]:
-    """Return which sets the devices of each group may have to carry, as in `Moves`.
-
-    Rows on their way to another group stay among the devices of their owner's until they cross; with
-    `everything` any device may carry any set.
-    """
-    counts, sets = [np.zeros(1, np.int64)], []
-    for group in groups:
-        wanted = np.ones(rows.shape[1], np.bool_) if everything else (rows[group] > 0).any(axis=0)
-        sets.append(np.flatnonzero(wanted).astype(np.int32))
-        counts.append(np.diff(np.searchsorted(sets[-1], family.set_ptr)))
-    return np.cumsum(np.concatenate(counts)), np.concatenate(sets)
+    return Moves(ptr, links, arrays.link_dst[links], splits.reshape(-1))
 
 
 @compiled

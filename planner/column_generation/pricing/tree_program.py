@@ -22,38 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
-from dgcl.planner.column_generation.trees.new_arrays import (
-    filled_ints,
-    new_flag_table,
-    new_float_table,
-    new_floats,
-)
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.column_generation.pricing.new_arrays import filled_ints, new_float_table, new_floats
+from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.compiled import compiled
 
-SPARSE_RATIO = 3  # sets of a group per set that has to be carried; above, only the latter are computed
 WAIT = -1  # in place of a move: the set stays where it is until the next stage
-
-
-class Moves(NamedTuple):
-    """Links that a device may use for the sets of a group; P devices, G groups, M moves in all.
-
-    Attributes:
-        ptr: (P*G+1,) int64; the moves of (v, g) are ``ptr[v*G+g]:ptr[v*G+g+1]``.
-        link, dst: (M,) int32, the link and the device at its end.
-        splits: (P*G,) bool, whether v may divide sets of g.
-        carried_ptr: (G*G+1,) int64; of the sets of group g the devices of group h may have to carry
-            ``carried[carried_ptr[h*G+g]:carried_ptr[h*G+g+1]]``; their other states are never read.
-        carried: int32, the ids of sets.
-    """
-
-    ptr: Int64Array
-    link: Int32Array
-    dst: Int32Array
-    splits: BoolArray
-    carried_ptr: Int64Array
-    carried: Int32Array
 
 
 class Choices(NamedTuple):
@@ -78,18 +52,6 @@ def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
         np.empty((num_stages, world, num_sets), np.int32),
         np.empty((num_stages, world, num_sets), np.int32),
     )
-
-
-@compiled(inline=False)
-def carries_few(family: SubsetFamily, moves: Moves) -> BoolArray:
-    """Tell, (G, G), which groups' devices have to carry few sets of another group; these are computed one by one."""
-    num_groups = family.set_ptr.shape[0] - 1
-    sparse = new_flag_table(num_groups, num_groups)
-    for h in range(num_groups):
-        for g in range(num_groups):
-            many = moves.carried_ptr[h * num_groups + g + 1] - moves.carried_ptr[h * num_groups + g]
-            sparse[h, g] = h != g and SPARSE_RATIO * many < family.set_ptr[g + 1] - family.set_ptr[g]
-    return sparse
 
 
 @compiled(inline=False, entry=False)
@@ -121,7 +83,6 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
         world, num_sets
     )  # value of a set once a device has the row, and so is served itself
     leave = new_floats(num_sets)
-    sparse = carries_few(family, moves)
     single = _singles(family, world)
     for v in range(world):
         for f in range(num_sets):
@@ -130,12 +91,9 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
             out.value[num_stages, v, family.set_ptr[g]] = 0.0
     for k in range(num_stages - 1, -1, -1):
         after, last = out.value[k + 1], k == num_stages - 1
-        _values_on_arrival(family, sparse, after, ahead)
+        _values_on_arrival(family, after, ahead)
         for v in range(world):
             for g in range(num_groups):
-                if sparse[family.group_of[v], g]:
-                    _choose_one_by_one(family, moves, price[k], out, k, v, g)
-                    continue
                 low, high = family.set_ptr[g], family.set_ptr[g + 1]
                 via = out.move[k, v]
                 for f in range(low, high):
@@ -161,8 +119,8 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
 
 
 @compiled(inline=False, entry=False)
-def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArray, ahead: FloatArray) -> None:
-    """Set `ahead` (P, F) to the values `after` (P, F) a device has the row and is served; not for `sparse` groups."""
+def _values_on_arrival(family: SubsetFamily, after: FloatArray, ahead: FloatArray) -> None:
+    """Set `ahead` (P, F) to the values `after` (P, F) a device has the row and is served."""
     for w in range(ahead.shape[0]):
         home, bit = family.group_of[w], family.bit_of[w]
         for g in range(family.set_ptr.shape[0] - 1):
@@ -170,31 +128,9 @@ def _values_on_arrival(family: SubsetFamily, sparse: BoolArray, after: FloatArra
             if g == home:
                 for f in range(low, high):
                     ahead[w, f] = after[w, family.minus[f, bit]]
-            elif not sparse[home, g]:
+            else:
                 for f in range(low, high):
                     ahead[w, f] = after[w, f]
-
-
-@compiled(inline=False, entry=False)
-def _choose_one_by_one(
-    family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices, k: int, v: int, g: int
-) -> None:
-    """Choose in stage k for the sets of group g that device v, of another group, may have to carry."""
-    num_groups = family.set_ptr.shape[0] - 1
-    home = family.group_of[v] * num_groups + g
-    after, now, via = out.value[k + 1], out.value[k], out.move[k, v]
-    now[v, family.set_ptr[g]] = 0.0
-    for i in range(moves.carried_ptr[home], moves.carried_ptr[home + 1]):
-        set_ = moves.carried[i]
-        best, taken = after[v, set_], np.int64(WAIT)
-        for j in range(moves.ptr[v * num_groups + g], moves.ptr[v * num_groups + g + 1]):
-            w = moves.dst[j]
-            candidate = price[moves.link[j]] + after[w, remaining_set(family, np.int64(set_), g, np.int64(w))]
-            if candidate < best:
-                best, taken = candidate, np.int64(j)
-        now[v, set_] = best
-        via[set_] = taken
-        out.split[k, v, set_] = family.pair_ptr[set_]
 
 
 @compiled(inline=False, entry=False)
@@ -229,3 +165,59 @@ def _choose_splits(
             choice = first + nth
         mine[f] = best
         out.split[k, v, f] = choice
+
+
+@compiled(inline=False, entry=False)
+def trace(
+    family: SubsetFamily,
+    moves: Moves,
+    choices: Choices,
+    source: int,
+    set_: int,
+    link: Int32Array,
+    stage: Int32Array,
+    num: int,
+    stack: Int64Array,
+) -> int:
+    """Append the edges of the cheapest tree of one set to `link` and `stage`.
+
+    Args:
+        family, moves, choices: the states, and the choices of `cheapest_trees`.
+        source, set_: the owner and the set to serve.
+        link, stage: outputs, written from position `num` on.
+        num: see there.
+        stack: (n, 3) scratch.
+
+    Returns:
+        The number of edges in `link` and `stage` afterwards.
+    """
+    num_groups = family.set_ptr.shape[0] - 1
+    group = 0
+    while family.set_ptr[group + 1] <= set_:
+        group += 1
+    low = family.set_ptr[group]
+    stack[0, 0], stack[0, 1], stack[0, 2] = 0, source, set_
+    depth = 1
+    while depth:
+        depth -= 1
+        k, v, f = stack[depth, 0], stack[depth, 1], stack[depth, 2]
+        if moves.splits[v * num_groups + group]:
+            choice = choices.split[k, v, f]
+            rest = family.pair_rest[choice]
+            f = np.int64(family.pair_first[choice])
+            if rest != low:
+                stack[depth, 0], stack[depth, 1], stack[depth, 2] = k, v, rest
+                depth += 1
+        j = choices.move[k, v, f]
+        if j == WAIT:
+            stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, v, f
+            depth += 1
+            continue
+        w = moves.dst[j]
+        link[num], stage[num] = moves.link[j], k
+        num += 1
+        f = remaining_set(family, f, group, np.int64(w))
+        if f != low:
+            stack[depth, 0], stack[depth, 1], stack[depth, 2] = k + 1, w, f
+            depth += 1
+    return num

@@ -1,4 +1,4 @@
 """From fractional flows to whole trees: rounding, flow decomposition, assembly.
 
-Imports :mod:`..trees` and :mod:`..pricing`.
+Imports :mod:`..pricing`.
 """

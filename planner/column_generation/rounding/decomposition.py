@@ -1,9 +1,7 @@
 """Flow decomposition: which vertices of which class take which option, state by state.
 
-Each state holds a list of vertex intervals of classes. They are assigned to the options of the state in order, so each
-boundary between two options cuts at most one interval, and classes that meet in a state are rarely cut at all. Most
-states are *forced*: all their rows take one option, and so on to the end. An interval that gets to a forced state is
-recorded once, and its path is expanded later (assembly.py). Items that start in a forced state are not decomposed.
+Each state holds a linked list of vertex intervals of classes. They are assigned to the options of the state in order,
+so each boundary between two options cuts at most one interval, and classes that meet in a state are rarely cut at all.
 """
 
 from __future__ import annotations
@@ -14,28 +12,104 @@ import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Flows
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
-from dgcl.planner.column_generation.pricing.tree_program import WAIT, Moves
-from dgcl.planner.column_generation.rounding.intervals import (
-    ALL,
-    IntervalLists,
-    append,
-    cut,
-    empty_interval_lists,
-)
+from dgcl.planner.column_generation.pricing.new_arrays import filled_int32s, filled_ints, new_int32_table
+from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
+from dgcl.planner.column_generation.pricing.tree_program import WAIT
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows
-from dgcl.planner.column_generation.trees.new_arrays import filled_int32s, filled_ints, new_int32_table
 from dgcl.planner.compiled import compiled
+
+ALL = -1  # in place of the number of an interval: all vertices of the class
+
+
+class IntervalLists(NamedTuple):
+    """Linked lists of vertex intervals, with room for all that can exist at once.
+
+    Attributes:
+        entry: (n, 3) int32, class, interval and next entry (of a free entry: the next free one).
+        size: (n,) int64, number of vertices.
+        begin, end: int64, the intervals.
+        counter: the first free entry, and the number of intervals in use.
+    """
+
+    entry: Int32Array
+    size: Int64Array
+    begin: Int64Array
+    end: Int64Array
+    counter: Int64Array
+
+
+def empty_interval_lists(
+    space_family: SubsetFamily, item_set: Int32Array, whole: WholeFlows
+) -> IntervalLists:
+    """Allocate lists that never need to grow.
+
+    The entries of one interval at one time stand for disjoint sets of destinations, so an item has at most as many
+    as it has destinations; each boundary between options makes one entry more, and two intervals.
+    """
+    served = np.bitwise_count(space_family.set_mask)[item_set].sum(dtype=np.int64)
+    cuts = sum(int(np.count_nonzero(part)) for part in whole)
+    room = int(served) + cuts * space_family.minus.shape[1] + 1
+    assert room < 1 << 31, "more intervals than can be numbered"
+    return IntervalLists(
+        np.empty((room, 3), np.int32),
+        np.empty(room, np.int64),
+        np.empty(2 * cuts + 1, np.int64),
+        np.empty(2 * cuts + 1, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+@compiled(entry=False)
+def take(lists: IntervalLists, class_: int, interval: int, size: int) -> int:
+    """Return a fresh entry."""
+    taken = lists.counter[0]
+    lists.counter[0] = lists.entry[taken, 2]
+    lists.entry[taken, 0], lists.entry[taken, 1] = class_, interval
+    lists.size[taken] = size
+    return taken
+
+
+@compiled(entry=False)
+def _new_interval(lists: IntervalLists, begin: int | np.int64, end: int | np.int64) -> int:
+    """Add an interval and return its number."""
+    interval = lists.counter[1]
+    lists.counter[1] += 1
+    lists.begin[interval], lists.end[interval] = begin, end
+    return interval
+
+
+@compiled(entry=False)
+def cut(lists: IntervalLists, at: int, length: int) -> None:
+    """Leave `length` vertices in entry `at`; put the others into a new entry behind it."""
+    interval = lists.entry[at, 1]
+    begin = lists.begin[interval] if interval != ALL else np.int64(0)
+    end = begin + lists.size[at]
+    behind = take(
+        lists, lists.entry[at, 0], _new_interval(lists, begin + length, end), lists.size[at] - length
+    )
+    lists.entry[behind, 2] = lists.entry[at, 2]
+    lists.entry[at, 1], lists.entry[at, 2] = _new_interval(lists, begin, begin + length), behind
+    lists.size[at] = length
+
+
+@compiled(entry=False)
+def append(entry: Int32Array, at: int, head: Int32Array, tail: Int32Array, number: int) -> None:
+    """Put entry `at` at the end of list `number`."""
+    entry[at, 2] = -1
+    if head[number] < 0:
+        head[number] = at
+    else:
+        entry[tail[number], 2] = at
+    tail[number] = at
 
 
 class IntervalHops(NamedTuple):
-    """Hops of vertex intervals, n of them, in order of stages; none of items that start in a forced state.
+    """Hops of vertex intervals, n of them, in order of stages.
 
     Attributes:
         class_: (n,) int32.
         interval: (n,) int32, which of the `begin`, `end` intervals of its class's vertices travels, or ALL.
-        hop: (n,) int32, stage * number of links + link; from number of stages * number of links on, the forced
-            state whose whole path is meant.
+        hop: (n,) int32, stage * number of links + link.
         begin, end: (number of intervals,) int64.
     """
 
@@ -44,64 +118,6 @@ class IntervalHops(NamedTuple):
     hop: Int32Array
     begin: Int64Array
     end: Int64Array
-
-
-class ForcedStates(NamedTuple):
-    """States in which nothing is left to choose.
-
-    Attributes:
-        pair: (K, P, F) int32, the one split that all rows of the state take, or -1: not forced.
-        move: (K, P, F) int32, what sets do that leave as a whole: a move, WAIT, or -2: not forced.
-    """
-
-    pair: Int32Array
-    move: Int32Array
-
-
-@compiled(inline=False)
-def find_forced_states(family: SubsetFamily, moves: Moves, flows: Flows, whole: WholeFlows) -> ForcedStates:
-    """Find the forced states, backwards over stages and upwards over sets."""
-    num_stages, world, num_sets = whole.wait.shape
-    num_groups = family.set_ptr.shape[0] - 1
-    pair, move = (
-        np.full((num_stages, world, num_sets), -1, np.int32),
-        np.full((num_stages, world, num_sets), -2, np.int32),
-    )
-    for k in range(num_stages - 1, -1, -1):
-        for v in range(world):
-            for g in range(num_groups):
-                at = v * num_groups + g
-                low, high = family.set_ptr[g], family.set_ptr[g + 1]
-                begin, end = moves.ptr[at], moves.ptr[at + 1]
-                for f in range(low + 1, high):
-                    base = flows.move_base[at] + (f - low) * (end - begin)
-                    taken = 0
-                    if whole.wait[k, v, f] > 0:
-                        taken = 1
-                        if k + 1 < num_stages and pair[k + 1, v, f] >= 0:
-                            move[k, v, f] = WAIT
-                    for j in range(end - begin):
-                        if whole.move[k, base + j] > 0:
-                            taken += 1
-                            w = moves.dst[begin + j]
-                            then = remaining_set(family, f, g, np.int64(w))
-                            if then == low or (k + 1 < num_stages and pair[k + 1, w, then] >= 0):
-                                move[k, v, f] = begin + j
-                    if taken != 1:
-                        move[k, v, f] = -2
-                    if not moves.splits[at]:
-                        if move[k, v, f] != -2:
-                            pair[k, v, f] = family.pair_ptr[f]
-                        continue
-                    only = -1
-                    for q in range(family.pair_ptr[f], family.pair_ptr[f + 1]):
-                        if whole.pair[k, flows.pair_base[at] + q] > 0:
-                            only = q if only == -1 else -2
-                    if only >= 0 and move[k, v, family.pair_first[only]] != -2:
-                        rest = family.pair_rest[only]
-                        if rest == low or pair[k, v, rest] >= 0:
-                            pair[k, v, f] = only
-    return ForcedStates(pair, move)
 
 
 @compiled(inline=False, entry=False)
@@ -114,22 +130,18 @@ def _fill(
     num_sets: int,
     head: Int32Array,
     tail: Int32Array,
-    forced: Int32Array,
 ) -> None:
-    """Put one entry per item that is not forced into the list of its state; entries of a state are contiguous."""
+    """Put one entry per item into the list of its state; entries of a state are contiguous."""
     start, at = filled_ints(head.shape[0] + 1, 0), filled_ints(head.shape[0] + 1, 0)
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
-            if forced[0, source[c], item_set[i]] < 0:
-                start[source[c] * num_sets + item_set[i] + 1] += 1
+            start[source[c] * num_sets + item_set[i] + 1] += 1
     num_entries = 0
     for number in range(head.shape[0] + 1):
         num_entries += start[number]
         at[number] = num_entries
     for c in range(source.shape[0]):
         for i in range(item_ptr[c], item_ptr[c + 1]):
-            if forced[0, source[c], item_set[i]] >= 0:
-                continue
             number = source[c] * num_sets + item_set[i]
             lists.entry[at[number], 0], lists.entry[at[number], 1] = c, ALL
             lists.size[at[number]] = count[c]
@@ -152,7 +164,6 @@ def decompose(
     source: Int32Array,
     count: Int64Array,
     num_links: int,
-    forced: ForcedStates,
 ) -> IntervalHops:
     """Send the vertices of every class through the states as `whole` says.
 
@@ -163,13 +174,9 @@ def decompose(
         item_ptr, item_set: the sets to which the rows of each class must be brought, (C+1,) and (I,).
         source, count: owner and number of vertices of each class, (C,).
         num_links: number of links of the machine.
-        forced: from `find_forced_states`.
     """
-    started = forced.pair[0, np.repeat(source, np.diff(item_ptr)), item_set] >= 0
-    lists = empty_interval_lists(family, item_set[~started], whole)
-    hops = _decompose(
-        family, moves, flows, whole, item_ptr, item_set, source, count, num_links, forced.pair, lists
-    )
+    lists = empty_interval_lists(family, item_set, whole)
+    hops = _decompose(family, moves, flows, whole, item_ptr, item_set, source, count, num_links, lists)
     num_intervals = int(lists.counter[1])
     return IntervalHops(
         hops[:, 0], hops[:, 1], hops[:, 2], lists.begin[:num_intervals], lists.end[:num_intervals]
@@ -197,7 +204,6 @@ def _decompose(
     source: Int32Array,
     count: Int64Array,
     num_links: int,
-    forced: Int32Array,
     lists: IntervalLists,
 ) -> Int32Array:
     """Return the hops as (n, 3): class, interval, hop."""
@@ -207,7 +213,7 @@ def _decompose(
     head, tail = filled_int32s(world * num_sets, -1), filled_int32s(world * num_sets, -1)
     later_head, later_tail = filled_int32s(world * num_sets, -1), filled_int32s(world * num_sets, -1)
     leave_head, leave_tail = filled_int32s(num_sets, -1), filled_int32s(num_sets, -1)
-    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail, forced)
+    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail)
     entry, size, counter = lists.entry, lists.size, lists.counter
     out = new_int32_table(2 * lists.counter[0] + 64, 3)
     written = 0
@@ -221,18 +227,6 @@ def _decompose(
                     if e < 0:
                         continue
                     head[v * num_sets + f] = -1
-                    if forced[k, v, f] >= 0:
-                        hop = num_stages * num_links + (k * world + v) * num_sets + f
-                        while e >= 0:
-                            if written == out.shape[0]:
-                                out = _twice(out)
-                            out[written, 0], out[written, 1], out[written, 2] = entry[e, 0], entry[e, 1], hop
-                            written += 1
-                            following = np.int64(entry[e, 2])
-                            entry[e, 2] = counter[0]
-                            counter[0] = e
-                            e = following
-                        continue
                     if not moves.splits[at]:
                         leave_head[f], leave_tail[f] = e, tail[v * num_sets + f]
                         continue

@@ -8,14 +8,13 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Flows
-from dgcl.planner.column_generation.pricing.subsets import SubsetFamily, remaining_set
-from dgcl.planner.column_generation.pricing.tree_program import Moves
-from dgcl.planner.column_generation.trees.new_arrays import (
+from dgcl.planner.column_generation.pricing.new_arrays import (
     new_float_table,
     new_floats,
     new_int_table,
     new_ints,
 )
+from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.compiled import compiled
 
 

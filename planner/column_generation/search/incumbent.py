@@ -1,25 +1,84 @@
-"""The best plan and the best bound found so far."""
+"""The best plan and the best bound so far, and how much work the search for better ones may do."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.bounds.stages import StageTimes, stage_times
-from dgcl.planner.column_generation.search.effort import Effort
-from dgcl.planner.column_generation.trees.seconds import trees_seconds
-from dgcl.planner.cost import direct_seconds
+from dgcl.planner.cost import direct_seconds, link_seconds
 from dgcl.planner.direct_trees import direct_trees
 from dgcl.planner.options import PlanOptions
+from dgcl.planner.tree_kernels import add_link_rows
 from dgcl.planner.trees import Bound, Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
+    from dgcl.topology.arrays import TopologyArrays
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work a search may do.
+
+    Attributes:
+        tolerance: relative distance from the bound to which fractional plans are solved and whole ones polished.
+        enough: relative distance between plan and bound at which the search ends; None: `tolerance`.
+        rounds, samples: of multiplicative weights, and answers kept of them.
+        steps: largest number of linear programs for each number of stages.
+        progress: share of the distance to the bound that a step must take off while a larger number of stages is
+            still to be tried.
+        usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
+            above `fair`.
+        fair: see `usual_stages`.
+        thorough: whether to improve whole plans as long as that helps, and to round coarser solutions too (which of
+            several solutions rounds best is chance).
+    """
+
+    tolerance: float
+    enough: float | None = None
+    rounds: int = 100
+    samples: int = 16
+    steps: int = 12
+    progress: float = 0.1
+    usual_stages: int = 4
+    fair: float = 0.01
+    thorough: bool = False
+
+    @property
+    def good(self) -> float:
+        """Relative distance between plan and bound at which the search ends."""
+        return self.tolerance if self.enough is None else self.enough
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        """Relative distances from the bound at which solutions are rounded to whole plans, in turn."""
+        return (
+            (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance)
+            if self.thorough
+            else (self.tolerance,)
+        )
+
+
+def trees_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> float:
+    """Return the seconds of a plan; bit for bit `cost.predicted_seconds`, for edges that have links."""
+    rows = np.zeros((trees.num_stages, arrays.link_src.shape[0]))
+    add_link_rows(
+        trees.tree_count,
+        trees.edge_ptr,
+        trees.edge_src,
+        trees.edge_dst,
+        trees.edge_stage,
+        arrays.link_of,
+        rows,
+    )
+    return float(sum(link_seconds(rows, arrays, row_bytes).max(axis=1, initial=0.0).tolist()))
+
 
 MANY_DEVICES = 64  # above, column generation takes minutes, and finds nothing better than plans by machines
 # After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which

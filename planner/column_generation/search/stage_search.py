@@ -3,10 +3,10 @@
 1. Peer-to-peer, where possible, is the first plan; others are taken only if they are faster.
 2. Bounds: cuts and distances (bounds/best.py), then the best stage-free prices (dual_bound/price_bound.py).
 3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), rounded to whole trees
-   (rounding/whole_plans.py) and improved (improvement/improve.py). A number of stages is given up as soon as its own
+   (rounding/assembly.py) and improved (improvement/exchange.py). A number of stages is given up as soon as its own
    bound shows that it cannot be good enough, and continued if no larger one turns out better. On more than two dozen
    devices the best plan for devices in groups instead (grouped.py), in whole rows from the start.
-4. The bound over all numbers of stages together, with latencies (dual_bound/certificate.py).
+4. The bound over all numbers of stages together, with latencies (dual_bound/price_bound.py).
 
 Times are in seconds here. The modules below count rows per GB/s; `unit` is the number of seconds in one.
 """
@@ -19,17 +19,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.column_generation.dual_bound.certificate import (
+from dgcl.planner.column_generation.dual_bound.price_bound import (
+    STEPS,
+    PriceBound,
     bound_over_stages,
     bound_within_groups,
     excess_factor,
     stage_free_bound,
 )
-from dgcl.planner.column_generation.dual_bound.price_bound import STEPS, PriceBound
-from dgcl.planner.column_generation.improvement.bundles import assign_vertices, make_bundles
-from dgcl.planner.column_generation.improvement.improve import FEW_TREES, improve
+from dgcl.planner.column_generation.improvement.coordinate_descent import assign_vertices, make_bundles
+from dgcl.planner.column_generation.improvement.exchange import FEW_TREES, improve
 from dgcl.planner.column_generation.improvement.reparent import reparent
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
+from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.pricing.groups import (
     MAX_ALL_LINKS,
     grouped_bound,
@@ -37,12 +39,10 @@ from dgcl.planner.column_generation.pricing.groups import (
     least_stages,
     plan_states,
 )
-from dgcl.planner.column_generation.pricing.routes import Routes, latency_factor
-from dgcl.planner.column_generation.rounding.whole_plans import whole_trees
+from dgcl.planner.column_generation.rounding.assembly import whole_trees
 from dgcl.planner.column_generation.search.grouped import best_grouped_plan
-from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent
+from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, trees_seconds
 from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
-from dgcl.planner.column_generation.trees.seconds import trees_seconds
 from dgcl.planner.cost import GIGA
 from dgcl.planner.trees import Trees
 

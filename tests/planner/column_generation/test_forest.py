@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.planner.column_generation.trees.forest import Forest, compact, forest_from_trees, trees_from_forest
+from dgcl.planner.column_generation.rounding.forest import (
+    Forest,
+    compact,
+    forest_from_trees,
+    trees_from_forest,
+)
 from dgcl.planner.trees import Trees
 from tests.planner.machines import small_topology
 

@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
-from dgcl.planner.column_generation.improvement.bundles import assign_vertices, make_bundles
-from dgcl.planner.column_generation.improvement.coordinate_descent import CoordinateDescent, _divide_rows
+from dgcl.planner.column_generation.improvement.coordinate_descent import (
+    CoordinateDescent,
+    _divide_rows,
+    assign_vertices,
+    make_bundles,
+)
 from dgcl.planner.column_generation.improvement.makespan import load
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
-from dgcl.planner.column_generation.pricing.flows import empty_flows, push
+from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
-from dgcl.planner.column_generation.pricing.routes import Routes
-from dgcl.planner.column_generation.pricing.tree_program import carries_few, cheapest_trees, empty_choices
 from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
@@ -147,28 +149,6 @@ def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]) 
     assert (amounts.sum(axis=0) == rows).all()
     large = rows >= 64
     assert (np.abs(amounts[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
-
-
-def test_sets_that_nobody_carries_are_left_out_of_the_answer_and_nothing_else() -> None:
-    """Few rows between many machines: the same prices, once with only the sets that are carried, once with all."""
-    relation, topology = synthetic_relation("web-google", 64, scale=0.01), resolve_topology("dgx_a100x8")
-    problem, arrays = problem_of(relation, topology), topology.arrays()
-    space, family = problem.space, problem.space.family
-    groups = len(space.groups)
-    everything = np.concatenate([np.arange(space.num_sets, dtype=np.int32)] * groups)
-    ptr = np.concatenate([[0], np.cumsum(np.tile(np.diff(family.set_ptr), groups))])
-    assert carries_few(family, space.moves).any()
-    price = np.random.default_rng(0).random((3, arrays.num_links))
-    found = []
-    for moves in (space.moves, space.moves._replace(carried_ptr=ptr, carried=everything)):
-        choices = empty_choices(3, 64, space.num_sets)
-        cheapest_trees(family, moves, price, choices)
-        rows = np.empty_like(price)
-        push(family, moves, choices, space.start, 0, 64, rows, False, empty_flows(space, 0))
-        found.append((choices.value[0][space.start > 0], rows))
-    assert not carries_few(family, moves).any()
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    np.testing.assert_allclose(found[0][1], found[1][1])
 
 
 @pytest.mark.slow

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Bound, PlanOptions, Relation
-from dgcl.planner.column_generation.dual_bound.certificate import bound_over_stages, excess_factor
-from dgcl.planner.column_generation.dual_bound.price_bound import price_bound
-from dgcl.planner.column_generation.search.effort import Effort
-from dgcl.planner.column_generation.search.incumbent import Incumbent
+from dgcl.planner.column_generation.dual_bound.price_bound import (
+    bound_over_stages,
+    excess_factor,
+    price_bound,
+)
+from dgcl.planner.column_generation.search.incumbent import Effort, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.cost import GIGA
 from dgcl.planner.methods import make_plan

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from dgcl.planner import Relation
 from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.column_generation.master.multiplicative_weights import answer_value
-from dgcl.planner.column_generation.pricing.flows import empty_flows, push
-from dgcl.planner.column_generation.pricing.routes import Routes
-from dgcl.planner.column_generation.pricing.states import StateSpace, build_states
-from dgcl.planner.column_generation.pricing.subsets import build_family, count_splits
+from dgcl.planner.column_generation.pricing.flows import Routes, empty_flows, push
+from dgcl.planner.column_generation.pricing.states import StateSpace, build_family, build_states, count_splits
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
 from dgcl.topology import Topology
 from tests.planner.exhaustive import stage_trees

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
-from dgcl.planner.column_generation.improvement.improve import improve
+from dgcl.planner.column_generation.improvement.exchange import improve
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
-from dgcl.planner.column_generation.pricing.routes import Routes
+from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import build_states
 from dgcl.planner.column_generation.rounding.assembly import assemble
-from dgcl.planner.column_generation.rounding.decomposition import decompose, find_forced_states
+from dgcl.planner.column_generation.rounding.decomposition import decompose
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows, whole_flows
 from dgcl.planner.cost import link_rows, predicted_seconds
 from dgcl.planner.trees import Trees
@@ -45,12 +45,11 @@ def trees_of(
     problem: Problem, relation: Relation, topology: Topology, program: StageProgram, whole: WholeFlows
 ) -> Trees:
     space, flows = problem.space, program.result().flows
-    forced = find_forced_states(space.family, space.moves, flows, whole)
     interval_hops = decompose(
         space.family, space.moves, flows, whole, space.items.ptr, space.item_set, relation.source, relation.count,
-        topology.arrays().num_links, forced,
+        topology.arrays().num_links,
     )  # fmt: skip
-    return assemble(interval_hops, forced, space, relation, topology.arrays())
+    return assemble(interval_hops, relation, topology.arrays())
 
 
 @examples(20, 50)
