@@ -26,6 +26,7 @@ from torch.autograd import forward_ad
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import is_transformed
+from dgcl.ranks.torch_private import below_autograd, num_dispatch_modes, num_function_modes
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_summable_dtype
 
@@ -157,7 +158,7 @@ class _Expand(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
         ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return comm.transport.expand(rows, exchange)
 
     @staticmethod
@@ -171,7 +172,7 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
         ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return fold_now(comm, rows, exchange)
 
     @staticmethod
@@ -240,8 +241,8 @@ def _unwatched(rows: Tensor) -> bool:
         not is_transformed()
         and type(rows) in (Tensor, torch.nn.Parameter)
         and not (rows.is_conj() or rows.is_neg())  # their memory does not hold their values
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._len_torch_function_stack() == 0
+        and num_dispatch_modes() == 0
+        and num_function_modes() == 0
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dgcl.nn.arguments import current, require_int64, require_integers
 from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.torch_private import current_graph_task
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def next_call(rows: RowsOfCall) -> int:
     Raises:
         RuntimeError: A forward is recomputed inside a backward.
     """
-    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:  # in a backward
+    if not torch.compiler.is_compiling() and current_graph_task() != -1:  # in a backward
         raise RuntimeError(
             "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
             " other elements than the forward did; pass call=, the number of the step for example"

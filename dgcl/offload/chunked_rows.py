@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter, tree_map_only
 
 from dgcl.nn.arguments import require_dense
 from dgcl.offload.host_store import HostStore
 from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.torch_private import disabled_torch_function, throw_on_data_pointer, tree_iter, tree_map_only
 
 __all__ = ["ChunkedRows", "RowOrder"]
 
@@ -102,7 +102,7 @@ class ChunkedRows(Tensor):
     order: RowOrder
     _allowed: list[int]  # changes that torch may have counted, one number for all views of the same memory
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, memory: Tensor, order: RowOrder, view_of: ChunkedRows | None = None) -> ChunkedRows:
@@ -110,7 +110,7 @@ class ChunkedRows(Tensor):
         wrapper = Tensor._make_wrapper_subclass(
             cls, memory.shape, strides=memory.stride(), dtype=memory.dtype, device=memory.device
         )
-        torch._C._set_throw_on_mutable_data_ptr(wrapper)  # it has none
+        throw_on_data_pointer(wrapper)  # it has none
         wrapper.memory, wrapper.order = memory, order
         wrapper._allowed = [0] if view_of is None else view_of._allowed
         return wrapper

@@ -14,6 +14,7 @@ from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.torch_private import BatchNorm
 from dgcl.ranks.whole_rows import agree
 from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
 
@@ -59,7 +60,7 @@ def check_module(module: Any, layer: str) -> None:
 
 
 def _takes_statistics(part: torch.nn.Module) -> bool:
-    if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+    if isinstance(part, BatchNorm):
         return part.training or not part.track_running_stats
     if not type(part).__module__.startswith("torch_geometric."):
         return False

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.ranks.torch_private import functorch_level
+
 __all__ = ["is_transformed", "require_tensors"]
 
 
@@ -25,4 +27,4 @@ def require_tensors(**arguments: Any) -> None:
 
 def is_transformed() -> bool:
     """Whether the call runs in a compiler or under ``torch.func``, where tensors need not have values."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    return torch.compiler.is_compiling() or functorch_level() is not None

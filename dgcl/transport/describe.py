@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -14,6 +13,7 @@ from dgcl.planner.reading.render import seconds
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout
 from dgcl.program.model import Program, Schedule
+from dgcl.ranks.torch_private import profiler_enabled
 
 
 def describe_channels(
@@ -71,7 +71,7 @@ def _rows_exchanged(name: str, schedule: Schedule, peer: int) -> str:
 
 def profiled(program: Program, verb: str, rows: Tensor) -> AbstractContextManager[object]:
     """A context manager around an exchange that shows it in an active profiler."""
-    if torch.autograd._profiler_enabled():
+    if profiler_enabled():
         return record_function(label_exchange(program, verb, rows))
     return nullcontext()
 

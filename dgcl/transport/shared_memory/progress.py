@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch.profiler import record_function
 
+from dgcl.ranks.torch_private import profiler_enabled
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.engine import ALL, FOUND, PEEK, SENT, advance
 from dgcl.transport.shared_memory.peers import Peers
@@ -34,7 +34,7 @@ class ProgressEngine:
 
     def run(self, call: Call, policy: WaitPolicy) -> int:
         """Do what can be done, wait as ``policy`` says, and return the status of :func:`advance`."""
-        if torch.autograd._profiler_enabled():
+        if profiler_enabled():
             return self._in_ranges(call, policy)
         return self._advance(call, policy)
 

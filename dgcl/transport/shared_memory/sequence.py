@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dgcl.kernels.compiled import entry_point
+from dgcl.ranks.torch_private import profiler_enabled
 from dgcl.transport.shared_memory import step_engine as engine
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND
@@ -108,7 +109,7 @@ class CallSequence:
             CommError: A peer is lost, late, or makes another call.
         """
         runtime = self._runtime
-        if not runtime.is_plain or os.getpid() != runtime.process or torch.autograd._profiler_enabled():
+        if not runtime.is_plain or os.getpid() != runtime.process or profiler_enabled():
             return False
         holder = runtime.holder
         me = threading.get_ident()

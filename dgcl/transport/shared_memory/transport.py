@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
+from dgcl.ranks.torch_private import profiler_enabled
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.dtypes import row_type
@@ -42,7 +43,7 @@ class SharedMemoryTransport:
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
-        if torch.autograd._profiler_enabled():
+        if profiler_enabled():
             with profiled(self.runtime.programs[exchange], "expand", rows):
                 return self._expand(rows, exchange)
         repeated = self._find_expand((exchange, rows.shape, rows.dtype))
@@ -57,7 +58,7 @@ class SharedMemoryTransport:
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
-        if torch.autograd._profiler_enabled():
+        if profiler_enabled():
             with profiled(self.runtime.programs[exchange], "fold", rows):
                 return self._fold(rows, exchange)
         repeated = self._find_fold((exchange, rows.shape, rows.dtype))

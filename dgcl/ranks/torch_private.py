@@ -1,0 +1,37 @@
+"""The private names of torch in use, tried with torch 2.13. A public name takes the place of any that gets one.
+
+What changes or belongs to torch's own objects is read where it is needed: ``forward_ad._current_level`` (forward-mode
+derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices),
+``._set_default_timeout`` (collective transport), ``._start_coalescing``, ``._end_coalescing`` (NCCL),
+``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload), ``Tensor._backward_hooks``
+(layers computed again), ``Tensor._indices`` (sparse graphs).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # the class of all batch norms
+from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested arguments
+
+__all__ = [
+    "BatchNorm",
+    "below_autograd",
+    "current_graph_task",
+    "disabled_torch_function",
+    "functorch_level",
+    "num_dispatch_modes",
+    "num_function_modes",
+    "profiler_enabled",
+    "throw_on_data_pointer",
+    "tree_iter",
+    "tree_map_only",
+]
+
+profiler_enabled = torch.autograd._profiler_enabled  # calls are named only for somebody who records them
+below_autograd = torch._C._AutoDispatchBelowAutograd  # views made inside an operation may be changed in place
+num_dispatch_modes = torch._C._len_torch_dispatch_stack  # a mode must see each call
+num_function_modes = torch._C._len_torch_function_stack
+functorch_level = torch._C._functorch.peek_interpreter_stack  # None outside of torch.func
+current_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward
+disabled_torch_function = torch._C._disabled_torch_function_impl  # a subclass that intercepts operators alone
+throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor without memory
