@@ -118,15 +118,6 @@ class Line:
         """
         return self.busiest / timing.seconds / 1e9
 
-    def written(self, timing: Timing) -> float:
-        """GB/s that all ranks together write, own rows included, if they write nothing but their results."""
-        return self.moved / timing.seconds / 1e9
-
-    @property
-    def roof(self) -> float:
-        """The ``busbw`` of an exchange that took as long as plain copies of all that it writes."""
-        return self.busiest / self.copy.seconds / 1e9
-
     def message_rate(self, timing: Timing) -> float:
         """Messages of all ranks in a second."""
         return self.messages / timing.seconds

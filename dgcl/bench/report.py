@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -98,23 +97,6 @@ def short_size(num_bytes: float) -> str:
     return f"{num_bytes:.0f}{' KMG'[unit].strip()}"
 
 
-def histogram(line: Line) -> str:
-    """How the times of calls are spread, for each verb: bins of equal width on a scale of logarithms."""
-    text, num_bins = [], 10
-    for verb in VERBS:
-        times = np.array(getattr(line, verb).calls) * 1e6
-        times = np.maximum(times, 1e-3)  # the clock's own step
-        edges = np.geomspace(times.min(), max(times.max(), times.min() * 1.001), num_bins + 1)
-        counts = np.bincount(
-            np.clip(np.searchsorted(edges, times, "right") - 1, 0, num_bins - 1), minlength=num_bins
-        )
-        text.append(f"#   {line.method} {verb}: {len(times)} calls")
-        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
-            bar = "#" * -(-40 * int(count) // int(counts.max()))
-            text.append(f"#   {low:>12.2f} to {high:>12.2f} us {count:>6} {bar}".rstrip())
-    return "\n".join(text)
-
-
 def footer(lines: Sequence[Line]) -> str:
     """The verdict, the averages, and for fractions the fitted lines."""
     wrong = total_wrong(lines)
@@ -127,11 +109,11 @@ def footer(lines: Sequence[Line]) -> str:
         each = [statistics.fmean(line.busbw(getattr(line, verb)) for line in mine) for verb in VERBS]
         both = f"(forward {each[0]:.3f}, backward {each[1]:.3f})"
         text.append(f"# Avg bus bandwidth    : {statistics.fmean(each):.3f} GB/s {method} {both}")
-    for method, verb, fit in fits(lines):
-        text.append(
-            f"# Measured over modelled: {method} {verb}: {fit.intercept * 1e6:.1f} us +"
-            f" {fit.slope:.3f} x modelled, R^2 {fit.r_squared:.4f} over {fit.points} points"
-        )
+    text += [
+        f"# Measured over modelled: {fit['method']} {fit['verb']}: {fit['intercept'] * 1e6:.1f} us +"
+        f" {fit['slope']:.3f} x modelled, R^2 {fit['r_squared']:.4f} over {fit['points']} points"
+        for fit in fits(lines)
+    ]
     return "\n".join(text)
 
 
@@ -140,45 +122,30 @@ def total_wrong(lines: Sequence[Line]) -> int:
     return sum(line.forward.wrong + line.backward.wrong + line.copy.wrong for line in lines)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A least-squares line through (modelled, measured) seconds.
-
-    Attributes:
-        slope, intercept: Of measured over modelled, in seconds.
-        r_squared: The share of the variance that it explains.
-        points: How many.
-    """
-
-    slope: float
-    intercept: float
-    r_squared: float
-    points: int
-
-
-def fits(lines: Sequence[Line]) -> list[tuple[str, str, Fit]]:
+def fits(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Fit measured against modelled time for each planned method and verb (the paper's Figure 10).
 
     Needs a run over fractions. The fit uses the median of the samples, so that one outlier does not change it.
     """
-    found = []
+    fitted = []
     for method in dict.fromkeys(line.method for line in lines):
         mine = [line for line in lines if line.method == method and line.model_seconds is not None]
         if len({line.fraction for line in mine}) < 3:
             continue
+        modelled = np.array([line.model_seconds for line in mine])
         for verb in VERBS:
-            modelled = np.array([line.model_seconds for line in mine])
-            measured = np.array([getattr(line, verb).median for line in mine])
-            found.append((method, verb, fit_line(modelled, measured)))
-    return found
+            line = fit_line(modelled, np.array([getattr(line, verb).median for line in mine]))
+            fitted.append({"method": method, "verb": verb, **line, "points": len(mine)})
+    return fitted
 
 
-def fit_line(x: np.ndarray, y: np.ndarray) -> Fit:
-    """The least-squares line through points that are not all at one x."""
+def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """The least-squares line through points that are not all at one x, and the share of the variance it explains."""
     slope, intercept = np.polyfit(x, y, 1)
     spread = float(((y - y.mean()) ** 2).sum())
     left = float(((y - slope * x - intercept) ** 2).sum())
-    return Fit(float(slope), float(intercept), 1 - left / spread if spread > 0 else 1.0, len(x))
+    share = 1 - left / spread if spread > 0 else 1.0
+    return {"slope": float(slope), "intercept": float(intercept), "r_squared": share}
 
 
 def to_json(
@@ -194,9 +161,7 @@ def to_json(
         "ranks": [dataclasses.asdict(rank) for rank in ranks],
         "lines": [_line_json(line) for line in lines],
         "wrong": wrong,
-        "fits": [
-            {"method": method, "verb": verb, **dataclasses.asdict(fit)} for method, verb, fit in fits(lines)
-        ],
+        "fits": fits(lines),
     }
 
 
@@ -206,7 +171,7 @@ def _line_json(line: Line) -> dict[str, Any]:
     for verb in VERBS:
         timing: Timing = getattr(line, verb)
         sound = timing.wrong == 0
-        value[verb] |= {"seconds": timing.seconds, "best": timing.best, "median": timing.median}
+        value[verb] |= {name: getattr(timing, name) for name in ("seconds", "best", "median")}
         value[verb] |= {"copy_seconds": line.copy.seconds, "copy_samples": line.copy.samples}
         value[verb] |= {name: timing.percentile(percent) for name, percent in PERCENTILES.items()}
         value[verb] |= {

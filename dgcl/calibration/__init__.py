@@ -11,22 +11,7 @@
 
 from __future__ import annotations
 
-from dgcl.calibration.calibrate import Calibration, Measured, calibrate
-from dgcl.calibration.check import MOST_CHECKS, Checked, median_error
-from dgcl.calibration.classes import FittedClass, Observation
+from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.effort import Effort
-from dgcl.calibration.fit import Fit, fit_topology
 
-__all__ = [
-    "MOST_CHECKS",
-    "Calibration",
-    "Checked",
-    "Effort",
-    "Fit",
-    "FittedClass",
-    "Measured",
-    "Observation",
-    "calibrate",
-    "fit_topology",
-    "median_error",
-]
+__all__ = ["Calibration", "Effort", "calibrate"]

@@ -53,21 +53,18 @@ class Checked:
 
     Attributes:
         name: Of the graph, the partition and the planner.
-        num_stages: Of the plan.
-        num_bytes: That its ranks send.
+        stages: Of the plan.
+        bytes: That its ranks send.
         predicted, measured: Seconds.
+        error: predicted / measured - 1.
     """
 
     name: str
-    num_stages: int
-    num_bytes: int
+    stages: int
+    bytes: int
     predicted: float
     measured: float
-
-    @property
-    def error(self) -> float:
-        """predicted / measured - 1."""
-        return self.predicted / self.measured - 1
+    error: float
 
 
 def check_plans(topology: Topology, count: int) -> list[tuple[Plan, list[Program]]]:
@@ -86,11 +83,14 @@ def check_plans(topology: Topology, count: int) -> list[tuple[Plan, list[Program
 
 def compare(plans: Sequence[Plan], fitted: Topology, seconds: Sequence[float]) -> tuple[Checked, ...]:
     """Compare the fitted topology's predictions for :func:`check_plans` with the measured times."""
-    arrays = fitted.arrays()
-    return tuple(
-        _checked(number, plan, predicted_seconds(plan.trees, arrays, plan.row_bytes), lasted)
-        for number, (plan, lasted) in enumerate(zip(plans, seconds, strict=True))
-    )
+    arrays, checked = fitted.arrays(), []
+    for problem, plan, measured in zip(_PROBLEMS, plans, seconds, strict=False):
+        kind, num_nodes, _, partition, method, row_bytes = problem
+        name = f"{kind} {num_nodes // 1000}k, {partition}, {method}, {row_bytes} B"
+        predicted = predicted_seconds(plan.trees, arrays, row_bytes)
+        sizes = plan.num_stages, plan.trees.rows_moved() * row_bytes
+        checked.append(Checked(name, *sizes, predicted, measured, predicted / measured - 1))
+    return tuple(checked)
 
 
 def median_error(checked: Sequence[Checked]) -> float:
@@ -105,17 +105,6 @@ def _plan(number: int, world_size: int, topology: Topology) -> tuple[Plan, list[
     classes = halo_classes(graph, part, world_size)
     plan = make_plan(classes.relation, topology, method, PlanOptions(row_bytes=row_bytes))
     return plan, compile_programs(plan, classes)
-
-
-def _checked(number: int, plan: Plan, predicted: float, seconds: float) -> Checked:
-    kind, num_nodes, _, partition, method, row_bytes = _PROBLEMS[number]
-    return Checked(
-        name=f"{kind} {num_nodes // 1000}k, {partition}, {method}, {row_bytes} B",
-        num_stages=plan.num_stages,
-        num_bytes=plan.trees.rows_moved() * row_bytes,
-        predicted=predicted,
-        measured=seconds,
-    )
 
 
 def _graph(kind: str, num_nodes: int, degree: int, seed: int) -> Graph:

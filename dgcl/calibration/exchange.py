@@ -39,20 +39,12 @@ def exchange_of(experiment: Experiment, topology: Topology, row_bytes: int, seed
 
 def plan_of(transfers: tuple[Transfer, ...], world_size: int) -> tuple[Relation, Trees]:
     """One class for each pair of ranks, one tree of one edge for each of its transfers."""
-    pairs = sorted({(t.src, t.dst) for t in transfers}, key=lambda pair: (pair[0], 1 << pair[1]))
-    number = {pair: index for index, pair in enumerate(pairs)}
-    words = -(-world_size // 64)
-    dests = np.zeros((len(pairs), words), np.uint64)
-    for index, (_, dst) in enumerate(pairs):
-        dests[index, dst // 64] = np.uint64(1) << np.uint64(dst % 64)
-    ordered = sorted(transfers, key=lambda t: (number[t.src, t.dst], t.stage))
-    tree_class = np.array([number[t.src, t.dst] for t in ordered], np.int32)
-    tree_count = np.array([t.rows for t in ordered], np.int64)
-    count = np.bincount(tree_class, weights=tree_count, minlength=len(pairs)).astype(np.int64)
-    relation = Relation(world_size, np.array([src for src, _ in pairs], np.int32), dests, count)
+    relation = Relation.from_classes(world_size, [(t.src, {t.dst}, t.rows) for t in transfers])
+    pairs = sorted({(t.src, t.dst) for t in transfers})
+    ordered = sorted(transfers, key=lambda t: (t.src, t.dst, t.stage))
     trees = Trees(
-        tree_class=tree_class,
-        tree_count=tree_count,
+        tree_class=np.array([pairs.index((t.src, t.dst)) for t in ordered], np.int32),
+        tree_count=np.array([t.rows for t in ordered], np.int64),
         edge_ptr=np.arange(len(ordered) + 1, dtype=np.int64),
         edge_src=np.array([t.src for t in ordered], np.int32),
         edge_dst=np.array([t.dst for t in ordered], np.int32),
@@ -68,13 +60,10 @@ def _items(relation: Relation, world_size: int, seed: int) -> ItemClasses:
     owned = np.maximum(np.ceil(_OWNED_FOR_EACH * sent), 1).astype(np.int64)
     owner = np.repeat(np.arange(world_size, dtype=np.int32), owned)
     first = np.concatenate([[0], np.cumsum(owned)])
-    class_ptr = np.concatenate([[0], np.cumsum(relation.count)]).astype(np.int64)
-    items = np.empty(class_ptr[-1], np.int64)
+    items = []
     for rank in range(world_size):
         shuffled = rng.permutation(int(owned[rank])) + first[rank]
-        at = 0
-        for index in np.flatnonzero(relation.source == rank):
-            size = int(relation.count[index])
-            items[class_ptr[index] : class_ptr[index + 1]] = np.sort(shuffled[at : at + size])
-            at += size
-    return ItemClasses(relation, class_ptr, items, owner)
+        ends = np.cumsum(relation.count[relation.source == rank])
+        items += [np.sort(each) for each in np.split(shuffled, ends)[: len(ends)]]
+    class_ptr = np.concatenate([[0], np.cumsum(relation.count)]).astype(np.int64)
+    return ItemClasses(relation, class_ptr, np.concatenate(items), owner)

@@ -27,7 +27,7 @@ def contention_table(outcome: dict[str, Any]) -> Table:
     """What senders get that share a connection."""
     table = Table(Column("shared", left=True), "senders", Column("GB/s each", ".2f"), Column("fitted", ".2f"))
     for row in outcome["contention"]:
-        table.add(row["shares"], row["senders"], row["each"], row["predicted_each"])
+        table.add(*row.values())
     return table
 
 
@@ -42,7 +42,7 @@ def checked_table(outcome: dict[str, Any]) -> Table:
         Column("error", "+.1%"),
     )
     for one in outcome["checked"]:
-        table.add(*(one[key] for key in ("name", "stages", "bytes", "predicted", "measured", "error")))
+        table.add(*one.values())
     return table
 
 

@@ -141,17 +141,7 @@ def outcome_json(calibration: Calibration) -> dict[str, Any]:
     }
     if calibration.checked:
         outcome["median_error"] = median_error(calibration.checked)
-        outcome["checked"] = [
-            {
-                "name": one.name,
-                "stages": one.num_stages,
-                "bytes": one.num_bytes,
-                "predicted": one.predicted,
-                "measured": one.measured,
-                "error": one.error,
-            }
-            for one in calibration.checked
-        ]
+        outcome["checked"] = [asdict(one) for one in calibration.checked]
     return outcome
 
 

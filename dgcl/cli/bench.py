@@ -14,7 +14,7 @@ from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
-from dgcl.cli.files import check_output, check_picture, replacing
+from dgcl.cli.files import check_output, replacing
 from dgcl.cli.info import describe_machine
 from dgcl.cli.output import Progress, on_terminal, print_json, show, step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected
@@ -93,11 +93,7 @@ def add_parser(verbs: Any, name: str) -> None:
         "--timeout", metavar="S", type=number(0, open_end=True), default=300.0, help="default: 300"
     )
     out = parser.add_argument_group("results")
-    out.add_argument("--histogram", action="store_true", help="show how the times of calls are spread")
     out.add_argument("-J", "--json-file", metavar="OUT.json", help="write everything as JSON as well")
-    out.add_argument(
-        "--plot", metavar="FILE", help="draw busbw over size, under plain copies (png, svg or pdf)"
-    )
     out.add_argument(
         "--trace", metavar="OUT.json", help="write a trace of one exchange for chrome://tracing or Perfetto"
     )
@@ -136,7 +132,7 @@ def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measur
     kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
         settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, _KINDS[kind])
-        emit = Printer(settings, cases, quiet=args.json, with_histogram=args.histogram)
+        emit = Printer(settings, cases, quiet=args.json)
         results = launch(measure, num_ranks, cases, settings, emit, ranks=kind)
     return settings, results[0]
 
@@ -169,7 +165,7 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
         failure, settings, cases = control.broadcast((failure, settings, cases))
         if failure is not None or settings is None:
             raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
-        emit = Printer(settings, cases, quiet=args.json, with_histogram=args.histogram)
+        emit = Printer(settings, cases, quiet=args.json)
         result = measure(cases, settings, emit)
     return None if result is None else (settings, result)
 
@@ -191,19 +187,12 @@ def _prepare(
 
 def _write(args: argparse.Namespace, value: dict[str, Any], result: Measurement) -> list[tuple[str, str]]:
     """Write the files that were asked for; what each is, and where."""
-    from dgcl.bench.picture import plot_bandwidths
-
     written = []
     for what, path, content in (("JSON", args.json_file, value), ("trace", args.trace, result.trace)):
         if path is not None:
             with replacing(path) as temporary, temporary.open("w") as file:
                 json.dump(content, file, allow_nan=False, indent=1 if what == "JSON" else None)
             written.append((what, path))
-    if args.plot is not None:
-        name, num_ranks = result.lines[0].name, len(result.ranks)
-        with replacing(args.plot) as temporary:
-            plot_bandwidths(result.lines, temporary, f"{name}, {num_ranks} ranks: {value['machine']['cpu']}")
-        written.append(("picture", args.plot))
     return written
 
 
@@ -251,7 +240,6 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    check_picture("--plot", args.plot, inputs | {"--json-file": args.json_file, "--trace": args.trace})
     if args.trace is not None and {*methods} <= {*BASELINES, "gloo-halo"}:
         raise CliError("--trace goes with a planned method")
 
@@ -326,11 +314,10 @@ class Printer:
     Args:
         settings, cases: What is measured.
         quiet: Print nothing: the JSON object comes at the end.
-        with_histogram: Show how the times of calls are spread.
     """
 
-    def __init__(self, settings: Settings, cases: list[Case], *, quiet: bool, with_histogram: bool) -> None:
-        self._settings, self._quiet, self._with_histogram = settings, quiet, with_histogram
+    def __init__(self, settings: Settings, cases: list[Case], *, quiet: bool) -> None:
+        self._settings, self._quiet = settings, quiet
         # What a line takes grows with its bytes; the smallest take as long as a megabyte, about.
         self._work = [
             case.rows * width * 4 + 1e6 for case in cases for width in case.widths for _ in settings.methods
@@ -354,7 +341,7 @@ class Printer:
             show(self._progress.text(time.monotonic()))
 
     def _print(self, record: list[RankInfo] | Line) -> None:
-        from dgcl.bench.report import header, histogram, row
+        from dgcl.bench.report import header, row
 
         if isinstance(record, list):
             for rank in record:
@@ -366,5 +353,3 @@ class Printer:
             print(header(self._settings), flush=True)
         else:
             print(row(record, self._settings), flush=True)
-            if self._with_histogram:
-                print(histogram(record), flush=True)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dgcl.calibration import Fit, Observation, fit_topology
+from dgcl.calibration.classes import Observation
+from dgcl.calibration.fit import Fit, fit_topology
 from dgcl.calibration.run import host_structure
 from dgcl.planner.cost import predicted_seconds
 from dgcl.topology import Topology, preset

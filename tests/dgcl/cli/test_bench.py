@@ -29,8 +29,6 @@ BAD = [
     ("-i 0", "--stepbytes: must be a number of bytes"),
     ("-b 8 -e 64M -i 1", "--stepbytes 1 makes 67108857 sizes"),
     ("-f 4 -i 8", "not allowed with"),
-    ("--plot .", "--plot must end in .png"),
-    ("--plot x.gif", "--plot must end in .png, .svg, .pdf .got 'x.gif'"),
     ("-f 1", "--stepfactor: must be a whole number of at least 2"),
     ("-n 0", "--iters: must be a whole number of at least 1"),
     ("-w -1", "--warmup-iters"),
@@ -122,16 +120,6 @@ def test_a_ring_has_one_block(run: Run) -> None:
     outcome = run(*QUICK, *argv.split())
     (line,) = outcome.json["lines"]
     assert (line["size"], line["busiest"], line["messages"]) == (64, 64, 3)
-
-
-def test_calls_in_a_histogram_and_a_picture(run: Run, folder: Path) -> None:
-    argv = "--ranks 2 --topology uniform -b 64 -e 4K -f 8 --histogram --plot busbw.svg"
-    outcome = run(*QUICK, *argv.split())
-    assert (outcome.status, outcome.err) == (0, "")
-    assert outcome.out.count("#   auto forward: 3 calls") == 3
-    assert "# picture written to busbw.svg" in outcome.out
-    picture = (folder / "busbw.svg").read_text()
-    assert picture.startswith("<?xml")
 
 
 def test_a_graph_in_json(run: Run, folder: Path) -> None:
@@ -233,7 +221,7 @@ def test_the_time_left_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stderr", stream)
     settings = Settings(("direct", "spst"), resolve_topology("uniform", 2))
     cases = [Case(lambda: from_pattern("ring", 2, 1), (1, 1))]
-    emit = bench.Printer(settings, cases, quiet=True, with_histogram=False)
+    emit = bench.Printer(settings, cases, quiet=True)
     emit([RankInfo(0, 1, "here", 1, 1, 1)])
     emit(LINE)
     assert stream.getvalue().endswith("measuring ... 25%, 30 s left")
