@@ -33,8 +33,6 @@ _PROSE = re.compile(
     r"Device=\d+ (CAN|CANNOT) Access Peer Device=\d+.*|\*\*\*NOTE:.*|So you can see .*|"
     r"NOTE: .*|.*performance measurements.*|```.*|\s*"
 )
-_COMMAND = "p2pBandwidthLatencyTest"
-_MOST_BYTES = 16 << 20
 _MOST_GPUS = 1024
 
 
@@ -73,107 +71,69 @@ def parse_p2p_tables(text: str) -> P2pTables:
     Raises:
         ValueError: Cut off, garbled or contradicting itself; names the line and the reason.
     """
-    if len(text) > _MOST_BYTES:
-        raise ValueError("is larger than 16 MB, too large for p2pBandwidthLatencyTest")
-    reader = _Reader()
-    for number, line in enumerate(text.splitlines(), 1):
-        reader.take(line.rstrip(), number)
-    return reader.finish()
-
-
-def _is_command(line: str) -> bool:
-    """Whether a line runs the test: by a path (``./p2pBandwidthLatencyTest``), or behind a prompt."""
-    before, found, _ = line.rpartition(_COMMAND)
-    return bool(found) and (f"/{_COMMAND}" in line or "# " in before or "$ " in before)
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self._tables: dict[str, NDArray[np.float64]] = {}
-        self._lines: dict[str, int] = {}
-        self._title = ""
-        self._name = ""
-        self._columns = 0
-        self._rows: list[list[float]] = []
-        self._start = 0
-        self._line = 0
-
-    def take(self, line: str, number: int) -> None:
-        self._line = number
+    lines = text.splitlines()
+    tables: dict[str, NDArray[np.float64]] = {}
+    starts: dict[str, int] = {}
+    title, number, size = "", 0, 0
+    announced = False  # whether the table of the last title is still to come
+    while number <= len(lines):
+        line = lines[number].rstrip() if number < len(lines) else ""
         words = line.split()
+        number += 1
         match = _TITLE.fullmatch(line.strip())
-        if self._columns and len(self._rows) < self._columns:
-            self._row(words, number)
-        elif match:
-            self._check_title_has_table(number)
-            self._title, self._name = match[1], ""
+        if announced and (match or number > len(lines)):
+            raise ValueError(
+                f"line {min(number, len(lines))}: the table that the title {title!r} announces is missing"
+            )
+        if match:
+            title, announced = match[1], True
         elif words and words[0] in _CORNERS:
-            self._open(words, number)
+            if not title or ("Latency" in title) == (words[0] == r"D\D"):
+                raise ValueError(f"line {number}: a table of {words[0]} below the title {title!r}")
+            name = title + _CORNERS[words[0]]
+            if name in tables:
+                raise ValueError(f"line {number}: the table {name!r} is there a second time")
+            count = len(words) - 1
+            if words[1:] != [str(index) for index in range(count)] or not 0 < count < _MOST_GPUS:
+                raise ValueError(
+                    f"line {number}: the columns must be 0 1 2 ... (got {shown(' '.join(words[1:]))})"
+                )
+            if size not in (0, count):
+                raise ValueError(f"line {number}: a table of {count} GPUs, where others have {size}")
+            rows = lines[number : number + count]
+            table = [_row(row, number + 1 + index, index, name, count) for index, row in enumerate(rows)]
+            if len(rows) < count:
+                raise ValueError(
+                    f"line {len(lines)}: the text ends after {len(rows)} of {count} rows of {name!r} of line {number}"
+                )
+            tables[name], starts[name], size, announced = np.array(table), number, count, False
+            number += count
         elif not _PROSE.fullmatch(line) and not _is_command(line):
             raise ValueError(
                 f"line {number}: expected a table of bandwidths or latencies (got {shown(line)})"
             )
+    if not tables:
+        raise ValueError("holds no table of p2pBandwidthLatencyTest")
+    return P2pTables(size, MappingProxyType(tables), MappingProxyType(starts))
 
-    def _open(self, words: list[str], number: int) -> None:
-        if not self._title:
-            raise ValueError(f"line {number}: a table without a title above it")
-        latency = "Latency" in self._title
-        if latency == (words[0] == r"D\D"):
-            raise ValueError(f"line {number}: a table of {words[0]} below the title {self._title!r}")
-        self._name = self._title + _CORNERS[words[0]]
-        if self._name in self._tables:
-            raise ValueError(f"line {number}: the table {self._name!r} is there a second time")
-        if words[1:] != [str(index) for index in range(len(words) - 1)] or not 1 < len(words) <= _MOST_GPUS:
-            raise ValueError(
-                f"line {number}: the columns must be 0 1 2 ... (got {shown(' '.join(words[1:]))})"
-            )
-        sizes = {len(table) for table in self._tables.values()}
-        if sizes and len(words) - 1 not in sizes:
-            raise ValueError(
-                f"line {number}: a table of {len(words) - 1} GPUs, where others have {sizes.pop()}"
-            )
-        self._columns, self._rows, self._start = len(words) - 1, [], number
 
-    def _row(self, words: list[str], number: int) -> None:
-        index = len(self._rows)
-        if not words or words[0] != str(index):
-            got = shown(" ".join(words)) if words else "an empty line"
-            raise ValueError(f"line {number}: expected row {index} of {self._name!r} (got {got})")
-        if len(words) != self._columns + 1:
-            raise ValueError(
-                f"line {number}: row {index} of {self._name!r} has {len(words) - 1} numbers for "
-                f"{self._columns} columns"
-            )
-        values = []
-        for word in words[1:]:
-            value = float(word) if _NUMBER.fullmatch(word) else math.nan
-            zero = self._title == "P2P Connectivity"
-            if not (math.isfinite(value) and (value in (0, 1) if zero else value > 0)):
-                what = "0 or 1" if zero else "a positive number"
-                raise ValueError(
-                    f"line {number}: row {index} of {self._name!r} must hold {what} (got {shown(word)})"
-                )
-            values.append(value)
-        self._rows.append(values)
-        if len(self._rows) == self._columns:
-            self._tables[self._name] = np.array(self._rows)
-            self._lines[self._name] = self._start
-            self._columns = 0
+def _is_command(line: str) -> bool:
+    """Whether a line runs the test: by a path (``./p2pBandwidthLatencyTest``), or behind a prompt."""
+    before, command, _ = line.rpartition("p2pBandwidthLatencyTest")
+    return bool(command) and before.endswith(("/", "# ", "$ "))
 
-    def _check_title_has_table(self, number: int) -> None:
-        if self._title and not self._name:
-            raise ValueError(f"line {number}: the table that the title {self._title!r} announces is missing")
 
-    def finish(self) -> P2pTables:
-        if self._columns:
-            raise ValueError(
-                f"line {self._line}: the text ends after {len(self._rows)} of {self._columns} rows of "
-                f"{self._name!r} of line {self._start}"
-            )
-        self._check_title_has_table(self._line)
-        if not self._tables:
-            raise ValueError("holds no table of p2pBandwidthLatencyTest")
-        sizes = {len(table) for table in self._tables.values()}
-        return P2pTables(
-            sizes.pop(), MappingProxyType(dict(self._tables)), MappingProxyType(dict(self._lines))
+def _row(line: str, number: int, index: int, name: str, count: int) -> list[float]:
+    words = line.split()
+    if words[:1] != [str(index)]:
+        raise ValueError(f"line {number}: expected row {index} of {name!r} (got {shown(line.strip())})")
+    if len(words) != count + 1:
+        raise ValueError(
+            f"line {number}: row {index} of {name!r} has {len(words) - 1} numbers for {count} columns"
         )
+    access = name == "P2P Connectivity"
+    for word in words[1:]:
+        if not (word in ("0", "1") if access else _NUMBER.fullmatch(word) and 0 < float(word) < math.inf):
+            what = "0 or 1" if access else "a positive number"
+            raise ValueError(f"line {number}: row {index} of {name!r} must hold {what} (got {shown(word)})")
+    return [float(word) for word in words[1:]]
