@@ -1,4 +1,4 @@
-"""Clusters of equal nodes, joined by their NICs, on rails or on one fabric.
+"""Machines joined by their NICs into one topology: equal nodes, on rails or on one fabric, or different machines.
 
 >>> from dgcl.topology import preset
 >>> from dgcl.topology.combine import Nic, cluster
@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
@@ -43,7 +43,6 @@ class Nic:
             check_number(self.host_bandwidth, "host_bandwidth", positive=True)
 
 
-@no_garbage_search()
 def cluster(
     node: Topology,
     num_machines: int,
@@ -77,68 +76,105 @@ def cluster(
         check_number(spine, "spine", positive=True)
     if num_machines == 1:
         return node if name is None else replace(node, name=name)
-    cards = _cards(node, nics)
-    devices: list[Device] = []
+    inside = node.connections
+    if nics is not None:
+        inside = (*(c for c in inside if not c.b.endswith(PORT)), *_cards(node, nics))
+    ports = [connection for connection in inside if connection.b.endswith(PORT)]
+    if not ports:
+        raise ValueError(
+            f"nics must be given, because {node.name!r} has no network ports of its own; one NIC per "
+            f"device at 25 GB/s is nics=[Nic(d.name, 25.0) for d in node.devices]"
+        )
+    spines: list[Connection] = []
+    if rails and spine is not None:
+        spines = [
+            Connection(f"rail{number}-spine", port.kind, f"rail{number}", "spine", spine)
+            for number, port in enumerate(ports)
+        ]
+    order = [(machine, device) for machine in range(num_machines) for device in range(node.num_devices)]
+    whole = replace(node, connections=inside)
+    name = name or f"{node.name}x{num_machines}"
+    return join_machines([whole] * num_machines, order, name=name, rails=rails, spines=spines)
+
+
+@no_garbage_search()
+def join_machines(
+    machines: Sequence[Topology],
+    order: Sequence[tuple[int, int]],
+    *,
+    name: str,
+    shared: Sequence[Mapping[str, str]] | None = None,
+    rails: bool = False,
+    spines: Sequence[Connection] = (),
+) -> Topology:
+    """One topology of several machines.
+
+    Args:
+        machines: Each machine by itself; wires that end at ``NAME.port`` lead to the network.
+        order: For each rank its machine and the position of its device there.
+        name: What to call the whole.
+        shared: For each machine the switches that it shares with others, by name there, and what to call
+            them here: NVSwitches of a domain that spans machines.
+        rails: The k-th ports of all machines meet at a switch of their own, ``rail<k>``. Otherwise all ports of a kind
+            meet at one switch that never blocks (``ib``, ``eth``): the network's structure cannot be seen from a
+            machine.
+        spines: Connections between the switches of the network.
+
+    Links within a machine stay as they are; between machines they take the widest route.
+
+    Raises:
+        ValueError: ``order`` names a device twice, or one that does not exist.
+    """
+    if len(set(order)) < len(order):
+        raise ValueError("order must name each device once (got one twice)")
+    places: dict[tuple[int, int], Device] = {}
     connections: list[Connection] = []
     links: list[Link] = []
-    machines_per_node = max(device.machine for device in node.devices) + 1
-    for index in range(num_machines):
-        prefix = f"m{index}."
-        devices += [
-            replace(d, name=prefix + d.name, machine=d.machine + index * machines_per_node)
-            for d in node.devices
-        ]
-        inside = {c.name: prefixed(c, prefix) for c in node.connections if not c.b.endswith(PORT)}
-        connections += inside.values()
-        for number, card in enumerate(cards):
-            fabric = f"rail{number}" if rails else card.wire.kind.lower()
-            if card.host is not None:
-                connections.append(prefixed(card.host, prefix))
-            wire = f"{prefix}{card.name}-{fabric}"
-            connections.append(replace(card.wire, name=wire, a=prefix + card.wire.a, b=fabric))
+    number_of: dict[str, int] = {}
+    before = 0
+    for number, machine in enumerate(machines):
+        prefix = f"m{number}."
+        names: dict[str, str] = {}
+        ports = 0
+        for connection in machine.connections:
+            wire = _prefixed(connection, prefix)
+            if connection.b.endswith(PORT):
+                fabric = f"rail{ports}" if rails else wire.kind.lower()
+                wire = replace(wire, name=f"{wire.b.removesuffix(PORT)}-{fabric}", b=fabric)
+                ports += 1
+            elif shared is not None:
+                common = shared[number]
+                wire = replace(wire, a=common.get(connection.a, wire.a), b=common.get(connection.b, wire.b))
+            names[connection.name] = wire.name
+            connections.append(wire)
+        for position, device in enumerate(machine.devices):
+            here = replace(device, name=prefix + device.name, machine=before + device.machine)
+            places[number, position] = here
+            number_of[here.name] = number
+        before += max(device.machine for device in machine.devices) + 1
         links += [
-            Link(prefix + link.src, prefix + link.dst, tuple(inside[step].name for step in link.route))
-            for link in node.links
+            Link(prefix + link.src, prefix + link.dst, tuple(names[step] for step in link.route))
+            for link in machine.links
         ]
-    if rails and spine is not None:
-        connections += [
-            Connection(f"rail{number}-spine", card.wire.kind, f"rail{number}", "spine", spine)
-            for number, card in enumerate(cards)
-        ]
-    whole = Topology(name or f"{node.name}x{num_machines}", tuple(devices), tuple(connections))
-    return _with_links(whole, links, node.num_devices)
+    try:
+        devices = tuple(places[place] for place in order)
+    except KeyError as error:
+        raise ValueError(f"order names {error.args[0]}, and there is no such machine or device") from None
+    rank = {device.name: number for number, device in enumerate(devices)}
+    gone = number_of.keys() - rank.keys()
+    kept = tuple(c for c in connections if c.a not in gone and c.b not in gone)
+    whole = Topology(name, devices, (*kept, *spines))
+    every = [link for link in whole.links if number_of[link.src] != number_of[link.dst]]
+    every += [link for link in links if link.src in rank and link.dst in rank]
+    return replace(whole, links=tuple(sorted(every, key=lambda link: (rank[link.src], rank[link.dst]))))
 
 
-def _with_links(topology: Topology, inside: list[Link], per_node: int) -> Topology:
-    """The topology with these links within its nodes, and the derived ones between them."""
-    rank = {device.name: index for index, device in enumerate(topology.devices)}
-    between = [link for link in topology.links if rank[link.src] // per_node != rank[link.dst] // per_node]
-    links = sorted([*inside, *between], key=lambda link: (rank[link.src], rank[link.dst]))
-    return replace(topology, links=tuple(links))
-
-
-@dataclass(frozen=True)
-class _Card:
-    """A NIC's wire to the network, and the wire to its host unless the node has it."""
-
-    name: str
-    wire: Connection
-    host: Connection | None
-
-
-def _cards(node: Topology, nics: Sequence[Nic] | None) -> list[_Card]:
+def _cards(node: Topology, nics: Sequence[Nic]) -> list[Connection]:
+    """The wires of these cards, to their hosts and to the network."""
     ends = {device.name for device in node.devices} | {end for c in node.connections for end in (c.a, c.b)}
-    if nics is None:
-        cards = [_Card(c.b.removesuffix(PORT), c, None) for c in node.connections if c.b.endswith(PORT)]
-        if not cards:
-            raise ValueError(
-                f"nics must be given, because {node.name!r} has no network ports of its own; one NIC per "
-                f"device at 25 GB/s is nics=[Nic(d.name, 25.0) for d in node.devices]"
-            )
-        return cards
     if not nics:
         raise ValueError("nics must name at least one card (got none)")
-    cards = []
+    wires = []
     for number, nic in enumerate(nics):
         if nic.at not in ends:
             raise ValueError(
@@ -147,12 +183,14 @@ def _cards(node: Topology, nics: Sequence[Nic] | None) -> list[_Card]:
         card = f"nic{number}"
         if card in ends:
             raise ValueError(f"nics must not be given: {node.name!r} has an endpoint {card!r} already")
-        host = Connection(f"{card}-{nic.at}", "PCIe", card, nic.at, nic.host_bandwidth or nic.bandwidth)
-        cards.append(_Card(card, Connection(card, nic.kind, card, "network", nic.bandwidth), host))
-    return cards
+        wires += [
+            Connection(f"{card}-{nic.at}", "PCIe", card, nic.at, nic.host_bandwidth or nic.bandwidth),
+            Connection(f"{card}-{card}{PORT}", nic.kind, card, card + PORT, nic.bandwidth),
+        ]
+    return wires
 
 
-def prefixed(connection: Connection, prefix: str) -> Connection:
+def _prefixed(connection: Connection, prefix: str) -> Connection:
     """``gpu0-plx0`` becomes ``m0.gpu0-m0.plx0``; names of other forms get the prefix in front."""
     a, b = prefix + connection.a, prefix + connection.b
     plain = connection.name == f"{connection.a}-{connection.b}"

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from dgcl.ranks.control import Control
 from dgcl.ranks.reach import ranks_that_share_memory
 from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.combine import join_machines
 from dgcl.topology.copy_rates import copy_rates, num_copiers
 from dgcl.topology.detect import Nvml, NvmlUnavailable, Sysfs, gpu_machine, visible_gpus
 from dgcl.topology.detect.gpu_machine import fastest_port
 from dgcl.topology.detect.nvml import GpuSource
 from dgcl.topology.draft import Imported
 from dgcl.topology.hosts import PORT_UNKNOWN, Host, hosts_topology
-from dgcl.topology.join import join_machines
 from dgcl.topology.machine import Net
 from dgcl.topology.machine_topology import machine_topology
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dgcl.topology import Connection, Device, Link, Topology
-from dgcl.topology.join import join_machines
+from dgcl.topology.combine import join_machines
 
 BIG = Topology(
     "big",

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology, preset
-from dgcl.topology.combine import PORT, cluster
+from dgcl.topology.combine import PORT, cluster, join_machines
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
 from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.importers import import_topology
 from dgcl.topology.importers.several import join_imported, with_card_speed
-from dgcl.topology.join import join_machines
 from dgcl.topology.layout import HEIGHT, layout_topology, machines_of, spread
 from dgcl.topology.presets import NODES
 from tests.topology.importers.cases import SHARED, needs_data

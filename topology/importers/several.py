@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dgcl.topology.checks import check_number
-from dgcl.topology.combine import PORT
+from dgcl.topology.combine import PORT, join_machines
 from dgcl.topology.draft import Imported
-from dgcl.topology.join import join_machines
 from dgcl.topology.parts import Connection
 
 NIC_KIND = "net"
