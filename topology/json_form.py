@@ -22,8 +22,6 @@ _DEVICE_KEYS = ("name",), ("machine", "socket")
 _CONNECTION_KEYS = ("name", "kind", "a", "b", "bandwidth"), ("latency", "duplex")
 _LINK_KEYS = ("src", "dst", "route"), ()
 
-_MOST_DIGITS = 1000  # of an integer
-
 _Item = TypeVar("_Item")
 
 
@@ -62,53 +60,30 @@ def description_to_json(
     return {
         "schema": SCHEMA,
         "name": name,
-        "devices": [
-            {"name": device.name, "machine": device.machine, "socket": device.socket} for device in devices
-        ],
-        "connections": [
-            {
-                "name": connection.name,
-                "kind": connection.kind,
-                "a": connection.a,
-                "b": connection.b,
-                "bandwidth": connection.bandwidth,
-                "latency": connection.latency,
-                "duplex": connection.duplex,
-            }
-            for connection in connections
-        ],
+        "devices": [dict(vars(device)) for device in devices],
+        "connections": [dict(vars(connection)) for connection in connections],
         "links": [{"src": link.src, "dst": link.dst, "route": list(link.route)} for link in links],
     }
 
 
-class _DuplicateKeys(dict[str, Any]):
-    """An object with a duplicate key; refused by :func:`_check_object`, which knows its path."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        seen: set[str] = set()
-        self.twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-
-
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text; objects with duplicate keys are marked, and refused where they are read.
+    """Return the value of a JSON text.
 
     Raises:
         json.JSONDecodeError: Not JSON.
-        ValueError: Nested too deeply, or an integer of too many digits.
+        ValueError: An object with a key twice, nested too deeply, or an integer of too many digits.
     """
 
     def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        obj = dict(pairs)
-        return obj if len(obj) == len(pairs) else _DuplicateKeys(pairs)
-
-    def make_integer(digits: str) -> int:
-        if len(digits) > _MOST_DIGITS:
-            raise ValueError(f"holds a number of {len(digits)} digits")
-        return int(digits)
+        keys: set[str] = set()
+        for key, _ in pairs:
+            if key in keys:
+                raise ValueError(f"an object has the key {shown(key)} twice")
+            keys.add(key)
+        return dict(pairs)
 
     try:
-        return json.loads(text, object_pairs_hook=make_object, parse_int=make_integer)
+        return json.loads(text, object_pairs_hook=make_object)
     except RecursionError:
         raise ValueError("is nested too deeply to be a topology") from None
 
@@ -147,8 +122,6 @@ def _check_object(value: object, where: str, keys: tuple[tuple[str, ...], tuple[
         raise ValueError(
             f"{where} must be an object with the keys {', '.join(required)} (got {shown(value)})"
         )
-    if isinstance(value, _DuplicateKeys):
-        raise ValueError(f"{where} has the key {shown(value.twice)} twice")
     for key in required:
         if key not in value:
             raise ValueError(f"{where} has no {key!r}; it needs {', '.join(required)}")

@@ -246,9 +246,9 @@ WRONG_TEXT = {
     "deep": (b"[" * 200_000, "is nested too deeply to be a topology"),
     "key twice": (
         TEXT.replace('"kind": "NV2"', '"kind": "NV1", "kind": "NV2"').encode(),
-        "connections[1] has the key 'kind' twice",
+        "an object has the key 'kind' twice",
     ),
-    "top key twice": (b'{"name": "a", ' + TEXT[1:].encode(), "the topology has the key 'name' twice"),
+    "top key twice": (b'{"name": "a", ' + TEXT[1:].encode(), "an object has the key 'name' twice"),
     "a list": (b"[]", "the topology must be an object with the keys"),
 }
 

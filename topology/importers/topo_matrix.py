@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 from dgcl.topology.checks import shown
@@ -28,7 +27,7 @@ LEVELS: Mapping[str, int] = MappingProxyType(
 _NVLINKS = re.compile(r"NV([1-9]|[12][0-9]|3[0-6])")  # up to 36: NVLink 6
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:+-]{0,63}")
-_LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
+_LIST = re.compile(r"[0-9]{1,6}([,-][0-9]{1,6})*")
 # Colours, and "erase the rest of the line"; underlining also as it is left where the escape character is lost.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]|\[[04]m")
 _LEGEND = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#)\s*=.*")
@@ -212,50 +211,16 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
         )
     rest = tuple("N/A" if cell == "-1" else cell for cell in rest)  # no NUMA node
     for cell in rest:
-        if cell != "N/A" and not _LIST.fullmatch(cell):
+        ends = [int(end) for end in re.split("[,-]", cell)] if _LIST.fullmatch(cell) else []
+        if cell != "N/A" and (not ends or ends != sorted(ends)):
             raise ValueError(
-                f"line {number}: an affinity of {name} must be a list of numbers such as 0-15,32-47, or N/A "
+                f"line {number}: an affinity of {name} must be a list of ascending ranges such as 0-15,32-47, or N/A "
                 f"(got {shown(cell)})"
             )
-        if cell != "N/A":
-            _check_list(cell, name, number)
     # In a container that owns none of a GPU's processors, its CPU affinity is blank.
     if len(affinities) == 3 and len(rest) == 2 and re.fullmatch(r"[0-9]{1,6}", rest[0]) and rest[1] == "N/A":
         rest = ("", *rest)
     return _Row(number, dict(zip(columns, cells, strict=False)), rest)
-
-
-def _check_list(text: str, name: str, number: int) -> None:
-    """Raise ValueError unless the ranges of an affinity list ascend, and do not overlap: a cut list often does not."""
-    last = -1
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        if len(part) > 20 or not last < int(low) <= int(high or low):
-            raise ValueError(
-                f"line {number}: an affinity of {name} must be a list of ascending ranges without overlaps "
-                f"(got {shown(text)})"
-            )
-        last = int(high or low)
-
-
-def _check_affinities(rows: dict[str, _Row], gpus: list[str], columns: tuple[str, ...]) -> None:
-    """Raise ValueError if the CPUs or the NUMA nodes of two GPUs overlap without being equal: one is damaged."""
-    for place, column in enumerate(columns):
-        cells = {name: rows[name].affinity for name in gpus if len(rows[name].affinity) == len(columns)}
-        lists = {cells[name][place]: name for name in reversed(cells)}
-        spans = sorted(
-            (int(low), int(high or low), name)
-            for text, name in lists.items()
-            if _LIST.fullmatch(text)
-            for low, _, high in (part.partition("-") for part in text.split(","))
-        )
-        for (_, high, first), (low, _, second) in pairwise(spans):
-            if low <= high:
-                one, other = sorted((first, second), key=gpus.index)
-                raise ValueError(
-                    f"line {rows[other].line}: the {column} of {other}, {shown(cells[other][place])}, overlaps that of"
-                    f" {one}, {shown(cells[one][place])}, without being equal"
-                )
 
 
 def _read_footer(line: str, number: int, columns: list[str], nic_names: dict[str, str]) -> bool:
@@ -311,7 +276,6 @@ def _assemble(
             f"{max(counts)}"
         )
     _check_nvlinks_are_between_gpus(rows, nics)
-    _check_affinities(rows, gpus, affinity_columns)
 
     def block(first: list[str], second: list[str]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(rows[a].words[b] for b in second) for a in first)

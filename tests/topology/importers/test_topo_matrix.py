@@ -237,19 +237,6 @@ def swapped(line: int, a: int, b: int) -> str:
             id="a range descends",
         ),
         pytest.param(
-            MATRIX.replace("0-15,32-47", "0-15,15-47", 1), r"line 2: .*without overlaps", id="ranges overlap"
-        ),
-        pytest.param(
-            MATRIX.replace("16-31,48-63", "1-31,48-63"),
-            r"line 4: the CPU Affinity of GPU2, '1-31,48-63', overlaps that of GPU0, '0-15,32-47', without",
-            id="lists overlap",
-        ),
-        pytest.param(
-            MATRIX.replace("\t0\t\tN/A", "\t0-1\t\tN/A", 1),
-            r"line 3: the NUMA Affinity of GPU1, '0', overlaps that of GPU0, '0-1', without",
-            id="lists of nodes overlap",
-        ),
-        pytest.param(
             MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells", id="affinity missing"
         ),
         pytest.param(
