@@ -58,17 +58,11 @@ def topology_arrays(
     first_direction: dict[str, int] = {}
     direction_connection: list[int] = []
     direction_names: list[str] = []
-    for index, connection in enumerate(connections):
-        first_direction[connection.name] = len(direction_connection)
-        if connection.duplex == "half":
-            direction_connection.append(index)
-            direction_names.append(connection.name)
-        else:
-            direction_connection += [index, index]
-            direction_names += [
-                f"{connection.name}:{connection.a}>{connection.b}",
-                f"{connection.name}:{connection.b}>{connection.a}",
-            ]
+    for index, c in enumerate(connections):
+        ways = [f"{c.name}:{c.a}>{c.b}", f"{c.name}:{c.b}>{c.a}"] if c.duplex == "full" else [c.name]
+        first_direction[c.name] = len(direction_names)
+        direction_names += ways
+        direction_connection += [index] * len(ways)
 
     num_devices = len(devices)
     rank = {device.name: index for index, device in enumerate(devices)}

@@ -106,10 +106,10 @@ def check_num_devices(count: int, whole: str) -> None:
         raise ValueError(f"{whole} would have {count} devices; a topology has at most {MOST_DEVICES}")
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of an error message: the known word that is close to ``word``, if there is one."""
     from difflib import get_close_matches
 
     spelt = {each.casefold(): each for each in known}
-    close = get_close_matches(str(word).casefold(), spelt, n=1)
+    close = get_close_matches(str(word).casefold(), spelt, n=1, cutoff=cutoff)
     return f"; did you mean {shown(spelt[close[0]])}?" if close else ""

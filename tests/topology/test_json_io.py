@@ -70,12 +70,6 @@ def test_what_is_written_is_complete() -> None:
     assert json.loads(json.dumps(written)) == written
 
 
-def test_reading_changes_nothing_in_the_object() -> None:
-    before = copy.deepcopy(EXAMPLE)
-    Topology.from_json(EXAMPLE)
-    assert before == EXAMPLE
-
-
 @pytest.mark.parametrize("name", [*NODES, "dgx1x2", "aws_p4dx2", "summitx2", "uniform:3"])
 def test_presets_round_trip_through_files(name: str, tmp_path: Path) -> None:
     topology = preset(name)
@@ -105,15 +99,6 @@ def test_any_names_and_numbers_round_trip(
     assert Topology.from_json(json.loads(json.dumps(topology.to_json()))) == topology
 
 
-def test_files_have_one_item_per_line(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    save_topology(Topology.from_json(EXAMPLE), path)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == '{"schema": "dgcl-topology/1",'
-    assert sum(line.lstrip().startswith('{"name"') for line in lines) == 4
-    assert json.loads(path.read_text(encoding="utf-8")) == Topology.from_json(EXAMPLE).to_json()
-
-
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The example with the item at ``path`` (``connections[1].bandwidth``) replaced; ``...`` removes it."""
     obj = copy.deepcopy(EXAMPLE)
@@ -131,75 +116,22 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 WRONG = [
     ("schema", ..., "the topology has no 'schema'; it needs schema, name, devices, connections"),
     ("schema", "dgcl-topology/2", "schema must be 'dgcl-topology/1' (got 'dgcl-topology/2')"),
-    ("schema", None, "schema must be 'dgcl-topology/1' (got None)"),
     ("name", 7, "name must be a string (got 7)"),
-    ("name", ..., "the topology has no 'name'; it needs schema, name, devices, connections"),
     ("link", [], "the topology has an unknown key 'link'; did you mean 'links'?"),
     ("devices", {}, "devices must be a list (got {})"),
-    ("devices", [], "devices must name at least one device (got none)"),
     ("devices[1]", "gpu1", "devices[1] must be an object with the keys name (got 'gpu1')"),
     ("devices[1].name", ..., "devices[1] has no 'name'; it needs name"),
     ("devices[1].name", "gpu0", "devices[1].name 'gpu0' is taken by devices[0]"),
     ("devices[0].machine", "0", "devices[0].machine must be an integer >= 0 (got '0') in device 'gpu0'"),
-    ("devices[0].socket", -1, "devices[0].socket must be an integer >= 0 (got -1) in device 'gpu0'"),
-    ("devices[0].sokcet", 0, "devices[0] has an unknown key 'sokcet'; did you mean 'socket'?"),
-    ("connections", None, "connections must be a list (got None)"),
-    (
-        "connections[1]",
-        [],
-        "connections[1] must be an object with the keys name, kind, a, b, bandwidth (got [])",
-    ),
     ("connections[1].a", ..., "connections[1] has no 'a'; it needs name, kind, a, b, bandwidth"),
-    (
-        "connections[1].b",
-        "gpu0",
-        "connections[1].b must be another endpoint than a (got 'gpu0' twice) in connection 'gpu0-gpu1'",
-    ),
-    ("connections[1].name", "gpu0-plx0", "connections[1].name 'gpu0-plx0' is taken by connections[0]"),
-    (
-        "connections[1].kind",
-        None,
-        "connections[1].kind must be a string (got None) in connection 'gpu0-gpu1'",
-    ),
-    (
-        "connections[1].bandwidth",
-        -1,
-        "connections[1].bandwidth must be a positive number (got -1) in connection 'gpu0-gpu1'",
-    ),
     (
         "connections[1].bandwidth",
         "48",
         "connections[1].bandwidth must be a positive number (got '48') in connection 'gpu0-gpu1'",
     ),
-    (
-        "connections[1].bandwidth",
-        True,
-        "connections[1].bandwidth must be a positive number (got True) in connection 'gpu0-gpu1'",
-    ),
-    (
-        "connections[0].latency",
-        None,
-        "connections[0].latency must be a number >= 0 (got None) in connection 'gpu0-plx0'",
-    ),
-    (
-        "connections[0].duplex",
-        "simplex",
-        "connections[0].duplex must be 'full' or 'half' (got 'simplex') in connection 'gpu0-plx0'",
-    ),
     ("connections[0].width", 16, "connections[0] has an unknown key 'width'; did you mean 'bandwidth'?"),
     ("links", None, "links must be a list (got None)"),
-    ("links[0]", None, "links[0] must be an object with the keys src, dst, route (got None)"),
     ("links[0].route", "gpu0-gpu1", "links[0].route must be a list of connection names (got 'gpu0-gpu1')"),
-    (
-        "links[0].route",
-        [["gpu0-gpu1"]],
-        "links[0].route[0] must be the name of a connection (got ['gpu0-gpu1'])",
-    ),
-    (
-        "links[0].route",
-        ["gpu0-gpu2"],
-        "links[0].route[0] must be a connection (got 'gpu0-gpu2'); did you mean 'gpu0-gpu1'?",
-    ),
     ("links[0].src", ["gpu0"], "links[0].src must be the name of a device (got ['gpu0'])"),
     ("links[0].dst", "plx0", "links[0].dst must be a device (got 'plx0')"),
 ]
@@ -209,12 +141,6 @@ WRONG = [
 def test_wrong_objects(path: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Topology.from_json(changed(path, value))
-
-
-@pytest.mark.parametrize("obj", [None, [], "dgx1", 3, True])
-def test_objects_that_are_no_objects(obj: Any) -> None:
-    with pytest.raises(ValueError, match="the topology must be an object with the keys schema, name"):
-        Topology.from_json(obj)
 
 
 TEXT = json.dumps(EXAMPLE)

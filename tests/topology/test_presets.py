@@ -51,40 +51,6 @@ def test_every_connection_is_used(name: str) -> None:
     assert used == {wire.name for wire in preset(name).connections}
 
 
-@pytest.mark.parametrize(
-    ("name", "places"),
-    [
-        ("dgx1", {(0, 0): 4, (0, 1): 4}),
-        ("pcie8", {(0, 0): 4, (0, 1): 4}),
-        ("dgx1x2", {(0, 0): 4, (0, 1): 4, (1, 0): 4, (1, 1): 4}),
-        ("dgx_a100", {(0, 0): 4, (0, 1): 4}),
-        ("hgx_h100", {(0, 0): 4, (0, 1): 4}),
-        ("summit", {(0, 0): 3, (0, 1): 3}),
-        ("summitx2", {(0, 0): 3, (0, 1): 3, (1, 0): 3, (1, 1): 3}),
-    ],
-)
-def test_devices_per_machine_and_socket(name: str, places: dict[tuple[int, int], int]) -> None:
-    assert Counter((device.machine, device.socket) for device in preset(name).devices) == places
-
-
-def test_dgx1_speeds() -> None:
-    """Table 1 of the DGCL paper; rows of the matrix in the order of GPUs."""
-    nv1, nv2, qpi = 24.22, 48.35, 9.56
-    rows = [
-        [bottleneck(preset("dgx1"), 0, dst) for dst in range(1, 8)],
-        [bottleneck(preset("dgx1"), 6, dst) for dst in range(6)],
-    ]
-    assert rows[0] == [nv1, nv1, nv2, nv2, qpi, qpi, qpi]
-    assert rows[1] == [qpi, qpi, nv1, qpi, nv1, nv2]
-
-
-def test_dgx1_gpus_have_six_nvlinks_each() -> None:
-    totals = Counter[int]()
-    for (src, _), count in gpu_links(preset("dgx1")).items():
-        totals[src] += count
-    assert totals == dict.fromkeys(range(8), 6)
-
-
 @needs_data
 def test_dgx1_wiring_is_that_of_the_nccl_topology() -> None:
     root = ElementTree.parse(SHARED / "constructed" / "dgx1v_8xV100.xml").getroot()
@@ -109,19 +75,6 @@ def test_dgx1_wiring_is_that_of_the_nccl_topology() -> None:
     assert [[a == b for b in ours] for a in ours] == [
         [switch[a] == switch[b] for b in range(8)] for a in range(8)
     ]
-
-
-@needs_data
-@pytest.mark.parametrize("machine", ["dgx1v_8xV100_4nic", "dgx1v_8xV100_nic_order", "node_8xV100_1nic"])
-def test_dgx1_nvlinks_are_those_of_nvidia_smi(machine: str) -> None:
-    matrix = json.loads((SHARED / "machines.json").read_text())[machine]["gpu_links"]
-    wanted = {
-        (src, dst): int(word[2:])
-        for src, row in enumerate(matrix)
-        for dst, word in enumerate(row)
-        if word.startswith("NV")
-    }
-    assert gpu_links(preset("dgx1")) == wanted
 
 
 @needs_data
@@ -160,12 +113,6 @@ def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str) -> None:
     assert bottleneck(preset(name), 0, 3) == pytest.approx(mean, rel=0.005)
 
 
-def test_pcie8_is_dgx1_without_nvlinks() -> None:
-    assert preset("pcie8").connections == tuple(
-        w for w in preset("dgx1").connections if not w.kind.startswith("NV")
-    )
-
-
 def test_machines_meet_at_one_nic_each() -> None:
     topology = preset("dgx1x2")
     for link in topology.links:
@@ -195,16 +142,6 @@ def test_summit_routes() -> None:
     assert bottleneck(preset("summitx2"), 0, 11) == 11.5
 
 
-@pytest.mark.parametrize(("name", "size"), [("dgx1", 8), ("summit", 6), ("pcie4_4090", 4), ("gh200", 1)])
-def test_more_machines(name: str, size: int) -> None:
-    build = NODES[name]
-    topology = build(3)
-    assert topology.num_devices == 3 * size
-    assert len(topology.links) == 3 * size * (3 * size - 1)
-    with pytest.raises(ValueError, match="num_machines must be at least 1"):
-        build(0)
-
-
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_uniform_is_one_port_a_device(size: int) -> None:
     topology = uniform(size, bandwidth=3.0, latency=1e-6)
@@ -212,16 +149,6 @@ def test_uniform_is_one_port_a_device(size: int) -> None:
     assert len(topology.links) == size * (size - 1)
     assert set(topology.arrays().link_latency.tolist()) <= {2e-6}
     assert {bottleneck(topology, s, d) for s in range(size) for d in range(size) if s != d} <= {3.0}
-
-
-@needs_data
-@pytest.mark.parametrize("name", ["dgx2", "hgx_b200"])
-def test_nvswitch_machines_look_as_nvidia_smi_shows_them(name: str) -> None:
-    matrices = json.loads((SHARED / "machines.json").read_text())
-    words = {"dgx2": matrices["dgx2_16xV100_gpu_block"]["gpu_links"], "hgx_b200": [["NV18"] * 8] * 8}[name]
-    kinds = {wire.kind for wire in preset(name).connections}
-    assert kinds == {word for row in words for word in row if word != "X"}
-    assert preset(name).num_devices == len(words)
 
 
 @needs_data
@@ -240,31 +167,6 @@ def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: s
     classes = [pci.get("class", "") for pci in ElementTree.parse(path).getroot().iter("pci")]
     nics = [w for w in preset(f"{name}x2").connections if w.b in ("ib", "efa") and w.a.startswith("m0.")]
     assert len(nics) == sum(text.startswith("0x02") for text in classes)
-
-
-@needs_data
-def test_p4d_gpus_share_a_switch_and_a_nic_in_pairs() -> None:
-    root = ElementTree.parse(SHARED / "nccl_xml" / "aws_p4d_8xA100.xml").getroot()
-    shared = [
-        sum(child.get("class", "").startswith("0x03") for child in pci.findall("pci"))
-        for pci in root.iter("pci")
-    ]
-    assert [count for count in shared if count] == [2, 2, 2, 2]
-    topology = preset("aws_p4dx2")
-    routes = {(link.src, link.dst): link.route for link in topology.links}
-    for a, b in ((0, 1), (2, 3), (4, 5), (6, 7)):
-        ways = [routes[f"m0.gpu{g}", "m1.gpu0"] for g in (a, b)]
-        assert ways[0][1:3] == ways[1][1:3]
-    assert bottleneck(topology, 0, 8) == 12.0  # PCIe 3.0, below the 12.5 of the wire
-
-
-@pytest.mark.parametrize(("name", "wire"), [("dgx_a100x2", 25.0), ("aws_p5x2", 50.0), ("azure_ndv5x3", 50.0)])
-def test_gpus_with_nics_of_their_own_do_not_share_them(name: str, wire: float) -> None:
-    topology = preset(name)
-    assert bottleneck(topology, 3, 8) == wire
-    routes = {(link.src, link.dst): link.route for link in topology.links}
-    first = {routes[f"m0.gpu{g}", f"m1.gpu{g}"][0] for g in range(8)}
-    assert len(first) == 8
 
 
 def test_mi250x_dies() -> None:

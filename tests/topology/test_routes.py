@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology
-from dgcl.topology.routes import widest_bottlenecks
 
 Route = tuple[str, ...]
 
@@ -91,15 +89,6 @@ def test_derived_links_are_those_of_an_exhaustive_search(machine: tuple[list[str
     assert derived(*machine) == oracle(*machine)
 
 
-@given(machines(), st.randoms())
-def test_the_order_of_the_file_does_not_matter(
-    machine: tuple[list[str], list[Connection]], shuffle: random.Random
-) -> None:
-    devices, connections = machine
-    shuffled = shuffle.sample(connections, len(connections))
-    assert derived(devices, shuffled) == derived(devices, connections)
-
-
 @given(machines(), st.data())
 def test_restriction_and_derivation_commute(
     machine: tuple[list[str], list[Connection]], data: st.DataObject
@@ -108,23 +97,6 @@ def test_restriction_and_derivation_commute(
     topology = Topology("t", tuple(Device(name) for name in devices), tuple(connections))
     part = topology.restrict(data.draw(st.integers(1, len(devices))))
     assert Topology(part.name, part.devices, part.connections) == part
-
-
-@given(machines())
-def test_bottlenecks_are_symmetric_and_zero_where_nothing_joins(
-    machine: tuple[list[str], list[Connection]],
-) -> None:
-    devices, connections = machine
-    width = widest_bottlenecks(devices, connections)
-    assert (width == width.T).all()
-    by_name = {wire.name: wire for wire in connections}
-    expected = {
-        pair: min(by_name[name].bandwidth for name in route)
-        for pair, route in oracle(devices, connections).items()
-    }
-    for i, src in enumerate(devices):
-        for j, dst in enumerate(devices):
-            assert src == dst or width[i, j] == expected.get((src, dst), 0.0)
 
 
 # Connections as "name:end-end" or "name:end-end@GB/s" (1 GB/s if not said).

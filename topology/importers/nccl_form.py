@@ -1,7 +1,7 @@
 """The schema of NCCL's topology files: elements, attributes and their values.
 
 A wrong value is refused with its line. Unknown attributes are accepted, since a newer NCCL may write more; a known name
-with one letter wrong is refused as damage.
+with a letter wrong is refused as damage.
 """
 
 from __future__ import annotations
@@ -71,14 +71,13 @@ def check_form(root: Element) -> None:
         )
     for element in root.walk():
         rule, have = RULES[element.tag], element.attributes
-        unknown = [name for name in have if name not in rule.needed and name not in rule.known]
-        for name in unknown:
-            for known in (*rule.needed, *rule.known):
-                if known not in have and _one_letter_apart(name, known):
-                    raise ValueError(
-                        f"line {element.line}: <{element.tag}> has an unknown attribute {shown(name)} "
-                        f"(did you mean {known!r}?)"
-                    )
+        missing = [name for name in (*rule.needed, *rule.known) if name not in have]
+        for name in have:
+            hint = nearest(name, missing, 0.8) if name not in (*rule.needed, *rule.known) else ""
+            if hint:
+                raise ValueError(
+                    f"line {element.line}: <{element.tag}> has an unknown attribute {shown(name)}{hint}"
+                )
         for name in rule.needed:
             if name not in have:
                 raise ValueError(f"line {element.line}: <{element.tag}> has no {name!r}")
@@ -89,14 +88,6 @@ def check_form(root: Element) -> None:
                     f"line {child.line}: <{child.tag[:30]}> in <{element.tag}>, where {allowed} belongs"
                     f"{nearest(child.tag, rule.inside)}"
                 )
-
-
-def _one_letter_apart(word: str, known: str) -> bool:
-    """Whether one changed, missing or added letter makes one of the other."""
-    if len(word) == len(known):
-        return sum(a != b for a, b in zip(word, known, strict=True)) == 1
-    short, long = sorted((word, known), key=len)
-    return len(long) - len(short) == 1 and any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
 
 
 def unknown_attributes(root: Element) -> list[str]:

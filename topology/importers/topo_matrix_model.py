@@ -207,25 +207,19 @@ class _Model:
     def _note_affinity(self, nodes: list[list[int]]) -> None:
         """Say which GPUs of one affinity the words put on different NUMA nodes, and the other way round."""
         node_of = {device: index for index, node in enumerate(nodes) for device in node}
-        by_affinity: dict[str, list[int]] = {}
-        for gpu in range(self._num_gpus):
-            by_affinity.setdefault(self._matrix.affinity_text(gpu), []).append(gpu)
-        for text, gpus in by_affinity.items():
-            apart = len({node_of[gpu] for gpu in gpus})
-            if text and apart > 1:
-                names = ", ".join(self._names[gpu] for gpu in gpus)
-                self._draft.note(
-                    f"{names} have one affinity, {text}, but are SYS apart or tell nothing of each other: they were "
-                    f"put on {apart} NUMA nodes, by their words"
-                )
-        for node in nodes:
-            numas = {gpu: self._matrix.numa(gpu) for gpu in node if gpu < self._num_gpus}
-            told = sorted({numa for numa in numas.values() if numa is not None})
-            if len(told) > 1:
-                self._draft.note(
-                    f"{', '.join(self._names[gpu] for gpu in numas)} have affinities to NUMA nodes"
-                    f" {', '.join(map(str, told))}, but are nearer than SYS: they were put on one, by their words"
-                )
+        texts = {gpu: self._matrix.affinity_text(gpu) for gpu in range(self._num_gpus)}
+        odd = {
+            gpu
+            for pair in combinations(texts, 2)
+            if all(texts[gpu] for gpu in pair)
+            and (texts[pair[0]] == texts[pair[1]]) != (node_of[pair[0]] == node_of[pair[1]])
+            for gpu in pair
+        }
+        if odd:
+            names = ", ".join(f"{self._names[gpu]} ({texts[gpu]})" for gpu in sorted(odd))
+            self._draft.note(
+                f"affinities of {names} do not go with the words between them, which decided their NUMA nodes"
+            )
 
     def _cpu_names(self, nodes: list[list[int]]) -> list[str]:
         numas = [{self._matrix.numa(d) for d in node if d < self._num_gpus} for node in nodes]
