@@ -65,6 +65,20 @@ def close(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got.to(expected.dtype), expected, **tolerance)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("num_edges", [40, 4], ids=["edges-at-all-heads", "edges-at-some"])
+def test_heads_that_come_first_keep_their_rows(num_edges: int) -> None:
+    """With windows, edges are grouped by heads in another order than that of rows."""
+    heads, tails = np.arange(num_edges) % 8, np.arange(num_edges) % 5
+    block = Block(heads, tails, 8, 5, first_heads=np.arange(8) % 2 == 1)
+    x, out = random((5, 3), torch.float64), random((8, 3), torch.float64, 1)
+    expected = out + dense(heads, tails, (8, 5), None) @ x
+    block.add(x, out)
+    close(out, expected)
+    block.put(x, out)
+    close(out, dense(heads, tails, (8, 5), None) @ x)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
