@@ -7,7 +7,7 @@
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
 #   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
-#   make gpu-check    everything that needs a GPU, and one report: build/gpu-report.md (GPU_PYTHON: any Python with torch and pytest)
+#   make gpu-check    the tests that need a GPU, and the benchmark on it (GPU_PYTHON: a Python with dgcl, torch and pytest)
 #
 # All of it runs in a virtual environment of its own (VENV), which is made once and re-used until pyproject.toml or
 # constraints.txt changes. Without an NVIDIA GPU the CPU build of torch saves a download of some GB:
@@ -79,7 +79,8 @@ cuda-tools: $(READY)
 
 # Machines with a GPU bring a Python of their own, with a CUDA build of torch; nothing is installed or fetched here.
 gpu-check:
-	$(GPU_PYTHON) -m tests.gpu $(GPU_CHECK_FLAGS)
+	$(GPU_PYTHON) -m pytest -m gpu -n 0 -rs $(GPU_CHECK_FLAGS)
+	$(GPU_PYTHON) -m dgcl bench --device cuda
 
 # A virtual environment whose interpreter is gone (moved folder, upgraded Python) is made anew.
 $(READY): pyproject.toml constraints.txt

@@ -1,7 +1,6 @@
 """All CUDA kernels by name.
 
-``gather_16``, ``sum_float32_4``, ``begin``, ...: the number is the unit in bytes. Variants of the gather are
-named like ``gather_16_x8_stream``: eight loads under way, with a cache hint.
+``gather_16``, ``sum_float32_4``, ``begin``, ...: the number is the unit in bytes.
 
 A kernel's Python function is imported when it is compiled, not before: whoever loads stored PTX needs no CUDA half
 of numba that works.
@@ -14,16 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from dgcl.kernels.cuda_memory import HINTS
-from dgcl.kernels.cuda_tables import NUM_ENTERED, Begin, SignalWait
+from dgcl.kernels.cuda_tables import Begin, SignalWait
 
 #: Compute capabilities that PTX is made for; newer GPUs run the newest of them.
 CAPABILITIES: Final = ((7, 5), (8, 0), (9, 0))
 
 #: Sizes of what a thread moves at a time, in bytes.
 UNITS: Final = (16, 8, 4, 2, 1)
-
-_UNROLL: Final = 4
 
 
 @dataclass(frozen=True)
@@ -41,12 +37,6 @@ class Kernel:
     build: Callable[[], Callable[..., None]]
 
 
-def gather(unit: int, unroll: int = _UNROLL, hint: str = "plain") -> Kernel:
-    """A gather, or a variant of it."""
-    name = f"gather_{unit}" + (f"_x{unroll}" if unroll != _UNROLL else "") + f"_{hint}" * (hint != "plain")
-    return Kernel(name, 6, lambda: _import("cuda_rows", "gather_kernel")(unit, unroll, hint))
-
-
 def _import(module: str, name: str) -> Any:
     return getattr(import_module(f"dgcl.kernels.{module}"), name)
 
@@ -61,18 +51,16 @@ def catalogue() -> dict[str, Kernel]:
     def sums(element: str, unit: int) -> Kernel:
         return Kernel(f"sum_{element}_{unit}", 7, lambda: _import("cuda_rows", "sum_kernel")(element, unit))
 
+    def gathers(unit: int) -> Kernel:
+        return Kernel(f"gather_{unit}", 6, lambda: _import("cuda_rows", "gather_kernel")(unit))
+
     kernels = [
-        flags("begin", len(Begin._fields) + NUM_ENTERED),
+        flags("begin", len(Begin._fields)),
         flags("signal_wait", len(SignalWait._fields)),
-        *(gather(unit) for unit in UNITS),
+        *(gathers(unit) for unit in UNITS),
         *(sums(element, unit) for element, size in ITEM_BYTES.items() for unit in UNITS if unit >= size),
     ]
     return {kernel.name: kernel for kernel in kernels}
-
-
-def variants() -> list[Kernel]:
-    """Other ways to gather, for measuring which is best on a GPU."""
-    return [gather(16, unroll, hint) for unroll in (1, 2, 4, 8) for hint in HINTS]
 
 
 def sum_name(dtype: str, unit: int) -> str:

@@ -16,17 +16,15 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from typing import Any, Final
 
 # Numbers of the driver's enumerations (cuda.h).
-_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+_MULTIPROCESSORS, _COMPUTE_MODE, _MAJOR, _MINOR = 16, 20, 75, 76
+_PEER_ACCESS, _PEER_ATOMICS = 2, 3
 _NUM_REGISTERS, _LOCAL_BYTES = 4, 3
-_STREAM_MEMORY_OPERATIONS = 122  # on 64-bit words
 _LAZY_PEER_ACCESS = 1
 _HOST_REGISTER_PORTABLE_MAPPED, _HOST_ALLOC_PORTABLE_MAPPED = 3, 3
 _NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
 _EVENT_WITHOUT_TIME = 2
-_NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 600, 704
-_RELAXED = 2  # a mode of capture
+_NOT_FOUND, _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 500, 600, 704
 _ERROR_LOG, _ERROR_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # options of the translator of PTX
-_UUID_BYTES = 16
 _NAME_BYTES = 256
 
 IPC_HANDLE_BYTES: Final = 64
@@ -58,7 +56,7 @@ class _IpcHandle(ctypes.Structure):
 class _Uuid(ctypes.Structure):
     """A device's UUID."""
 
-    _fields_ = [("bytes", ctypes.c_ubyte * _UUID_BYTES)]
+    _fields_ = [("bytes", ctypes.c_ubyte * 16)]
 
 
 class Driver:
@@ -76,11 +74,26 @@ class Driver:
         """Call a driver function.
 
         Raises:
-            CudaError: It returned something else than success.
+            CudaError: It returned something else than success, or this driver does not have it.
         """
-        code = getattr(self._library, function)(*arguments)
+        found = getattr(self._library, function, None)
+        if found is None:
+            raise CudaError(function, _NOT_FOUND, "CUDA_ERROR_NOT_FOUND, this driver is too old for it")
+        code = found(*arguments)
         if code != 0:
             raise CudaError(function, code, self.error_name(code))
+
+    def _handle(self, function: str, *arguments: Any) -> int:
+        """What a function writes to its first argument: a handle or an address."""
+        value = c_void_p()
+        self.call(function, byref(value), *arguments)
+        return value.value or 0
+
+    def _number(self, function: str, *arguments: Any) -> int:
+        """What a function writes to its first argument: a number."""
+        value = c_int()
+        self.call(function, byref(value), *arguments)
+        return value.value
 
     def error_name(self, code: int) -> str:
         """The driver's name of an error."""
@@ -96,11 +109,9 @@ class Driver:
 
     # Devices
 
-    def version(self) -> tuple[int, int]:
-        """The version of CUDA that the driver speaks."""
-        value = c_int()
-        self.call("cuDriverGetVersion", byref(value))
-        return value.value // 1000, value.value % 1000 // 10
+    def num_devices(self) -> int:
+        """How many devices this process sees."""
+        return self._number("cuDeviceGetCount")
 
     def capability(self, device: int) -> tuple[int, int]:
         """The compute capability of a device."""
@@ -110,37 +121,42 @@ class Driver:
         """How many multiprocessors a device has."""
         return self._attribute(device, _MULTIPROCESSORS)
 
-    def can_wait_in_streams(self, device: int) -> bool:
-        """Whether streams of this device can wait for, and write, 64-bit words by themselves."""
-        return self._attribute(device, _STREAM_MEMORY_OPERATIONS) != 0
+    def compute_mode(self, device: int) -> int:
+        """Who may use a device: 0 everybody, 2 nobody, 3 one process."""
+        return self._attribute(device, _COMPUTE_MODE)
+
+    def reach(self, device: int, peer: int) -> tuple[bool, bool]:
+        """Whether a device can access a peer's memory, and whether atomic operations there are native."""
+        ordinals = self._device(device), self._device(peer)
+        access, atomics = (
+            self._number("cuDeviceGetP2PAttribute", c_int(which), *ordinals) != 0
+            for which in (_PEER_ACCESS, _PEER_ATOMICS)
+        )
+        return access, atomics
+
+    def _device(self, number: int) -> c_int:
+        return c_int(self._number("cuDeviceGet", c_int(number)))
 
     def _attribute(self, device: int, which: int) -> int:
-        handle, value = c_int(), c_int()
-        self.call("cuDeviceGet", byref(handle), c_int(device))
-        self.call("cuDeviceGetAttribute", byref(value), c_int(which), handle)
-        return value.value
+        return self._number("cuDeviceGetAttribute", c_int(which), self._device(device))
 
     def uuid(self, device: int) -> str:
         """The UUID of a device, hexadecimal."""
-        handle, found = c_int(), _Uuid()
-        self.call("cuDeviceGet", byref(handle), c_int(device))
-        self.call("cuDeviceGetUuid_v2", byref(found), handle)
+        found = _Uuid()
+        self.call("cuDeviceGetUuid_v2", byref(found), self._device(device))
         return bytes(found.bytes).hex()
 
     def device_name(self, device: int) -> str:
         """The product's name; that of a part of a GPU has the word MIG in it."""
-        handle, name = c_int(), ctypes.create_string_buffer(_NAME_BYTES)
-        self.call("cuDeviceGet", byref(handle), c_int(device))
-        self.call("cuDeviceGetName", name, c_int(_NAME_BYTES), handle)
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        self.call("cuDeviceGetName", name, c_int(_NAME_BYTES), self._device(device))
         return name.value.decode(errors="replace")
 
     # Contexts
 
     def current_context(self) -> int:
         """The calling thread's context; 0: none."""
-        context = c_void_p()
-        self.call("cuCtxGetCurrent", byref(context))
-        return context.value or 0
+        return self._handle("cuCtxGetCurrent")
 
     def use_context(self, context: int) -> None:
         """Make a context that of the calling thread."""
@@ -166,15 +182,10 @@ class Driver:
         Args:
             level: Of priority, 0 the lowest; beyond the device's highest, that.
         """
-        stream, lowest, highest = c_void_p(), c_int(), c_int()
+        lowest, highest = c_int(), c_int()
         self.call("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))  # highest <= lowest
         priority = c_int(max(highest.value, lowest.value - level))
-        self.call("cuStreamCreateWithPriority", byref(stream), c_uint(_NON_BLOCKING_STREAM), priority)
-        return stream.value or 0
-
-    def destroy_stream(self, stream: int) -> None:
-        """Destroy a stream; what it was given is still done."""
-        self.call("cuStreamDestroy_v2", c_void_p(stream))
+        return self._handle("cuStreamCreateWithPriority", c_uint(_NON_BLOCKING_STREAM), priority)
 
     def synchronize_stream(self, stream: int) -> None:
         """Block the host until a stream has done everything. Not for use inside a call."""
@@ -186,22 +197,9 @@ class Driver:
         self.call("cuStreamIsCapturing", c_void_p(stream), byref(status))
         return status.value != 0
 
-    def allow_during_captures(self, mode: int = _RELAXED) -> int:
-        """Let the calling thread do anything while it or other threads capture; its calls would end the capture
-        otherwise.
-
-        Returns:
-            What it was allowed before, to be given back the same way.
-        """
-        exchanged = c_int(mode)
-        self.call("cuThreadExchangeStreamCaptureMode", byref(exchanged))
-        return exchanged.value
-
     def create_event(self) -> int:
         """An event without a time stamp."""
-        event = c_void_p()
-        self.call("cuEventCreate", byref(event), c_uint(_EVENT_WITHOUT_TIME))
-        return event.value or 0
+        return self._handle("cuEventCreate", c_uint(_EVENT_WITHOUT_TIME))
 
     def destroy_event(self, event: int) -> None:
         """Destroy an event."""
@@ -233,25 +231,18 @@ class Driver:
         Raises:
             CudaError: The driver refuses it; with the log of its compiler.
         """
-        module, log = c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
+        log = ctypes.create_string_buffer(_LOG_BYTES)
         options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         try:
-            self.call("cuModuleLoadDataEx", byref(module), c_char_p(ptx.encode()), c_uint(2), options, values)
+            return self._handle("cuModuleLoadDataEx", c_char_p(ptx.encode()), c_uint(2), options, values)
         except CudaError as error:
             reason = " ".join(log.value.decode(errors="replace").split())
             raise error.explained(reason) if reason else error from None
-        return module.value or 0
-
-    def unload_module(self, module: int) -> None:
-        """Forget a module; its functions must not be used again."""
-        self.call("cuModuleUnload", c_void_p(module))
 
     def function(self, module: int, name: str) -> int:
         """A kernel of a module."""
-        found = c_void_p()
-        self.call("cuModuleGetFunction", byref(found), c_void_p(module), c_char_p(name.encode()))
-        return found.value or 0
+        return self._handle("cuModuleGetFunction", c_void_p(module), c_char_p(name.encode()))
 
     def load_function(self, function: int) -> None:
         """Load a kernel now, where the driver would only when it is first launched, and might have to wait."""
@@ -262,32 +253,23 @@ class Driver:
 
     def registers(self, function: int) -> tuple[int, int]:
         """Registers, and bytes of local memory, that each thread of a kernel takes."""
-        found = []
-        for which in (_NUM_REGISTERS, _LOCAL_BYTES):
-            value = c_int()
-            self.call("cuFuncGetAttribute", byref(value), c_int(which), c_void_p(function))
-            found.append(value.value)
-        return found[0], found[1]
+        registers, local = (
+            self._number("cuFuncGetAttribute", c_int(which), c_void_p(function))
+            for which in (_NUM_REGISTERS, _LOCAL_BYTES)
+        )
+        return registers, local
 
     def blocks_per_multiprocessor(self, function: int, threads: int) -> int:
         """How many blocks of a kernel a multiprocessor holds at once."""
-        count = c_int()
-        self.call(
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-            byref(count),
-            c_void_p(function),
-            c_int(threads),
-            c_size_t(0),
+        return self._number(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor", c_void_p(function), c_int(threads), c_size_t(0)
         )
-        return count.value
 
     # Memory: plain allocations, which other processes can open, theirs, and the host's
 
     def allocate(self, num_bytes: int) -> int:
         """Device memory of its own, not a piece of torch's."""
-        address = c_void_p()
-        self.call("cuMemAlloc_v2", byref(address), c_size_t(num_bytes))
-        return address.value or 0
+        return self._handle("cuMemAlloc_v2", c_size_t(num_bytes))
 
     def free(self, address: int) -> None:
         """Give back what :meth:`allocate` gave."""
@@ -319,10 +301,8 @@ class Driver:
 
     def open_memory(self, handle: bytes) -> int:
         """Map another process's allocation; not one of this process, whose address is known anyway."""
-        address = c_void_p()
         opaque = _IpcHandle.from_buffer_copy(handle)
-        self.call("cuIpcOpenMemHandle_v2", byref(address), opaque, c_uint(_LAZY_PEER_ACCESS))
-        return address.value or 0
+        return self._handle("cuIpcOpenMemHandle_v2", opaque, c_uint(_LAZY_PEER_ACCESS))
 
     def close_memory(self, address: int) -> None:
         """Unmap what :meth:`open_memory` mapped."""
@@ -330,9 +310,8 @@ class Driver:
 
     def allocate_host(self, num_bytes: int) -> tuple[int, int]:
         """Locked host memory, with anything in it; returns its address here, and on the device."""
-        address = c_void_p()
-        self.call("cuMemHostAlloc", byref(address), c_size_t(num_bytes), c_uint(_HOST_ALLOC_PORTABLE_MAPPED))
-        return address.value or 0, self._mapped(address)
+        address = self._handle("cuMemHostAlloc", c_size_t(num_bytes), c_uint(_HOST_ALLOC_PORTABLE_MAPPED))
+        return address, self._mapped(address)
 
     def free_host(self, address: int) -> None:
         """Give back what :meth:`allocate_host` gave."""
@@ -340,18 +319,12 @@ class Driver:
 
     def register_host(self, address: int, num_bytes: int) -> int:
         """Lock host memory into place; returns its address on the device."""
-        self.call(
-            "cuMemHostRegister_v2",
-            c_void_p(address),
-            c_size_t(num_bytes),
-            c_uint(_HOST_REGISTER_PORTABLE_MAPPED),
-        )
-        return self._mapped(c_void_p(address))
+        flags = c_uint(_HOST_REGISTER_PORTABLE_MAPPED)
+        self.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(num_bytes), flags)
+        return self._mapped(address)
 
-    def _mapped(self, address: c_void_p) -> int:
-        mapped = c_void_p()
-        self.call("cuMemHostGetDevicePointer_v2", byref(mapped), address, c_uint(0))
-        return mapped.value or 0
+    def _mapped(self, address: int) -> int:
+        return self._handle("cuMemHostGetDevicePointer_v2", c_void_p(address), c_uint(0))
 
     def unregister_host(self, address: int) -> None:
         """Unlock what :meth:`register_host` locked."""

@@ -1,9 +1,8 @@
 """Hand a whole list of stream operations to the CUDA driver in one compiled call.
 
-An allgather is some ten launches, waits and signals. Issued one by one from Python each costs several microseconds of
+An allgather is some ten launches and copies. Issued one by one from Python each costs several microseconds of
 interpreter, with the GIL held; here they are rows of a table (:data:`OPERATION`), and a compiled loop without the GIL
-calls the driver through the addresses of its functions. Only the streams and the number of the call differ from call to
-call; everything else was prepared (:class:`dgcl.kernels.cuda_launch.Prepared`).
+calls the driver through the addresses of its functions (:class:`dgcl.kernels.cuda_launch.Prepared`).
 """
 
 from __future__ import annotations
@@ -19,15 +18,11 @@ from dgcl.kernels.compiled import compiled
 
 #: Kinds of operations, and the driver's function for each.
 LAUNCH: Final = 0
-WAIT_VALUE: Final = 1
-WRITE_VALUE: Final = 2
-RECORD_EVENT: Final = 3
-WAIT_EVENT: Final = 4
-COPY: Final = 5
+RECORD_EVENT: Final = 1
+WAIT_EVENT: Final = 2
+COPY: Final = 3
 ENTRY_POINTS: Final = (
     "cuLaunchKernel",
-    "cuStreamWaitValue64_v2",
-    "cuStreamWriteValue64_v2",
     "cuEventRecord",
     "cuStreamWaitEvent",
     "cuMemcpyAsync",
@@ -38,8 +33,6 @@ ENTRY_POINTS: Final = (
 #: ===============  ================================================================================
 #: LAUNCH           kernel ``handle``, ``a`` blocks of ``b`` threads; the driver reads the parameters
 #:                  through the pointers at address ``c``
-#: WAIT_VALUE       until the int64 at address ``handle`` is at least ``call * a + b``
-#: WRITE_VALUE      ``call * a + b`` to address ``handle``
 #: RECORD_EVENT     event ``handle``
 #: WAIT_EVENT       event ``handle``
 #: COPY             ``b`` bytes from address ``a`` to address ``handle``
@@ -87,11 +80,6 @@ def _launch(
 
 
 @intrinsic
-def _value_operation(typingctx: Any, function: Any, stream: Any, address: Any, value: Any, flags: Any) -> Any:
-    return _driver_function(64, 64, 64, 32)
-
-
-@intrinsic
 def _record(typingctx: Any, function: Any, event: Any, stream: Any) -> Any:
     return _driver_function(64, 64)
 
@@ -107,13 +95,12 @@ def _copy(typingctx: Any, function: Any, target: Any, source: Any, num_bytes: An
 
 
 @compiled
-def enqueue(entry_points: np.ndarray, streams: np.ndarray, call: int, operations: np.ndarray) -> int:
+def enqueue(entry_points: np.ndarray, streams: np.ndarray, operations: np.ndarray) -> int:
     """Put operations into streams, in their order.
 
     Args:
-        entry_points: ``(6,)`` int64, the addresses of :data:`ENTRY_POINTS`.
+        entry_points: ``(4,)`` int64, the addresses of :data:`ENTRY_POINTS`.
         streams: int64, the handles of the streams.
-        call: Number of the call.
         operations: ``(n, OPERATION_WORDS)`` int64.
 
     Returns:
@@ -127,10 +114,6 @@ def enqueue(entry_points: np.ndarray, streams: np.ndarray, call: int, operations
         code = int32(0)
         if kind == LAUNCH:
             code = _launch(function, handle, a, one, one, b, one, one, zero, stream, c, zero)
-        elif kind in (WAIT_VALUE, WRITE_VALUE):
-            # Flags 0: wait for at least the value (compared by the sign of the difference); write after all
-            # that came before in the stream.
-            code = _value_operation(function, stream, handle, call * a + b, zero)
         elif kind == RECORD_EVENT:
             code = _record(function, handle, stream)
         elif kind == WAIT_EVENT:

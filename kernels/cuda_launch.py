@@ -22,8 +22,6 @@ from dgcl.kernels.cuda_enqueue import (
     OPERATION_WORDS,
     RECORD_EVENT,
     WAIT_EVENT,
-    WAIT_VALUE,
-    WRITE_VALUE,
     enqueue,
 )
 from dgcl.kernels.cuda_ptx import ptx_of
@@ -70,7 +68,6 @@ class Kernels:
         self._ptx = ptx
         self._catalogue = catalogue()
         self._loaded: dict[str, Loaded] = {}
-        self._modules: list[int] = []
 
     def __getitem__(self, name: str) -> Loaded:
         """A kernel of the catalogue, by name."""
@@ -82,9 +79,8 @@ class Kernels:
         Raises:
             CudaError: The driver refuses it.
         """
-        module = self._load(kernel)
-        self._modules.append(module)
-        handle = self.driver.function(module, f"dgcl_{kernel.name}")
+        handle = self.driver.function(self._load(kernel), f"dgcl_{kernel.name}")
+        self.driver.load_function(handle)  # now: a first launch may have to wait for kernels that run
         loaded = self._loaded[kernel.name] = Loaded(kernel.name, kernel.num_parameters, handle)
         return loaded
 
@@ -108,13 +104,6 @@ class Kernels:
         """How many blocks of a kernel the device holds at once."""
         return self.num_multiprocessors * self.driver.blocks_per_multiprocessor(kernel.handle, threads)
 
-    def close(self) -> None:
-        """Unload everything. Nothing of it may still be running."""
-        for module in self._modules:
-            self.driver.unload_module(module)
-        self._modules.clear()
-        self._loaded.clear()
-
 
 class Prepared:
     """A list of stream operations, to be enqueued as often as needed.
@@ -123,7 +112,7 @@ class Prepared:
 
     >>> prepared = Prepared(driver)
     >>> prepared.launch(kernels["signal_wait"], 1, 32, *SignalWait(state, raised=flags, num_raised=3))
-    >>> prepared.enqueue([torch.cuda.current_stream().cuda_stream], call=1)
+    >>> prepared.enqueue([torch.cuda.current_stream().cuda_stream])
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -139,33 +128,18 @@ class Prepared:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def launch(
-        self, kernel: Loaded, blocks: int, threads: int, *parameters: int, stream: int = 0
-    ) -> np.ndarray:
-        """Launch a kernel; nothing when there are no blocks.
-
-        Returns:
-            The parameters, int64. They are read when the list is enqueued, so they may be changed before.
-        """
+    def launch(self, kernel: Loaded, blocks: int, threads: int, *parameters: int, stream: int = 0) -> None:
+        """Launch a kernel; nothing when there are no blocks."""
         if len(parameters) != kernel.num_parameters:
             raise ValueError(
                 f"parameters: {kernel.name} takes {kernel.num_parameters}, got {len(parameters)}"
             )
-        values = np.array(parameters, np.int64)
         if blocks == 0:
-            return values
+            return
+        values = np.array(parameters, np.int64)
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._kept += [values, pointers]
         self._add(kernel.name, LAUNCH, stream, kernel.handle, blocks, threads, pointers.ctypes.data)
-        return values
-
-    def wait_value(self, address: int, multiplier: int, offset: int, stream: int = 0) -> None:
-        """Let the stream wait until the int64 at ``address`` is at least ``call * multiplier + offset``."""
-        self._add("wait", WAIT_VALUE, stream, address, multiplier, offset)
-
-    def write_value(self, address: int, multiplier: int, offset: int, stream: int = 0) -> None:
-        """Let the stream write ``call * multiplier + offset`` after all that it did before."""
-        self._add("write", WRITE_VALUE, stream, address, multiplier, offset)
 
     def record_event(self, event: int, stream: int = 0) -> None:
         """Mark a place in the stream."""
@@ -202,13 +176,11 @@ class Prepared:
         self._names.append(name)
         self._operations = None
 
-    def enqueue(self, streams: Sequence[int], call: int = 0, first: int = 0, past: int | None = None) -> None:
+    def enqueue(self, streams: Sequence[int]) -> None:
         """Put the operations into the streams, without waiting for any of them.
 
         Args:
             streams: Handles of the streams, by number.
-            call: Number of the call, for the values of waits and writes.
-            first, past: Only those from the ``first``-th on, and before the ``past``-th.
 
         Raises:
             CudaError: The driver refused one. Those before it run.
@@ -216,7 +188,7 @@ class Prepared:
         operations = self._made()
         if len(streams) < self._num_streams:
             raise ValueError(f"streams: expected at least {self._num_streams}, got {len(streams)}")
-        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), call, operations[first:past]))
+        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), operations))
         if failed:
-            place, code = first + (failed >> 32), failed & 0xFFFFFFFF
+            place, code = failed >> 32, failed & 0xFFFFFFFF
             raise CudaError(f"operation {place} ({self._names[place]})", code, self._driver.error_name(code))

@@ -21,7 +21,7 @@ from numba import config, njit
 SIMULATED: Final = bool(config.ENABLE_CUDASIM)
 
 _here: Any = import_module(f"dgcl.kernels.cuda_memory_{'simulated' if SIMULATED else 'ptx'}")
-HINTS, num_words, load_unit, store_unit = _here.HINTS, _here.num_words, _here.load_unit, _here.store_unit
+num_words, load_unit, store_unit = _here.num_words, _here.load_unit, _here.store_unit
 load_index, load_word, store_word = _here.load_index, _here.load_word, _here.store_word
 load_acquire, store_release = _here.load_acquire, _here.store_release
 sleep_nanoseconds = _here.sleep_nanoseconds

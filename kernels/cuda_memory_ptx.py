@@ -24,13 +24,6 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 #: unit -> (PTX type of one access, registers)
 _ACCESS: Final = {16: ("v4.u32", 4), 8: ("v2.u32", 2), 4: ("u32", 1), 2: ("u16", 1), 1: ("u8", 1)}
 
-#: Cache hints of row loads and stores. Rows pass through once: "stream" keeps them from displacing what is
-#: reused.
-HINTS: Final = {
-    "plain": ("ld.global", "st.global"),
-    "stream": ("ld.global.L1::no_allocate", "st.global.cs"),
-}
-
 
 def num_words(unit: int) -> int:
     """How many uint32 hold a unit."""
@@ -41,12 +34,11 @@ def _assembly(result: Any, operands: list[Any], text: str, constraints: str) -> 
     return ir.InlineAsm(ir.FunctionType(result, operands), text, constraints, side_effect=True)
 
 
-def load_unit(unit: int, hint: str = "plain") -> Any:
+def load_unit(unit: int) -> Any:
     """A device function ``load(address) -> words`` for one unit."""
     kind, count = _ACCESS[unit]
     outputs = ", ".join(f"${i}" for i in range(count))
-    text = f"{HINTS[hint][0]}.{kind} {{{outputs}}}, [${count}];" if count > 1 else ""
-    text = text or f"{HINTS[hint][0]}.{kind} $0, [$1];"
+    text = f"ld.global.{kind} {{{outputs}}}, [${count}];" if count > 1 else f"ld.global.{kind} $0, [$1];"
     constraints = ",".join(["=r"] * count + ["l"])
 
     @intrinsic
@@ -64,11 +56,11 @@ def load_unit(unit: int, hint: str = "plain") -> Any:
     return load
 
 
-def store_unit(unit: int, hint: str = "plain") -> Any:
+def store_unit(unit: int) -> Any:
     """A device function ``store(address, words)`` for one unit."""
     kind, count = _ACCESS[unit]
     inputs = ", ".join(f"${i + 1}" for i in range(count))
-    text = f"{HINTS[hint][1]}.{kind} [$0], " + (f"{{{inputs}}};" if count > 1 else f"{inputs};")
+    text = f"st.global.{kind} [$0], " + (f"{{{inputs}}};" if count > 1 else f"{inputs};")
     constraints = ",".join(["l"] + ["r"] * count)
 
     @intrinsic

@@ -18,8 +18,6 @@ _TYPES: Final[dict[int, Any]] = {
     1: (ctypes.c_uint8 * 1),
 }
 
-HINTS: Final = {"plain": ("", ""), "stream": ("", "")}
-
 
 def num_words(unit: int) -> int:
     """How many uint32 hold a unit."""
@@ -33,7 +31,7 @@ def _checked(address: int, unit: int) -> int:
     return int(address)
 
 
-def load_unit(unit: int, hint: str = "plain") -> Any:
+def load_unit(unit: int) -> Any:
     """A function ``load(address) -> words`` for one unit."""
     kind = _TYPES[unit]
 
@@ -43,7 +41,7 @@ def load_unit(unit: int, hint: str = "plain") -> Any:
     return load
 
 
-def store_unit(unit: int, hint: str = "plain") -> Any:
+def store_unit(unit: int) -> Any:
     """A function ``store(address, words)`` for one unit."""
     kind = _TYPES[unit]
 

@@ -1,7 +1,7 @@
 """``python -m dgcl.kernels.cuda_report``: compile every CUDA kernel and report registers and spills.
 
 GPUs newer than the newest PTX run that, which the driver translates for them: it is assembled for them here, too.
-With ``--write`` the archive is written anew, variants for measuring included, where it is not of these sources. The
+With ``--write`` the archive is written anew where it is not of these sources. The
 exit status is 1 when a kernel does not compile, or spills, or uses so many registers that a
 multiprocessor would hold fewer than four blocks of it. Without ``ptxas`` (a program of the CUDA toolkit)
 kernels are compiled to PTX only.
@@ -18,7 +18,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, fitting_capabilities, variants
+from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue, fitting_capabilities
 from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, write_archive
 from dgcl.kernels.cuda_shapes import THREADS
 
@@ -121,8 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     ptxas = find_ptxas()
     table, good = report([*catalogue().values()], ptxas)
     if chosen.write and not is_current(ARCHIVE):
-        every = {kernel.name: kernel for kernel in [*catalogue().values(), *variants()]}
-        write_archive(ARCHIVE, every.values())
+        write_archive(ARCHIVE, catalogue().values())
     sys.stdout.write(f"registers per thread{'' if ptxas else ' (no ptxas here)'}\n\n{table}\n")
     return 0 if good else 1
 

@@ -75,14 +75,14 @@ def _next(row: int, column: int, row_stride: int, column_stride: int, columns: i
     return row, column
 
 
-def gather_kernel(unit: int, unroll: int = 4, hint: str = "plain") -> Callable[..., None]:
+def gather_kernel(unit: int, unroll: int = 4) -> Callable[..., None]:
     """The kernel for units of 16, 8, 4, 2 or 1 bytes.
 
     Its parameters, all int64: the addresses of the state, addresses, tasks and blocks tables
     (:mod:`dgcl.kernels.cuda_tables`) and of the row table (int32), and the bytes of a row, a multiple of
     ``unit``, as all row addresses are.
     """
-    load, store = load_unit(unit, hint), store_unit(unit, hint)
+    load, store = load_unit(unit), store_unit(unit)
     words = num_words(unit)
     held_words = words * unroll
 
@@ -135,14 +135,14 @@ def gather_kernel(unit: int, unroll: int = 4, hint: str = "plain") -> Callable[.
     return gather
 
 
-def sum_kernel(element: str, unit: int, hint: str = "plain") -> Callable[..., None]:
+def sum_kernel(element: str, unit: int) -> Callable[..., None]:
     """The sum for an element type of :data:`dgcl.kernels.cuda_numbers.ITEM_BYTES` and a unit of at least one element.
 
     Its parameters, all int64: the addresses of the state, addresses, tasks and blocks tables, of
     ``pointers`` (:func:`dgcl.kernels.cuda_tables.arrival_pointers`) and ``slots`` (int32: where among the
     arrivals each lies), and the bytes of a row, a multiple of ``unit``, as all row addresses are.
     """
-    load, store = load_unit(unit, hint), store_unit(unit, hint)
+    load, store = load_unit(unit), store_unit(unit)
     widen, add, narrow = arithmetic(element, unit)
 
     def sum_rows(

@@ -1,19 +1,19 @@
 """The tables in device memory that the CUDA kernels read.
 
-A captured CUDA graph repeats a launch with the same parameters. So what differs from call to call (its number, the
-addresses of its buffers) is not a parameter: kernels read it from device memory. Parameters are the addresses of these
-tables, which live as long as the communicator, and the size of a row.
+Launches are prepared once and repeated with the same parameters: the addresses of these tables, which live as long as
+the communicator, and the size of a row. What differs from call to call is read from memory: the number of the call is
+counted on the device, and the addresses of its buffers are taken from a ring in the host's memory.
 
 =========  ===============================================================================================
 table      what
 =========  ===============================================================================================
-state      int64 words of one communicator: the number of the call, whether to skip, what it waits for
+state      int64 words of one communicator: the number of the call, whether to skip
 addresses  int64 words, buffers by *slot*: this rank's rows, relay rows, arrivals, each peer's buffers, ...
+ring       the addresses of several calls, in the host's memory
 tasks      :data:`TASK` records: rows for one peer, gathered or summed
 blocks     :data:`BLOCK` records: which thread block works on which share of which task
 flags      :data:`FLAG` records: words to wait for or to raise
-lines      int64 words: addresses of the ready lines that this rank writes
-maps       :data:`MAP` records: a peer's segments and where they are mapped here
+lines      int64 words: addresses of the words that count this rank's calls
 =========  ===============================================================================================
 """
 
@@ -44,32 +44,14 @@ TASK: Final = _record("source", "second", "target", "first", "to", "count", "nea
 #: Thread block i of a launch is the ``part``-th of the ``parts`` that work on ``task``.
 BLOCK: Final = _record("task", "part", "parts", "spare", kind="i4")
 
-#: A flag at ``address``; its value in call n is ``n * multiplier + offset``. A flag that is waited for may
-#: be the call number of a peer's ready line: then ``maps`` is where to find this peer's MAP records and
-#: ``num_maps`` how many they are, and the line's two buffers are entered in slots ``target`` and ``target +
-#: 1``.
-FLAG: Final = _record("address", "multiplier", "offset", "target", "maps", "num_maps", "peer", "stage")
-
-#: Segment ``base`` of a peer, of ``size`` bytes, is mapped here at ``address``; 0: a free place.
-MAP: Final = _record("base", "size", "address")
+#: A flag at ``address``; its value in call n is ``n * multiplier + offset``.
+FLAG: Final = _record("address", "multiplier", "offset", "spare")
 
 #: Words of the state.
 CALL: Final = 0  # number of the current call; the first is 1
-SKIP: Final = 8  # not 0: something went wrong, do nothing
+SKIP: Final = 8  # not 0: the host said stop, do nothing
 ABORT: Final = 16  # address of a word that the host sets to stop the device (page-locked memory)
-WAITING: Final = 24  # 1 + the place of the flag that is being waited for; 0: none
-FAULT: Final = 32  # why SKIP was set: one of the codes below
-WHERE: Final = 40  # the place of the flag where it was noticed
 STATE_BYTES: Final = 128
-
-#: Codes of FAULT: the host said stop; a peer makes another call; the host said stop while a peer's buffer was
-#: in a segment not mapped here.
-ABORTED: Final = 1
-DISAGREES: Final = 2
-UNMAPPED: Final = 3
-
-#: What the host writes to every flag that a device may be waiting for, after the abort word.
-FLAG_MAX: Final = 2**63 - 1
 
 TASK_BYTES: Final = TASK.itemsize
 TASK_SOURCE: Final = _place(TASK, "source")
@@ -88,33 +70,21 @@ FLAG_BYTES: Final = FLAG.itemsize
 FLAG_ADDRESS: Final = _place(FLAG, "address")
 FLAG_MULTIPLIER: Final = _place(FLAG, "multiplier")
 FLAG_OFFSET: Final = _place(FLAG, "offset")
-FLAG_TARGET: Final = _place(FLAG, "target")
-FLAG_MAPS: Final = _place(FLAG, "maps")
-FLAG_NUM_MAPS: Final = _place(FLAG, "num_maps")
-
-MAP_BYTES: Final = MAP.itemsize
-MAP_SIZE: Final = _place(MAP, "size")
-MAP_ADDRESS: Final = _place(MAP, "address")
-
 
 #: Threads of the block of a flag kernel.
 FLAG_THREADS: Final = 32
 
-#: The last parameters of the kernel ``begin``, which differ from call to call: this rank's buffers.
-NUM_ENTERED: Final = 11
-
 
 class Begin(NamedTuple):
-    """The parameters of the kernel :func:`dgcl.kernels.cuda_flags.begin` before the last :data:`NUM_ENTERED`."""
+    """The parameters of the kernel :func:`dgcl.kernels.cuda_flags.begin`."""
 
     state: int
+    ring: int = 0
+    ring_length: int = 1
     addresses: int = 0
-    words: int = 0
-    num_words: int = 0
+    num_slots: int = 0
     lines: int = 0
     num_lines: int = 0
-    ready: int = 0
-    num_ready: int = 0
     awaited: int = 0
     num_awaited: int = 0
 
@@ -125,10 +95,6 @@ class SignalWait(NamedTuple):
     state: int
     raised: int = 0
     num_raised: int = 0
-    addresses: int = 0
-    tag: int = 0
-    ready: int = 0
-    num_ready: int = 0
     awaited: int = 0
     num_awaited: int = 0
     ended: int = 0

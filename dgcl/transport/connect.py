@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.ranks.device_sums import device_sums, make_backend
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.transport import CollectiveTransport
@@ -18,6 +21,8 @@ from dgcl.transport.cuda import connect_device
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
+
+_log = logging.getLogger("dgcl")
 
 if TYPE_CHECKING:
     from dgcl.transport.base import Transport
@@ -52,16 +57,55 @@ def connect_transport(
     Raises:
         ValueError, CommError: As :func:`dgcl.build_comm_info`.
     """
-    if channel == "collective" and device is None:
+    if device is not None:
+        return _connect_on_device(programs, control, timeout, channel, device)
+    if channel == "collective":
         return connect_collective(programs, control, timeout, channel, torch.device("cpu"), "asked for")
     runtime = connect_runtime(programs, control, timeout, channel)
-    try:
-        on_device = connect_device(programs, control, timeout, device, runtime, channel)
-    except BaseException:
-        runtime.close()  # the error's traceback keeps this object alive, and with it threads and connections
-        raise
     register(runtime)
-    return SharedMemoryTransport(runtime) if on_device is None else on_device
+    return SharedMemoryTransport(runtime)
+
+
+def _connect_on_device(
+    programs: Mapping[str, Program], control: Control, timeout: float, channel: str, device: Device
+) -> Transport:
+    """Connect ranks on GPUs: by CUDA IPC where all are in one machine and that has proved itself, else by collectives.
+
+    Raises:
+        ValueError: There is no such channel between GPUs.
+        CommError: ``channel`` is "memory", and there is none; on every rank.
+    """
+    if channel not in ("auto", "memory", "collective"):
+        raise ValueError(
+            f'channel: rows on GPUs travel by "auto", "memory" or "collective" (got {channel!r})'
+        )
+    why = "asked for"
+    if channel != "collective":
+        exchange, problem = connect_device(programs, control, timeout, device)
+        if exchange is not None:
+            return exchange
+        why = f"not through the memory of devices: {problem}"
+        if channel == "memory":
+            raise CommError(f'channel="memory": GPUs do not reach each other\'s memory: {problem}')
+        if control.rank == 0:
+            _log.warning("rows on GPUs travel by collectives of torch.distributed, %s", why)
+    backend, problem = _backend_of_device(control, device)
+    if backend is None:
+        why = f"{why}; through the host, as {problem}"
+    return connect_collective(programs, control, timeout, channel, device.tensors.device, why, backend)
+
+
+def _backend_of_device(control: Control, device: Device) -> tuple[Any, str]:
+    """A group of NCCL's that carries nothing else; or None, and why there is none. Collective."""
+    names = control.exchange(device.name)
+    if not isinstance(control, GroupControl):
+        return None, "ranks are threads"
+    if len(set(names)) < len(names):
+        return None, "ranks share a GPU"
+    if device_sums(control, names, device.tensors.device) is None:
+        return None, "NCCL does not work between them"
+    store = control.next_store("rows on devices")
+    return make_backend(store, control, device.tensors.device), ""
 
 
 def connect_collective(

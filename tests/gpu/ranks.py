@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 import dgcl
@@ -24,7 +24,6 @@ from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.transport.cuda import open_devices
 from tests.dgcl.fold_rounding import fold_bound
-from tests.gpu.programs import TOPOLOGY, make_edges
 
 #: Element types and trailing shapes that are checked.
 KINDS: Final = (
@@ -40,6 +39,9 @@ KINDS: Final = (
 #: What the others are to raise when the last rank is late, or is killed.
 FAULTS: Final = {"late": "CommTimeoutError", "dies": "PeerLostError"}
 _TIMEOUT: Final = 40.0
+_LOCAL_EDGES: Final = 0.7  # share of the edges that stay in a part
+#: The machine that plans are made for. On a line of PCIe switches multi-stage plans pay.
+TOPOLOGY: Final = "pcie8"
 
 
 def wrong_kinds(answers: list[dict[str, bool]]) -> list[str]:
@@ -60,21 +62,29 @@ def fault_reports(kind: str, folder: Path, device: str) -> list[str]:
     return [path.read_text() if path.is_file() else "never returned" for path in paths]
 
 
+def make_edges(num_ranks: int, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """``(2, E)`` random edges that mostly stay in their part, and the part of each vertex."""
+    generator = np.random.default_rng(num_ranks)
+    part = np.arange(num_nodes) * num_ranks // num_nodes
+    tails = generator.integers(0, num_nodes, 4 * num_nodes)
+    size = num_nodes // num_ranks
+    inside = tails // size * size + generator.integers(0, size, len(tails))
+    anywhere = generator.integers(0, num_nodes, len(tails))
+    heads = np.where(generator.random(len(tails)) < _LOCAL_EDGES, inside, anywhere)
+    return np.stack([tails, np.minimum(heads, num_nodes - 1)]), part
+
+
 def join(
     num_nodes: int, method: str, device: str, timeout: float = _TIMEOUT, *, through_host: bool = False
 ) -> Communicator:
     """A communicator on ``device`` over a random graph."""
     control = context.require_control()
     edges, part = make_edges(control.world_size, num_nodes)
-    if through_host:
-        opened = open_devices(control, device)
-        if opened is not None:
-            opened.is_open = False
-        shares = partial(prepare, edges, control.world_size, TOPOLOGY, part=part, method=method)
-        return connect(shares, Communicator, timeout, device=opened)
-    return dgcl.build_comm_info(
-        edges, TOPOLOGY, part=part, method=method, timeout=timeout, device=device, seed=1
-    )
+    opened = open_devices(control, device)
+    if opened is not None:
+        opened.is_open = not through_host
+    shares = partial(prepare, edges, control.world_size, TOPOLOGY, part=part, method=method)
+    return connect(shares, Communicator, timeout, device=opened)
 
 
 def own_stream(device: str) -> Any:
@@ -124,25 +134,6 @@ def check_rank(num_nodes: int, method: str, device: str, through_host: bool = Fa
 def _synchronize(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-
-
-def network_rank(num_nodes: int, device: str, channel: str = "gloo") -> dict[str, bool]:
-    """One rank of the check of rows that go through the network: by the hosts, or by NCCL.
-
-    Where NCCL is asked for, and there are several GPUs, each rank has its own.
-
-    Raises:
-        CommError: There is no NCCL between these ranks.
-    """
-    control = context.require_control()
-    if device.startswith("cuda") and channel == "nccl":
-        device = f"cuda:{control.rank % torch.cuda.device_count()}"
-        torch.cuda.set_device(device)
-    edges, part = make_edges(control.world_size, num_nodes)
-    comm = dgcl.build_comm_info(
-        edges, TOPOLOGY, part=part, method="direct", timeout=_TIMEOUT, device=device, channel=channel
-    )
-    return is_right(comm, device)
 
 
 def precision_rank(num_nodes: int, method: str, device: str) -> dict[str, float]:
@@ -196,53 +187,3 @@ def fault_rank(kind: str, folder: str, device: str) -> str:
     text = f"{text} (device {'works on' if alive else 'is stuck'})"
     Path(folder, f"{kind}-{comm.rank}").write_text(text)
     return text
-
-
-def graph_rank(device: str) -> dict[str, Any]:
-    """One rank of a training step that is captured into a CUDA graph and replayed: two layers, their exchanges forward
-    and back, and the optimiser. The same steps are made without a graph, too; weights must agree to the bit. On a CPU
-    "replayed" is a step like any other."""
-    comm = join(1 << 12, "direct", device)
-    rows = values(comm.owned_ids, (16,), torch.float32, device) / 8
-    start = torch.linspace(-0.25, 0.25, 256, device=device).view(16, 16)
-
-    def training() -> tuple[Callable[[], None], list[torch.Tensor]]:
-        weights = [torch.nn.Parameter(start.clone()) for _ in range(2)]
-        optimiser = torch.optim.SGD(weights, lr=1e-4)
-
-        def step() -> None:
-            optimiser.zero_grad(set_to_none=True)
-            hidden = torch.relu(dgcl.graph_allgather(rows @ weights[0], comm))[: comm.num_owned]
-            out = dgcl.graph_allgather(hidden @ weights[1], comm)
-            out.square().mean().backward()
-            optimiser.step()
-
-        return step, [weight.detach() for weight in weights]
-
-    plain, expected = training()
-    for _ in range(6):
-        plain()
-    step, found = training()
-    on_gpu = device.startswith("cuda")
-    side = torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext()
-    if on_gpu:
-        torch.cuda.synchronize()
-    with side:
-        for _ in range(3):
-            step()
-    comm.synchronize()
-    if on_gpu:
-        torch.cuda.synchronize()
-    comm.control.barrier()
-    replay = step
-    if on_gpu:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        replay = graph.replay
-    for _ in range(3):
-        replay()
-    comm.synchronize()
-    same = all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    moved = all(not torch.equal(weight, start) for weight in found)
-    return {"captured": on_gpu, "three replays right": same and moved}

@@ -13,9 +13,7 @@ from dgcl.kernels.cuda_catalogue import (
     Kernel,
     catalogue,
     fitting_capabilities,
-    gather,
     sum_name,
-    variants,
 )
 from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, ptx_of, write_archive
 from dgcl.kernels.cuda_report import ARCHITECTURES, assemble, find_ptxas, report
@@ -61,7 +59,7 @@ def test_kernel_compiles(name: str, capability: tuple[int, int]) -> None:
 @pytest.mark.parametrize("capability", ARCHITECTURES, ids=lambda c: f"sm_{c[0]}{c[1]}")
 def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) -> None:
     """From the texts that are stored, so that what is tested is what a GPU gets."""
-    kernels = {kernel.name: kernel for kernel in [*catalogue().values(), *variants()]}
+    kernels = catalogue()
     newest = fitting_capabilities(capability)[-1]
     texts = {name: ptx_of(kernel, newest) for name, kernel in kernels.items()}
     usages = assemble(str(find_ptxas()), texts, capability)
@@ -73,17 +71,15 @@ def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) ->
 @pytest.mark.parametrize(
     ("kernel", "loads", "stores"),
     [
-        (gather(16), {"ld.global.v4.u32": 4}, {"st.global.v4.u32": 4}),
-        (gather(16, 8, "stream"), {"ld.global.L1::no_allocate.v4.u32": 8}, {"st.global.cs.v4.u32": 8}),
-        (gather(8), {"ld.global.v2.u32": 4}, {"st.global.v2.u32": 4}),
-        (gather(2), {"ld.global.u16": 4}, {"st.global.u16": 4}),
+        (catalogue()["gather_16"], {"ld.global.v4.u32": 4}, {"st.global.v4.u32": 4}),
+        (catalogue()["gather_8"], {"ld.global.v2.u32": 4}, {"st.global.v2.u32": 4}),
+        (catalogue()["gather_2"], {"ld.global.u16": 4}, {"st.global.u16": 4}),
         (catalogue()["sum_float32_16"], {"ld.global.v4.u32": 5}, {"st.global.v4.u32": 1}),
-        # Two waits (flag, flag again, abort word), and a line with its MAP record and the abort word, in a loop that is
-        # compiled for each of the two buffers; each wait says what it waits for, and that it has stopped.
+        # A wait reads its flag, the flag again, and the abort word; and sets that it has stopped.
         (
             catalogue()["signal_wait"],
-            {"ld.acquire.sys.global.s64": 2 * 3 + 1 + 2 * 3, "nanosleep.u32": 4, "bar.sync": 3},
-            {"st.release.sys.global.s64": 2 + 2 * 2},
+            {"ld.acquire.sys.global.s64": 3, "nanosleep.u32": 1, "bar.sync": 1},
+            {"st.release.sys.global.s64": 3},
         ),
     ],
     ids=lambda value: value.name if isinstance(value, Kernel) else "",
@@ -132,7 +128,7 @@ def test_the_archive_is_of_these_sources_and_complete(monkeypatch: pytest.Monkey
         raise AssertionError(f"{kernel.name} is not stored")
 
     monkeypatch.setattr("dgcl.kernels.cuda_ptx.compile_ptx", refuse)
-    for kernel in [*catalogue().values(), *variants()]:
+    for kernel in catalogue().values():
         for capability in CAPABILITIES:
             assert f".entry dgcl_{kernel.name}(" in ptx_of(kernel, capability)
 

@@ -35,19 +35,21 @@ nvidia = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings, of t
 #: Types of the C declarations that are passed in eight bytes, in four, in one, and as a struct by value.
 WIDE = {"CUcontext", "CUdeviceptr", "CUevent", "CUfunction", "CUmodule", "CUstream", "cuuint64_t", "size_t"}
 NARROW = {"int", "unsigned int", "CUdevice", "CUresult", "CUdevice_attribute", "CUfunction_attribute"}
-NARROW |= {"CUjit_option", "CUstreamCaptureMode", "CUstreamCaptureStatus"}
+NARROW |= {"CUjit_option", "CUstreamCaptureStatus", "CUdevice_P2PAttribute"}
 SIZES = {**dict.fromkeys(WIDE, 8), **dict.fromkeys(NARROW, 4), "unsigned char": 1}
 SIZES |= {"CUipcMemHandle": 64, "CUuuid": 16}
 
 
 def driver_constants() -> dict[str, int]:
     attribute, function, error = nvidia.CUdevice_attribute, nvidia.CUfunction_attribute, nvidia.CUresult
-    option = nvidia.CUjit_option
+    option, peer = nvidia.CUjit_option, nvidia.CUdevice_P2PAttribute
     return {
         "_MULTIPROCESSORS": attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         "_MAJOR": attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
         "_MINOR": attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-        "_STREAM_MEMORY_OPERATIONS": attribute.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+        "_COMPUTE_MODE": attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE,
+        "_PEER_ACCESS": peer.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+        "_PEER_ATOMICS": peer.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
         "_NUM_REGISTERS": function.CU_FUNC_ATTRIBUTE_NUM_REGS,
         "_LOCAL_BYTES": function.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
         "_LAZY_PEER_ACCESS": nvidia.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
@@ -56,12 +58,11 @@ def driver_constants() -> dict[str, int]:
         "_HOST_ALLOC_PORTABLE_MAPPED": nvidia.CU_MEMHOSTALLOC_PORTABLE | nvidia.CU_MEMHOSTALLOC_DEVICEMAP,
         "_NON_BLOCKING_STREAM": nvidia.CUstream_flags.CU_STREAM_NON_BLOCKING,
         "_EVENT_WITHOUT_TIME": nvidia.CUevent_flags.CU_EVENT_DISABLE_TIMING,
+        "_NOT_FOUND": error.CUDA_ERROR_NOT_FOUND,
         "_NOT_READY": error.CUDA_ERROR_NOT_READY,
         "_PEER_ACCESS_ALREADY_ENABLED": error.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
-        "_RELAXED": nvidia.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED,
         "_ERROR_LOG": option.CU_JIT_ERROR_LOG_BUFFER,
         "_ERROR_LOG_BYTES": option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        "_UUID_BYTES": len(nvidia.CUuuid().bytes),
         "IPC_HANDLE_BYTES": nvidia.CU_IPC_HANDLE_SIZE,
     }
 
@@ -82,18 +83,10 @@ def test_error_codes() -> None:
     assert fake_cuda.OUT_OF_MEMORY == error.CUDA_ERROR_OUT_OF_MEMORY
     assert fake_cuda.INVALID_CONTEXT == error.CUDA_ERROR_INVALID_CONTEXT
     assert fake_cuda.NOT_READY == error.CUDA_ERROR_NOT_READY
-    assert fake_cuda.CAPTURE_UNSUPPORTED == error.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-    assert fake_cuda.CAPTURE_ISOLATION == error.CUDA_ERROR_STREAM_CAPTURE_ISOLATION
     # Named in messages of errors that no driver returned.
     for module in (cuda_driver, cuda_launch):
         for code, name in re.findall(r"(\d+), f?\"(CUDA_ERROR_\w+)", inspect.getsource(module)):
             assert int(code) == error[name]
-
-
-def test_flags_of_waiting_streams() -> None:
-    """The compiled loop passes 0: at least the value; after all that came before."""
-    assert nvidia.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ == 0
-    assert nvidia.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT == 0
 
 
 def test_structs() -> None:
@@ -172,7 +165,6 @@ def test_every_driver_function_is_called_as_declared() -> None:
 #: The compiled callers, and what they call.
 COMPILED = {
     "_launch": ["cuLaunchKernel"],
-    "_value_operation": ["cuStreamWaitValue64_v2", "cuStreamWriteValue64_v2"],
     "_record": ["cuEventRecord"],
     "_wait_event": ["cuStreamWaitEvent"],
     "_copy": ["cuMemcpyAsync"],

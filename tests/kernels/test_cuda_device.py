@@ -22,7 +22,6 @@ def loaded() -> Iterator[DeviceMachine]:
     machine = DeviceMachine()
     yield machine
     torch.cuda.synchronize()
-    machine.kernels.close()
 
 
 @pytest.fixture

@@ -1,224 +1,198 @@
-"""Connect the ranks' devices: publish memory, open that of peers, and test every connection by a real transfer.
-
-Whether one device can write into another's memory is never assumed: what drivers report and what machines do has
-differed before (virtual machines, IOMMUs, containers). So at set-up every rank writes a pattern into each peer by the
-copy engine, and a word by a kernel, and the peers report what arrived.
-"""
+"""Connect the ranks' devices: publish memory, open that of peers, and test every pair by a real transfer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from dgcl.errors import CommError
-from dgcl.kernels.cuda_tables import MAP
 from dgcl.ranks.control import Control
-from dgcl.transport.cuda.concurrency import hindrance
-from dgcl.transport.cuda.connections import Connections
-from dgcl.transport.cuda.control_block import LINE, ControlBlock, HostPage, first_state
-from dgcl.transport.cuda.directory import MOST_ENTRIES, Descriptor, Directory, PeerMemory
+from dgcl.transport.cuda.control_block import RING, ControlBlock, HostPage, first_state
 from dgcl.transport.cuda.gpu import CudaError, Device
-from dgcl.transport.cuda.groups import Endpoint
 from dgcl.transport.cuda.lanes import Lanes
-from dgcl.transport.cuda.network import Network
-from dgcl.transport.cuda.probe import try_stream_waits, write_patterns, wrong_patterns
+from dgcl.transport.cuda.peer_memory import Descriptor, OwnMemory, PeerMemory
+from dgcl.transport.cuda.probe import hindrance, out_of_reach, write_patterns, wrong_patterns
 from dgcl.transport.cuda.program import RankAddresses, num_slots
-from dgcl.transport.cuda.staged_rows import NETWORK
 from dgcl.transport.cuda.tables import Tables
-from dgcl.transport.shared_memory.segments import Segment
 
 _log = logging.getLogger("dgcl")
 
-_ANNOUNCED_WORDS = 7
+Result = TypeVar("Result")
+
 _GRANULE = 2 << 20
-#: Base of the control block in a directory; the pool's allocations count from 0.
-_CONTROL_BLOCK_BASE = -1
 
 
-def connect(device: Device, control: Control, network: Network | None = None) -> Connections:
+@dataclass(eq=False)
+class Connections:
+    """One rank's memory that peers see, and theirs as it sees it.
+
+    Attributes:
+        device: The rank's.
+        tables, page, control_block, memory: Its own.
+        descriptors: What every rank said of itself.
+        peers: Memory of each peer, closed for those out of reach; None for this rank.
+        addresses: Device addresses for laying out programs.
+        lanes: Host lanes; None where this rank reaches all others.
+        reasons: Why each peer is reached the way it is.
+    """
+
+    device: Device
+    tables: Tables
+    page: HostPage
+    control_block: ControlBlock
+    memory: OwnMemory
+    descriptors: list[Descriptor]
+    peers: list[PeerMemory | None]
+    addresses: RankAddresses
+    lanes: Lanes | None
+    reasons: list[str]
+
+    def close(self) -> None:
+        """Give this rank's own memory back; nobody may use it any more."""
+        self.tables.free()
+        self.device.driver.free(self.control_block.address)
+        self.page.close()
+        if self.lanes is not None:
+            self.lanes.close()
+        self.memory.close()
+        for peer in filter(None, self.peers):
+            peer.forget()
+
+
+def connect(device: Device, control: Control) -> Connections:
     """Connect this rank's device with those of the others. Collective; may wait for the device.
 
-    Ranks of a machine whose devices cannot write into each other's memory get host lanes; a line at INFO says so.
-
-    Args:
-        device: Of this rank.
-        control: The control plane.
-        network: Joins this rank to ranks on other machines, whose memory is not opened; None: there are none.
+    Pairs of ranks whose devices cannot write into each other's memory get host lanes; a line at INFO says so.
 
     Raises:
-        CommError: Host lanes are needed, and the driver cannot lock host memory, or kernels cannot wait here for those
-            of other ranks (:mod:`dgcl.transport.cuda.concurrency`); on every rank.
+        CommError: The driver cannot lock host memory, test transfers do not end, or kernels should not wait for those
+            of other ranks here (:func:`dgcl.transport.cuda.probe.hindrance`); on every rank.
     """
     rank, world_size = control.rank, control.world_size
-    remote = frozenset[int]() if network is None else network.remote
-    own = _own_memory(device, control)
-    descriptors = control.exchange(own.directory.descriptor(own.unreachable))
-    peers, blocks, problems = _open_peers(device, rank, descriptors, remote, own.control_block)
-    write_patterns(device, own.tables, rank, own.control_block, blocks)
-    try_stream_waits(device, own.control_block, rank)
-    control.barrier()
-    for other in wrong_patterns(device, own.page, own.control_block, rank):
-        if other not in remote:
-            problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
-    staged, reasons = _out_of_reach(rank, control.exchange(problems))
-    lanes = Lanes(device, control, staged[rank]) if any(staged) else None
+    own = _together(control, lambda: _allocate(device, world_size))
+    descriptors = control.exchange(own.memory.descriptor(own.control_block.address, own.unreachable))
+    peers, blocks, problems = _open_peers(device, rank, descriptors, own.control_block)
+    _together(control, lambda: write_patterns(device, own.tables, rank, own.control_block, blocks))
+    for other in _together(control, lambda: wrong_patterns(own.page, own.control_block, rank)):
+        problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
+    staged, reasons = _staged(rank, control.exchange(problems))
     for other in staged[rank]:
         if (peer := peers[other]) is not None:
             peer.close()
-        peers[other] = blocks[other] = None
-    control.barrier()
-    addresses, endpoint = _rank_addresses(device, rank, own, blocks, staged[rank], lanes, network)
+        own.memory.release(other)
+        blocks[other] = None
+    lanes = Lanes(device, control, staged[rank]) if any(staged) else None
     return Connections(
         device=device,
-        rank=rank,
-        world_size=world_size,
         tables=own.tables,
-        control_block=own.control_block,
         page=own.page,
-        directory=own.directory,
+        control_block=own.control_block,
+        memory=own.memory,
         descriptors=descriptors,
         peers=peers,
-        addresses=addresses,
-        lanes=lanes,
-        endpoint=endpoint,
-        reasons=_all_reasons(rank, descriptors, remote, reasons),
+        addresses=_rank_addresses(rank, own, blocks, staged[rank], lanes),
+        lanes=lanes if staged[rank] else None,
+        reasons=_all_reasons(rank, descriptors, reasons),
     )
 
 
-@dataclass(frozen=True)
-class _OwnMemory:
-    """What a rank allocates for itself; ``unreachable`` says why peers cannot open its device memory."""
-
-    tables: Tables
-    page: HostPage
-    directory: Directory
-    control_block: ControlBlock
-    unreachable: str
-
-
-def _own_memory(device: Device, control: Control) -> _OwnMemory:
-    """Allocate what this rank needs, and try whether it can run here; all ranks raise if one fails."""
-    own, problem = None, ""
+def _together(control: Control, work: Callable[[], Result]) -> Result:
+    """The result of some work of every rank; if it fails on one, all raise."""
+    result, problem = None, ""
     try:
-        own = _allocate(device, control.world_size)
-        problem = hindrance(device, own.page, own.tables, own.control_block.address, control.rank)
+        result = work()
     except (CommError, CudaError) as error:
         problem = str(error)
     for other, why in enumerate(control.exchange(problem)):
         if why:
             raise CommError(f"rank {other}: {why}")
-    assert own is not None
-    return own
+    return result  # type: ignore[return-value]
 
 
-def _allocate(device: Device, world_size: int) -> _OwnMemory:
-    """This rank's tables, host page, and published control block."""
+@dataclass(frozen=True)
+class _Own:
+    """What a rank allocates for itself; ``unreachable`` says why peers cannot open its device memory."""
+
+    tables: Tables
+    page: HostPage
+    memory: OwnMemory
+    control_block: ControlBlock
+    unreachable: str
+
+
+def _allocate(device: Device, world_size: int) -> _Own:
+    """This rank's tables, host page, and exported control block."""
+    if problem := hindrance(device):
+        raise CommError(problem)
     driver, side = device.driver, device.side
-    tables, page, directory = Tables(device), HostPage(device, world_size), Directory(device)
+    tables, page = Tables(device), HostPage(device, world_size, num_slots(world_size))
+    memory = OwnMemory(device, world_size)
     size = -(-ControlBlock.num_bytes(world_size) // _GRANULE) * _GRANULE
     control_block = ControlBlock(driver.allocate(size), world_size)
     driver.clear(control_block.address, size, side)
     device.upload(control_block.address, first_state(page))
-    unreachable = ""
+    unreachable = "" if memory.is_exported else "it is kept closed"
     try:
-        directory.add(Segment(_CONTROL_BLOCK_BASE, size, np.zeros(0, np.uint8), control_block.address))
+        memory.export(control_block.address)
     except CudaError as error:
-        directory.closed_to_others = True
+        memory.is_exported = False
         unreachable = f"its device memory cannot be shared: {error}"
-    if not device.is_open:
-        unreachable = "it is kept closed"
-    driver.synchronize_stream(side)
-    return _OwnMemory(tables, page, directory, control_block, unreachable)
+    tables.wait()
+    return _Own(tables, page, memory, control_block, unreachable)
 
 
 def _open_peers(
-    device: Device,
-    rank: int,
-    descriptors: list[Descriptor],
-    remote: frozenset[int],
-    own: ControlBlock,
+    device: Device, rank: int, descriptors: list[Descriptor], own: ControlBlock
 ) -> tuple[list[PeerMemory | None], list[ControlBlock | None], dict[int, str]]:
     """Memory and control block of every rank within reach, and why some could not be opened."""
     peers: list[PeerMemory | None] = [None] * len(descriptors)
     blocks: list[ControlBlock | None] = [own if other == rank else None for other in range(len(descriptors))]
     problems: dict[int, str] = {}
     for other, descriptor in enumerate(descriptors):
-        if other == rank or other in remote:
+        if other == rank:
             continue
+        peer = peers[other] = PeerMemory(device, descriptor)
         try:
-            if descriptor.unreachable:
-                raise CommError(descriptor.unreachable)
-            peer = PeerMemory(device, descriptor)
-            opened = peer.open_new()
-            if peer.broken or not len(opened):
-                raise CommError(peer.broken or "it has no device memory")
-            peers[other], blocks[other] = peer, ControlBlock(int(opened["address"][0]), len(descriptors))
-        except (CudaError, OSError, CommError) as error:
+            if why := descriptor.unreachable or out_of_reach(device, descriptor.uuid):
+                raise CommError(why)
+            peer.enable_access()
+            blocks[other] = ControlBlock(peer.address(descriptor.control_block), len(descriptors))
+        except (CudaError, CommError) as error:
             problems[other] = str(error)
     return peers, blocks, problems
 
 
 def _rank_addresses(
-    device: Device,
-    rank: int,
-    own: _OwnMemory,
-    blocks: list[ControlBlock | None],
-    staged: frozenset[int],
-    lanes: Lanes | None,
-    network: Network | None,
-) -> tuple[RankAddresses, Endpoint | None]:
-    """All device addresses that programs are laid out with, and the endpoint of messages to other machines."""
-    tables, block, world_size = own.tables, own.control_block, own.control_block.world_size
-    remote = frozenset[int]() if network is None else network.remote
-    maps = [(tables.allocate(MOST_ENTRIES * MAP.itemsize), MOST_ENTRIES) for _ in range(world_size)]
-    for other in staged | remote:
-        maps[other] = 0, -1
-    endpoint, outbox, packed = None, 0, 0
-    if network is not None and network.messages is not None and network.partners:
-        state = tables.upload(first_state(own.page))
-        outbox, packed, agreed = (tables.allocate(LINE) for _ in range(3))
-        endpoint = Endpoint(network.messages, device.driver.create_stream(NETWORK), state, agreed)
+    rank: int, own: _Own, blocks: list[ControlBlock | None], staged: frozenset[int], lanes: Lanes | None
+) -> RankAddresses:
+    """All device addresses that programs are laid out with."""
+    block, world_size = own.control_block, own.control_block.world_size
     theirs = [ControlBlock(0 if each is None else each.address, world_size) for each in blocks]
-    addresses = RankAddresses(
+    lines = [each.ready(rank) for each in theirs]
+    ready = [block.ready(other) for other in range(world_size)]
+    if lanes is not None:
+        for other in staged:
+            lines[other], ready[other] = lanes.announced(other), lanes.ready(other)
+    return RankAddresses(
         state=block.address,
-        address_table=tables.allocate(8 * num_slots(world_size)),
-        lines=_lines(
-            [each.ready(rank) for each in theirs], staged, None if lanes is None else lanes.announced
-        ),
-        words=tables.allocate(8 * _ANNOUNCED_WORDS),
-        num_words=_ANNOUNCED_WORDS,
-        ready=_lines(
-            [block.ready(other) for other in range(world_size)],
-            staged,
-            None if lanes is None else lanes.ready,
-        ),
+        address_table=own.tables.allocate(8 * num_slots(world_size)),
+        ring=own.page.ring,
+        ring_length=RING,
+        lines=np.array(lines, np.int64),
+        ready=np.array(ready, np.int64),
         done=np.array([block.done(other) for other in range(world_size)], np.int64),
         raised=np.array([each.done(rank) for each in theirs], np.int64),
-        maps=np.array(maps, np.int64),
         staged=staged,
-        remote=remote,
-        partners=frozenset() if endpoint is None or network is None else network.partners,
-        outbox=outbox,
-        packed=packed,
-        begun=own.page.begun_line,
+        begun=own.page.begun_word,
         finished=own.page.finished_word,
     )
-    return addresses, endpoint
 
 
-def _lines(
-    direct: list[int], staged: frozenset[int], through_host: Callable[[int], int] | None
-) -> np.ndarray:
-    """``(P,)`` int64: the address of a line per peer; in host memory for those in ``staged``."""
-    if through_host is not None:
-        direct = [through_host(peer) if peer in staged else line for peer, line in enumerate(direct)]
-    return np.array(direct, np.int64)
-
-
-def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozenset[int]], dict[int, str]]:
+def _staged(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozenset[int]], dict[int, str]]:
     """Which ranks each rank cannot reach in both directions, and why, for the pairs of this rank.
 
     The lower rank of a pair logs it at INFO.
@@ -248,19 +222,15 @@ def _out_of_reach(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozen
     return [frozenset(a + b - one for a, b in pairs if one in (a, b)) for one in range(len(reports))], reasons
 
 
-def _all_reasons(
-    rank: int, descriptors: list[Descriptor], remote: frozenset[int], reasons: dict[int, str]
-) -> list[str]:
+def _all_reasons(rank: int, descriptors: list[Descriptor], reasons: dict[int, str]) -> list[str]:
     """Why each rank is reached the way it is; rank 0 logs at INFO how devices reach each other."""
-    near = {each.process for other, each in enumerate(descriptors) if other not in remote}
-    way = "raw addresses" if len(near) == 1 else "CUDA IPC"
+    way = "raw addresses" if len({each.process for each in descriptors}) == 1 else "CUDA IPC"
     if rank == 0:
         _log.info(
-            "%d ranks on %d device(s) write into each other's memory by %s%s",
+            "%d ranks on %d device(s) write into each other's memory by %s",
             len(descriptors),
             len({each.uuid for each in descriptors}),
             way,
-            ", within each machine" if remote else "",
         )
     direct = f"device memory: each writes into the other's by {way}"
     return ["this rank" if other == rank else reasons.get(other, direct) for other in range(len(descriptors))]

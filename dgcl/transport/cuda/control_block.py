@@ -3,7 +3,7 @@
 The control block is one device allocation that peers can write to::
 
     byte 0       state       this rank's state (dgcl.kernels.cuda_tables)
-      1024       ready[P]    a line per peer: the call it is in, its tag, where its buffers are
+      1024       ready[P]    a line per peer: the last call that it has begun
        ...       done[P]     a line per peer: the stages it has written here
        ...       proof[P]    256 bytes per peer, for the transfers that test the connection at set-up
 
@@ -11,28 +11,35 @@ A peer writes only its own lines, so every flag is waited for in memory of the d
 locked memory of this process, allocated by the driver::
 
     byte 0       abort       not 0: stop
-       128       begun       line: the last call that the device has begun, its tag, its buffers
+       128       begun       the last call that the device has begun
        256       finished    the last call that the device has finished
-       384       trial       two words for the test of streams at set-up (dgcl.transport.cuda.concurrency)
-       512       stop        FLAG_MAX over and over: copied over all lines of the device to stop it
+       384       ring        addresses of the buffers of the last RING calls
        ...       snapshot    a copy of the control block, when one was requested
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
 from dgcl.errors import CommError
-from dgcl.kernels.cuda_tables import ABORT, FLAG_MAX, STATE_BYTES
+from dgcl.kernels.cuda_tables import ABORT, CALL, STATE_BYTES
 from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.shared_memory.engine import read_word, write_word
 
 LINE = 128
 PROOF = 256
+#: Calls whose addresses the ring holds; fewer than that are under way at a time.
+RING: Final = 64
+#: Seconds that the device may take for something small at set-up.
+SECONDS: Final = 10.0
 _READY = 1024
-_BEGUN, _FINISHED, _TRIAL, _STOP = 128, 256, 384, 512
+_BEGUN, _FINISHED, _RING = 128, 256, 384
+_POLL = 5e-4
 
 
 class ControlBlock:
@@ -63,66 +70,46 @@ class ControlBlock:
         """Address where ``peer`` writes its test pattern."""
         return self.address + _READY + 2 * self.world_size * LINE + peer * PROOF
 
-    @property
-    def lines(self) -> tuple[int, int]:
-        """Address and size in bytes of all lines."""
-        return self.address + _READY, 2 * self.world_size * LINE
-
 
 class Snapshot:
-    """A copy of a control block at one moment."""
+    """A copy of a control block at one moment.
+
+    Attributes:
+        call: The last call that the device has begun.
+        ready, done: ``(P,)`` the last call that each peer has announced, and its done flag.
+        proof: ``(P, 32)`` the test pattern that each peer wrote.
+    """
 
     def __init__(self, words: np.ndarray, world_size: int) -> None:
-        self._words, self._world_size = words, world_size
-
-    def state(self, offset: int) -> int:
-        """A word of the state, by its byte offset."""
-        return int(self._words[offset // 8])
-
-    def ready(self, peer: int) -> tuple[int, int]:
-        """The call that ``peer`` has announced, and its tag."""
-        first = (_READY + peer * LINE) // 8
-        return int(self._words[first]), int(self._words[first + 1])
-
-    def set_ready(self, peer: int, call: int, tag: int) -> None:
-        """Enter what ``peer`` has announced in another place (the lines of host lanes)."""
-        first = (_READY + peer * LINE) // 8
-        self._words[first : first + 2] = call, tag
-
-    def done(self, peer: int) -> int:
-        """The value of ``peer``'s done flag."""
-        return int(self._words[(_READY + (self._world_size + peer) * LINE) // 8])
-
-    def proof(self, peer: int) -> np.ndarray:
-        """``(32,)`` int64: the test pattern that ``peer`` wrote."""
-        first = (_READY + 2 * self._world_size * LINE + peer * PROOF) // 8
-        return self._words[first : first + PROOF // 8].copy()
-
-    def same_as(self, other: Snapshot | None) -> bool:
-        """Whether nothing has changed between two snapshots."""
-        return other is not None and np.array_equal(self._words, other._words)
+        self.call = int(words[CALL // 8])
+        lines = words[_READY // 8 :][: 2 * world_size * LINE // 8].reshape(2, world_size, -1)
+        self.ready, self.done = lines[:, :, 0].copy()
+        self.proof = words[-world_size * PROOF // 8 :].reshape(world_size, -1).copy()
 
 
 class HostPage:
     """The page of locked host memory that both the device and its host read and write.
 
+    Args:
+        device: Whose it is.
+        world_size: Number of ranks.
+        num_slots: Addresses that a call has.
+
     Raises:
         CommError: The driver cannot lock host memory.
     """
 
-    def __init__(self, device: Device, world_size: int) -> None:
+    def __init__(self, device: Device, world_size: int, num_slots: int) -> None:
         self._device, self._world_size = device, world_size
-        self._block_bytes = ControlBlock.num_bytes(world_size)
-        lines = ControlBlock(0, world_size).lines[1]
-        self._snapshot_at = -(-(_STOP + lines) // LINE) * LINE
-        size = self._snapshot_at + self._block_bytes
+        self._snapshot_at = -(-(_RING + RING * num_slots * 8) // LINE) * LINE
+        size = self._snapshot_at + ControlBlock.num_bytes(world_size)
         try:
             self._here, self._address = device.driver.allocate_host(size)
         except CudaError as error:
             raise CommError(f"the driver cannot lock memory of the host: {error}") from None
         self._memory = np.ctypeslib.as_array((ctypes.c_int64 * (size // 8)).from_address(self._here))
         self._memory[:] = 0
-        self._memory[_STOP // 8 : (_STOP + lines) // 8] = FLAG_MAX
+        self._ring = self._memory[_RING // 8 :][: RING * num_slots].reshape(RING, num_slots)
         self._event = device.driver.create_event()
 
     @property
@@ -131,8 +118,8 @@ class HostPage:
         return self._address
 
     @property
-    def begun_line(self) -> int:
-        """Device address of the line in which the device announces a call to the host."""
+    def begun_word(self) -> int:
+        """Device address of the word that says which call has begun."""
         return self._address + _BEGUN
 
     @property
@@ -141,61 +128,33 @@ class HostPage:
         return self._address + _FINISHED
 
     @property
-    def trial(self) -> int:
-        """Device address of the first of the two words for the test of streams."""
-        return self._address + _TRIAL
+    def ring(self) -> int:
+        """Device address of the ring."""
+        return self._address + _RING
 
-    def trial_word(self, which: int) -> int:
-        """One of the two words, as the host reads it."""
-        return int(read_word(self._here + _TRIAL + 8 * which))
+    def enter(self, call: int, addresses: list[int]) -> None:
+        """Write the addresses of a call, which is about to be enqueued, into the ring."""
+        self._ring[call % RING] = addresses
 
-    def set_trial(self, which: int, value: int) -> None:
-        """Write one of the two words."""
-        write_word(self._here + _TRIAL + 8 * which, value)
-
-    def begun(self) -> tuple[int, int]:
-        """The last call that the device has begun, and its tag."""
-        here = self._here + _BEGUN
-        while True:
-            call = int(read_word(here))
-            tag = int(read_word(here + 8))
-            if read_word(here) == call:
-                return call, tag
+    def begun(self) -> int:
+        """The last call that the device has begun."""
+        return int(read_word(self._here + _BEGUN))
 
     def finished(self) -> int:
         """The last call that the device has finished."""
         return int(read_word(self._here + _FINISHED))
 
-    def stop(self, control_block: ControlBlock) -> None:
-        """End every wait of this rank, and make all later kernels do nothing.
-
-        Peers may still overwrite the stop value with their counts, so this is repeated until the device is idle.
-        """
-        self.stop_kernels()
-        address, num_bytes = control_block.lines
-        driver, side = self._device.driver, self._device.side
-        driver.copy_to_device(address, self._here + _STOP, num_bytes, side)
-        driver.record_event(self._event, side)
-
-    def stop_kernels(self) -> None:
-        """End the waits of kernels, without calling the driver."""
+    def stop(self) -> None:
+        """End every wait of this rank's kernels, and make all later ones do nothing; calls no driver."""
         write_word(self._here, 1)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the last stop and the last snapshot are done."""
-        return self._device.driver.has_happened(self._event)
-
-    def start_snapshot(self, control_block: ControlBlock) -> None:
-        """Begin to copy the control block to the host; :meth:`snapshot` returns it when it is there."""
+    def snapshot(self, control_block: ControlBlock, seconds: float) -> Snapshot | None:
+        """Copy the control block to the host; None if that takes longer."""
         driver, side = self._device.driver, self._device.side
-        target = self._here + self._snapshot_at
-        driver.copy_to_host(target, control_block.address, self._block_bytes, side)
+        size = ControlBlock.num_bytes(self._world_size)
+        driver.copy_to_host(self._here + self._snapshot_at, control_block.address, size, side)
         driver.record_event(self._event, side)
-
-    def snapshot(self) -> Snapshot | None:
-        """The snapshot that was started last; None while its copy is not done."""
-        if not self._device.driver.has_happened(self._event):
+        if not in_time(lambda: driver.has_happened(self._event), seconds):
             return None
         return Snapshot(self._memory[self._snapshot_at // 8 :].copy(), self._world_size)
 
@@ -205,6 +164,16 @@ class HostPage:
         self._here = self._memory.ctypes.data
         self._device.driver.free_host(address)
         self._device.driver.destroy_event(self._event)
+
+
+def in_time(happened: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something has happened; False if that takes longer."""
+    end = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 def first_state(page: HostPage) -> np.ndarray:

@@ -7,10 +7,11 @@ the runtime is the same there.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -18,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.kernels.cuda_catalogue import Kernel, catalogue
+from dgcl.kernels.cuda_catalogue import Kernel
 from dgcl.kernels.cuda_driver import CudaError, Driver, open_driver
 from dgcl.kernels.cuda_launch import Kernels
 from dgcl.kernels.cuda_ptx import ptx_of
 from dgcl.kernels.cuda_shapes import THREADS
 
 #: Level of priority of :attr:`Device.side`, above those of the streams of calls
-#: (:mod:`dgcl.transport.cuda.staged_rows`).
+#: (:mod:`dgcl.transport.cuda.lane_copies`).
 SIDE_LEVEL = 4
 
 #: Handles that mean "the default stream" of a context: legacy (two spellings), and one per thread.
@@ -39,9 +40,6 @@ class Tensors(Protocol):
 
     def current_stream(self) -> int:
         """The handle of the stream that the calling thread's operations go to."""
-
-    def on(self, stream: int) -> AbstractContextManager[object]:
-        """A context in which the calling thread's operations go to this stream of the device."""
 
     def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
         """A uint8 tensor over device memory (at least a byte), whose storage keeps ``owner`` alive."""
@@ -73,11 +71,6 @@ class CudaTensors:
         """The handle of torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
-    def on(self, stream: int) -> AbstractContextManager[object]:
-        """Let torch work on a stream that it did not make."""
-        external = torch.cuda.ExternalStream(stream, device=self.device)
-        return torch.cuda.stream(external)
-
     def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
         """A tensor over memory that torch did not allocate."""
         return torch.as_tensor(_Exposed(owner, address, num_bytes), device=self.device)
@@ -99,7 +92,6 @@ class Device:
         context: Handle of its context, for other threads.
         side: A stream for what runs beside calls: uploads, snapshots of flags, stops.
         uuid: Identifies the device whatever its number, hexadecimal.
-        waits_in_streams: Whether its streams can wait for a value in memory by themselves.
         is_open: Whether peers may open its memory; set to False before connecting, to try host lanes.
     """
 
@@ -115,7 +107,6 @@ class Device:
         self.kernels = Kernels(driver, index, ptx)
         self.side = driver.create_stream(SIDE_LEVEL)
         self.uuid = driver.uuid(index)
-        self.waits_in_streams = driver.can_wait_in_streams(index)
         self.is_open = True
         self._uploads: deque[tuple[int, np.ndarray]] = (
             deque()
@@ -133,14 +124,8 @@ class Device:
         """How many thread blocks of a kernel the device holds at once."""
         return self.kernels.blocks_at_once(self.kernels[kernel], THREADS)
 
-    def load(self, *prefixes: str) -> None:
-        """Load all kernels whose names begin so: loading one later may have to wait for kernels that run."""
-        for name in catalogue():
-            if name.startswith(prefixes):
-                self.driver.load_function(self.kernels[name].handle)
-
-    def upload(self, address: int, source: np.ndarray, stream: int | None = None) -> None:
-        """Copy a contiguous array to the device, on the side stream or another; it lives until the copy is done.
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """Copy a contiguous array to the device, on the side stream; it lives until the copy is done.
 
         That a copy from pageable memory has read its source when the driver returns is not relied on: where the
         device reads pageable memory itself (Grace, HMM) it need not have.
@@ -150,8 +135,8 @@ class Device:
             while self._uploads and driver.has_happened(self._uploads[0][0]):
                 self._events.append(self._uploads.popleft()[0])
             event = self._events.pop() if self._events else driver.create_event()
-            driver.copy_to_device(address, source.ctypes.data, source.nbytes, stream or self.side)
-            driver.record_event(event, stream or self.side)
+            driver.copy_to_device(address, source.ctypes.data, source.nbytes, self.side)
+            driver.record_event(event, self.side)
             self._uploads.append((event, source))
 
     @contextmanager
@@ -181,16 +166,25 @@ def open_device(device: torch.device) -> Device:
             f"device: {device} was asked for, but torch {torch.__version__} (built for CUDA: {built}) sees no "
             "CUDA device; use device='cpu'"
         )
-    index = torch.cuda.current_device() if device.index is None else device.index
-    if index >= torch.cuda.device_count():
+    index, count = number_of(device), torch.cuda.device_count()
+    if index >= count:
         raise ValueError(
-            f"device: {device} was asked for, torch sees {torch.cuda.device_count()} devices;"
-            " device='cuda' is the rank's current one"
+            f"device: {device} was asked for, torch sees {count} devices; device='cuda' is this rank's"
         )
     torch.cuda.init()
     with torch.cuda.device(index):
         torch.cuda.synchronize()  # torch has made its context, and it is current
         return Device(open_driver(), index, CudaTensors(torch.device("cuda", index)))
+
+
+def number_of(device: torch.device) -> int:
+    """The number of a device: as given, or torch's current one if one was set, or that of ``LOCAL_RANK``."""
+    if device.index is not None:
+        return int(device.index)
+    local = os.environ.get("LOCAL_RANK", "")
+    current = torch.cuda.current_device()
+    is_free = current == 0 and local.isdigit() and int(local) < torch.cuda.device_count()
+    return int(local) if is_free else current
 
 
 __all__ = ["DEFAULT_STREAMS", "CudaError", "CudaTensors", "Device", "Tensors", "open_device"]

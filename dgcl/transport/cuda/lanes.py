@@ -14,7 +14,7 @@ place in the result: writing one slot and reading the other overlap. Slices are 
 of a call find their slots free, because a peer that announces a call has finished the one before.
 
 Both sides process their slices in rounds, in the order of (stage, number within the transfer), so they cannot wait for
-each other in a circle (:mod:`dgcl.transport.cuda.staged_rows` has the argument).
+each other in a circle (:mod:`dgcl.transport.cuda.lane_copies` has the argument).
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from dgcl.errors import CommError
-from dgcl.kernels.cuda_tables import FLAG_MAX
 from dgcl.program.model import Schedule
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.gpu import CudaError, Device
+from dgcl.transport.shared_memory.engine import read_word
 from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
 #: Bytes of a slot.
@@ -125,7 +123,7 @@ class Lanes:
         problems = [problem for *_, problem in descriptors] + control.exchange(problem)
         if any(problems):
             raise CommError(f"no way between devices: {next(filter(None, problems))}")
-        self._own = own.memory[: self._slots_begin].view(np.int64)
+        self._lines = own.address
 
     def _register(self, segment: Segment) -> int:
         address = self._device.driver.register_host(segment.address, segment.size)
@@ -157,15 +155,10 @@ class Lanes:
         place = self._order[owner].index(other) * NUM_SLOTS + number % NUM_SLOTS
         return self._at[owner] + self._slots_begin + place * SLICE_BYTES
 
-    def announcements(self) -> Iterator[tuple[int, int, int]]:
-        """(peer, call, tag) of what each such peer has announced."""
+    def announcements(self) -> Iterator[tuple[int, int]]:
+        """(peer, call) of what each such peer has announced."""
         for peer in self.staged:
-            word = peer * _LINES_BYTES // 8
-            yield peer, int(self._own[word]), int(self._own[word + 1])
-
-    def stop(self) -> None:
-        """End what waits for a line of this rank, in streams too; repeated, for peers may still count."""
-        self._own[:] = FLAG_MAX
+            yield peer, int(read_word(self._lines + peer * _LINES_BYTES))
 
     def close(self) -> None:
         """Unlock all; nothing on the device may use it any more."""

@@ -11,8 +11,8 @@ storage may still be queued then. Three rules keep that work safe without making
 2. Other streams are marked with events: one on the stream that is current when the storage dies, and one on each
    stream named to :meth:`DevicePool.use_on`, except the stream of the last call. A block is not handed out while
    one of its events is pending. If memory is short, the next call waits for these events on the device instead.
-3. A block handed out during capture into a CUDA graph is reserved for captures. It is reused in order within a
-   capture, but never handed out outside one, because a graph may be replayed at any time.
+3. A block whose storage dies while a CUDA graph is captured on one of these streams is never handed out again: the
+   graph may read it whenever it is replayed.
 
 Allocations are freed only after the communicator is closed and every peer has unmapped them.
 """
@@ -44,10 +44,10 @@ class DeviceFile:
 
     Args:
         device: The device to allocate on.
-        grown: Called with every new allocation, before anything in it is used.
+        grown: Called with the address of every new allocation, before anything in it is used.
     """
 
-    def __init__(self, device: Device, grown: Callable[[Segment], None]) -> None:
+    def __init__(self, device: Device, grown: Callable[[int], None]) -> None:
         self._device, self._grown = device, grown
         self.segments: list[Segment] = []
         self.size = 0
@@ -59,16 +59,10 @@ class DeviceFile:
             MemoryError: The device has too little free memory; the message gives the sizes.
         """
         size = -(-max(num_bytes, self.size // _GROWTH) // _GRANULE) * _GRANULE
-        driver = self._device.driver
-        # Memory allocated during a capture is not part of the graph.
-        mode = driver.allow_during_captures()
-        try:
-            segment = Segment(self.size, size, _NO_MEMORY, self._allocate(size))
-            self.segments.append(segment)
-            self.size += size
-            self._grown(segment)
-        finally:
-            driver.allow_during_captures(mode)
+        segment = Segment(self.size, size, _NO_MEMORY, self._allocate(size))
+        self.segments.append(segment)
+        self.size += size
+        self._grown(segment.address)
         return segment
 
     def _allocate(self, size: int) -> int:
@@ -117,21 +111,17 @@ class DevicePool:
 
     Attributes:
         last_stream: The stream of the last call; None before the first.
-        capturing: Whether the current call is being captured into a graph.
     """
 
-    def __init__(self, device: Device, grown: Callable[[Segment], None]) -> None:
+    def __init__(self, device: Device, grown: Callable[[int], None]) -> None:
         self._device = device
         self.file = DeviceFile(device, grown)
         self.last_stream: int | None = None
-        self.capturing = False
         self._blocks = BufferPool(cast(SegmentFile, self.file))
         self._in_use: weakref.WeakValueDictionary[int, _InUse] = weakref.WeakValueDictionary()
         self._num_in_use = 0
         self._returned: deque[_Returned] = deque()  # appended by finalisers, in any thread
         self._marked: list[_Returned] = []
-        self._of_graphs: set[int] = set()  # addresses of blocks
-        self._in_graphs: list[Block] = []  # free, for captures only
         self._events: deque[int] = deque()
 
     @property
@@ -151,8 +141,6 @@ class DevicePool:
             MemoryError: No block is free and no more memory can be allocated.
         """
         self._collect()
-        if self.capturing:
-            return self._for_graph(num_bytes)
         try:
             return self._blocks.allocate(num_bytes)
         except MemoryError:
@@ -163,10 +151,7 @@ class DevicePool:
 
     def release(self, block: Block) -> None:
         """Return a block that only calls have used."""
-        if block.address not in self._of_graphs:
-            self._blocks.release(block)
-        elif self.capturing:
-            self._in_graphs.append(block)
+        self._blocks.release(block)
 
     def tensor_over(self, block: Block, num_bytes: int) -> Tensor:
         """Return a uint8 tensor over the first ``num_bytes`` (at least one) of a block.
@@ -206,23 +191,18 @@ class DevicePool:
         return event
 
     def _collect(self) -> None:
-        """Sort returned blocks into free, pending, and reserved for graphs."""
+        """Free returned blocks whose events are done; those of graphs are kept."""
         while self._returned:
             returned = self._returned.popleft()
             self._num_in_use -= 1
-            if returned.block.address in self._of_graphs:
-                if self.capturing:
-                    self._in_graphs.append(returned.block)
-            elif returned.marks is not None:
+            if returned.marks is not None:
                 self._marked.append(returned)
         waiting, self._marked = self._marked, []
         for returned in waiting:
-            events = returned.marks or []
-            # Some capture modes forbid querying events.
-            if events and (self.capturing or not all(map(self._device.driver.has_happened, events))):
-                self._marked.append(returned)
-            else:
+            if all(map(self._device.driver.has_happened, returned.marks or [])):
                 self._free(returned)
+            else:
+                self._marked.append(returned)
 
     def _wait_for_marks(self, stream: int) -> None:
         for returned in self._marked:
@@ -234,13 +214,3 @@ class DevicePool:
     def _free(self, returned: _Returned) -> None:
         self._blocks.release(returned.block)
         self._events.extend(returned.marks or [])
-
-    def _for_graph(self, num_bytes: int) -> Block:
-        fitting = [block for block in self._in_graphs if block.size >= num_bytes]
-        if fitting:
-            best = min(fitting, key=lambda block: block.size)
-            self._in_graphs.remove(best)
-            return best
-        block = self._blocks.allocate(num_bytes)
-        self._of_graphs.add(block.address)
-        return block

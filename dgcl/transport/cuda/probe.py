@@ -1,18 +1,64 @@
-"""Test transfers at set-up: can this rank write into its peers' memory, and can streams wait for values?"""
+"""Whether devices can exchange rows by themselves: what the driver says of them, and test transfers at set-up.
+
+What drivers report and what machines do has differed before (virtual machines, IOMMUs, containers). So at set-up every
+rank also writes a pattern into each peer by the copy engine, and a word by a kernel, and the peers report what arrived.
+"""
 
 from __future__ import annotations
 
-import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
+from dgcl.errors import CommError
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.kernels.cuda_tables import FLAG, FLAG_THREADS, SignalWait, records
-from dgcl.transport.cuda.control_block import PROOF, ControlBlock, HostPage
-from dgcl.transport.cuda.gpu import CudaError, Device
+from dgcl.transport.cuda.control_block import PROOF, SECONDS, ControlBlock, HostPage
+from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.tables import Tables
 
-_log = logging.getLogger("dgcl")
+#: Parts of file names of libraries that tools load into a process, whose kernels then run one at a time.
+_TOOLS: Final = {
+    "libsanitizer-collection": "compute-sanitizer",
+    "libcuda-injection": "Nsight Compute",
+    "libToolsInjection": "Nsight Systems",
+}
+_MODES: Final = {1: "exclusive to a thread", 2: "prohibited", 3: "exclusive to a process"}
+
+
+def hindrance(device: Device) -> str:
+    """Why kernels of this process cannot wait for those of others on this device; "" if nothing is known."""
+    if mode := device.driver.compute_mode(device.index):
+        return (
+            f"the compute mode of its GPU is {_MODES.get(mode, mode)}, so no other process can open its memory; "
+            "set it to DEFAULT (nvidia-smi -c 0)"
+        )
+    if device.name.startswith("MIG"):
+        return "its GPU is a part of one (MIG), whose memory no other process can open"
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        return "CUDA_LAUNCH_BLOCKING=1 lets launches return only when their kernels have ended; unset it"
+    loaded = ""
+    with suppress(OSError):
+        loaded = Path("/proc/self/maps").read_text()
+    tools = [tool for library, tool in _TOOLS.items() if library in loaded]
+    return f"{tools[0]} lets kernels run one at a time" if tools else ""
+
+
+def out_of_reach(device: Device, uuid: str) -> str:
+    """Why this device must not write flags into the memory of another one; "" if it may."""
+    if uuid == device.uuid:
+        return ""
+    driver = device.driver
+    numbers = [number for number in range(driver.num_devices()) if driver.uuid(number) == uuid]
+    if not numbers:
+        return "one does not see the other's GPU (CUDA_VISIBLE_DEVICES), so the driver cannot be asked"
+    access, atomics = driver.reach(device.index, numbers[0])
+    if not access:
+        return "the driver has no peer access between them"
+    return "" if atomics else "atomic operations between them are not native"
 
 
 def pattern(writer: int, reader: int) -> np.ndarray:
@@ -25,7 +71,11 @@ def pattern(writer: int, reader: int) -> np.ndarray:
 def write_patterns(
     device: Device, tables: Tables, rank: int, own: ControlBlock, blocks: list[ControlBlock | None]
 ) -> None:
-    """Write this rank's pattern into every peer that could be opened; waits for the device."""
+    """Write this rank's pattern into every peer that could be opened; waits for the device.
+
+    Raises:
+        CommError: The device does not get them done.
+    """
     prepared = Prepared(device.driver)
     for other, theirs in enumerate(blocks):
         if theirs is None or other == rank:
@@ -36,34 +86,20 @@ def write_patterns(
         prepared.launch(device.kernels["signal_wait"], 1, FLAG_THREADS, *signal)
         prepared.copy(theirs.proof(rank) + half, tables.upload(words) + half, half)
     prepared.enqueue([device.side])
-    device.driver.synchronize_stream(device.side)
+    tables.wait()
 
 
-def wrong_patterns(device: Device, page: HostPage, own: ControlBlock, rank: int) -> list[int]:
-    """Ranks whose pattern has not arrived in this rank's control block; waits for the device."""
-    page.start_snapshot(own)
-    device.driver.synchronize_stream(device.side)
-    snapshot = page.snapshot()
-    assert snapshot is not None
+def wrong_patterns(page: HostPage, own: ControlBlock, rank: int) -> list[int]:
+    """Ranks whose pattern has not arrived in this rank's control block; waits for the device.
+
+    Raises:
+        CommError: The device does not answer.
+    """
+    snapshot = page.snapshot(own, SECONDS)
+    if snapshot is None:
+        raise CommError(f"a copy from the device has not ended within {SECONDS:g} s")
     return [
         other
         for other in range(own.world_size)
-        if other != rank and not np.array_equal(snapshot.proof(other), pattern(other, rank))
+        if other != rank and not np.array_equal(snapshot.proof[other], pattern(other, rank))
     ]
-
-
-def try_stream_waits(device: Device, own: ControlBlock, rank: int) -> None:
-    """Let the current stream and the side stream wait for a value that is there already.
-
-    Where the driver refuses, kernels wait instead; a line at INFO says so.
-    """
-    if not device.waits_in_streams:
-        return
-    try:
-        prepared = Prepared(device.driver)
-        prepared.wait_value(own.proof(rank), 0, 0)
-        for stream in (device.side, device.tensors.current_stream()):
-            prepared.enqueue([stream])
-    except CudaError as error:
-        device.waits_in_streams = False
-        _log.info("rank %d: kernels wait for flags, because streams cannot: %s", rank, error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dgcl.errors import CommError
+from dgcl.transport.cuda.control_block import SECONDS, in_time
 from dgcl.transport.cuda.gpu import Device
 
 _CHUNK = 1 << 20
@@ -31,6 +33,17 @@ class Tables:
             self._device.upload(address, raw)
         self._device.driver.record_event(self.event, self._device.side)
         return address
+
+    def wait(self) -> None:
+        """Wait until the device has done all uploads, and all else on its side stream.
+
+        Raises:
+            CommError: It does not within :data:`SECONDS`.
+        """
+        driver = self._device.driver
+        driver.record_event(self.event, self._device.side)
+        if not in_time(lambda: driver.has_happened(self.event), SECONDS):
+            raise CommError(f"the device has not done what set-up needs within {SECONDS:g} s")
 
     def allocate(self, num_bytes: int) -> int:
         """Device memory for a table, set to zero."""

@@ -1,293 +1,225 @@
-"""Watches the device by a thread per communicator: opens peers' memory, keeps deadlines, stops the device.
+"""Watches the device by a thread per communicator: keeps deadlines, stops the device, gives memory back.
 
-The host waits for nothing, so a thread must check whether the device makes progress. The device writes two words in
-host memory: the call it has begun last, and the call it has finished. In between, the watchdog takes snapshots of the
-rank's control block, by copies on a stream of their own. If nothing has changed for ``timeout`` seconds, or a peer that
-is still needed has failed, died or left, or a kernel has found that ranks make different calls, the watchdog
+The host does not wait for its device, so a thread must check whether that makes progress. The device writes two words
+in host memory: the call it has begun last, and the call it has finished. If neither changes for ``timeout`` seconds
+inside a call, or a peer has died and the call does not end, the watchdog
 
-1. posts the error for the peers, which raise it, too (:mod:`dgcl.transport.shared_memory.control_page`), 2. aborts what
-is under way to and from other machines, sets the abort word, and overwrites the rank's flags with FLAG_MAX,
-   so that all waits on the device end, in kernels and in streams, and later kernels of this communicator do nothing;
-3. keeps the error, which the next call, or ``synchronize``, raises.
+1. sets the abort word, which is host memory: no driver is called that may wait for the kernels which are to end. They
+   and all later kernels of this communicator do nothing;
+2. copies the rank's flags, to see what is missing, and from whom;
+3. keeps the error for the next call, or ``synchronize``, and posts it for the peers
+   (:meth:`dgcl.transport.shared_memory.calls.CallRunner.fail`), whose devices stop, too.
 
-A driver may block the watchdog itself: some functions wait for kernels that run, and one of those may be waiting for
-this very process. So a second thread, which never calls the driver, checks that the watchdog makes progress; if not, it
-sets the abort word itself, which is host memory, so that the kernels end and the driver returns.
-
-In the end it waits until every peer has released this rank's memory, and frees it.
+What a peer has exported is unmapped when that peer leaves, or this rank fails or leaves, and the device has done all
+that was enqueued. A rank that leaves waits until its peers have done so, also at the end of its process.
 """
 
 from __future__ import annotations
 
-import logging
+import atexit
+import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
-from dgcl.kernels.cuda_tables import CALL, DISAGREES, FAULT
 from dgcl.program.model import Program
-from dgcl.transport.cuda.connections import Connections
-from dgcl.transport.cuda.control_block import Snapshot
+from dgcl.transport.cuda.connect import Connections
+from dgcl.transport.cuda.control_block import RING, Snapshot, in_time
 from dgcl.transport.cuda.gpu import CudaError
-from dgcl.transport.cuda.network import Network
 from dgcl.transport.cuda.pool import DevicePool
-from dgcl.transport.cuda.report import awaited, differing, disagreement, place, schedule_of, suspects
-from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.cuda.program import EXPAND
+from dgcl.transport.shared_memory.control_page import ALIVE
+from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.tasks import call_label
+from dgcl.transport.shared_memory.waits import count_rows
 
-_log = logging.getLogger("dgcl")
-
-_TICK: Final = 0.002  # how soon new memory of a peer is found
 _CHECK_EVERY: Final = 0.05
-_SNAPSHOT_SECONDS: Final = 1.0  # at most; a blocked device does not even copy
-_GUARD_EVERY: Final = 0.25
-_LAST_RESORT: Final = 2  # timeouts
-_DRIVER_SECONDS: Final = 3.0  # what opening or allocating memory may take beside everything else
+_SNAPSHOT_SECONDS: Final = 1.0
+_GRACE: Final = 0.5  # for what a peer did just before it died
+_EXIT_SECONDS: Final = 5.0
+_MOST_WAITS: Final = 5  # in a message
 
 
 class Watchdog:
     """Watches one rank; holds no reference to the communicator.
 
     Args:
-        connections, pool, programs, control_page, peers: Of the rank.
+        connections, pool, runtime: Of the rank.
+        programs: Its programs by the names of their exchanges.
         timeout: Seconds without any progress after which a call has failed.
-        network: What joins it to other machines; None: nothing.
 
     Attributes:
-        failure: Why the communicator is unusable; None as long as it is not.
+        ended: Event behind all that the rank has enqueued.
+        timeout: As given; may be changed.
+        enqueuing: Held from a call's agreement until it is enqueued.
+        calls: Exchange and verb of the last calls, by number modulo RING.
     """
 
     def __init__(
         self,
         connections: Connections,
         pool: DevicePool,
+        runtime: Runtime,
         programs: Mapping[str, Program],
-        control_page: ControlPage,
-        peers: Peers,
         timeout: float,
-        network: Network | None = None,
     ) -> None:
-        self._network = network
-        self._connections, self._pool = connections, pool
+        self._connections, self._pool, self._runtime, self.timeout = connections, pool, runtime, timeout
         self._names, self._programs = tuple(programs), tuple(programs.values())
-        self._rank = self._programs[0].rank
-        self._control_page, self._peers, self._timeout = control_page, peers, timeout
-        self.failure: CommError | None = None
-        self._failed = threading.Event()
-        self._lock = threading.Lock()
-        self._leaving = threading.Event()
-        self._last: Snapshot | None = None
-        self._since = self._checked = self._ticked = time.monotonic()
-        self._cut_short = False
+        self._rank, self._pages = runtime.rank, runtime.peers.control_pages
+        self.ended = connections.device.driver.create_event()
+        self.enqueuing = threading.Lock()
+        self.calls = [(0, EXPAND)] * RING
+        self._stopped, self._failed, self._leaving = (threading.Event() for _ in range(3))
+        self._exiting = False
+        self._last, self._since, self._died_at = (0, 0), time.monotonic(), 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"dgcl watchdog of rank {self._rank}", daemon=True
         )
         self._thread.start()
-        guard = threading.Thread(target=self._guard, name=f"dgcl guard of rank {self._rank}", daemon=True)
-        guard.start()
+        atexit.register(self._at_exit)
 
     def fail(self, error: CommError) -> None:
-        """Mark the communicator failed, tell the peers why, and stop the device."""
-        self._fail(error, posted=error)
+        """Mark the communicator failed, report to the peers why, and stop the device."""
+        self._runtime.fail(error)
+        self._stopped.set()
+        self._connections.page.stop()
+        self._failed.set()
 
-    def leave(self, after: Callable[[], None]) -> None:
-        """Stop watching.
-
-        The thread ends once this rank's memory is freed, and then calls ``after``."""
-        self._after = after
+    def leave(self) -> None:
+        """Stop watching. The thread ends once this rank's memory is freed."""
         self._leaving.set()
 
     def name_fault(self) -> None:
-        """Wait until the reason is known why the device has stopped on its own."""
-        self._failed.wait(2 * _SNAPSHOT_SECONDS + 10 * _CHECK_EVERY)
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the device has begun a call that it has not finished."""
-        page = self._connections.page
-        return page.begun()[0] > page.finished()
+        """Wait until the reason is known why the device was stopped, if it was."""
+        if self._stopped.is_set():
+            self._failed.wait(2 * _SNAPSHOT_SECONDS)
 
     def _run(self) -> None:
-        driver = self._connections.device.driver
-        driver.use_context(self._connections.device.context)
-        driver.allow_during_captures()
-        while not self._leaving.wait(_TICK):
+        device = self._connections.device
+        device.driver.use_context(device.context)
+        while not self._leaving.wait(_CHECK_EVERY):
             try:
-                self._tick()
+                self._check()
             except CudaError as error:
                 self.fail(CommError(f"rank {self._rank}: the device failed: {error}"))
                 break
         self._leaving.wait()
-        self._give_back()
+        with contextlib.suppress(CudaError):  # the driver is shutting down
+            self._give_back()
+        atexit.unregister(self._at_exit)
 
-    def _guard(self) -> None:
-        """Stop the device's kernels if the driver blocks the watchdog."""
-        limit = self._timeout + _DRIVER_SECONDS
-        while not self._leaving.wait(_GUARD_EVERY):
-            if not self._cut_short and self.unfinished and time.monotonic() - self._ticked > limit:
-                self._cut_short = True
-                _log.warning(
-                    "rank %d: the driver has kept its watchdog waiting for %.0f s; stopping the device",
-                    self._rank,
-                    limit,
-                )
-                if self._network is not None:
-                    self._network.abort()
-                self._connections.page.stop_kernels()
-
-    def _tick(self) -> None:
-        self._ticked = time.monotonic()
-        if self._cut_short and self.failure is None:
-            call, tag = self._connections.page.begun()
-            self.fail(
-                CommTimeoutError(
-                    f"{place(self._rank, self._names, call, tag)}: the driver did not answer for {self._timeout:g} s,"
-                    " and the device was stopped; ranks that are threads need CUDA_MODULE_LOADING=EAGER"
-                )
-            )
-        problem = self._connections.map_new()
-        if problem:
-            self.fail(CommError(problem))
-        now = time.monotonic()
-        if now - self._checked < _CHECK_EVERY:
+    def _check(self) -> None:
+        runtime, page = self._runtime, self._connections.page
+        if (report := runtime.peers.reported_failure()) is not None:
+            runtime.fail(report[1])  # the first reason is passed on, not a chain of them
+        if runtime.failure is not None:
+            self.fail(runtime.failure)
+        self._release()
+        progress, now = (page.begun(), page.finished()), time.monotonic()
+        if progress != self._last:
+            self._last, self._since = progress, now
+        if progress[0] <= progress[1] or runtime.failure is not None:
+            self._since, self._died_at = now, 0.0
             return
-        self._checked = now
-        if self.failure is not None:
-            if self.unfinished:
-                self._stop_device()  # a peer may have counted over the last stop
-            return
-        if self._peer_has_failed():
-            return
-        if not self.unfinished:
-            self._last, self._since = None, now
-            return
-        snapshot = self._snapshot()
-        if snapshot is not None and not snapshot.same_as(self._last):
-            self._last, self._since = snapshot, now
-        self._check_call(snapshot, late=time.monotonic() - self._since >= self._timeout)
+        dead = [rank for rank, peer in enumerate(self._connections.peers) if peer and peer.has_died()]
+        self._died_at = (self._died_at or now) if dead else 0.0
+        if dead and now - self._died_at >= _GRACE:
+            self._stop(progress[0], dead)
+        elif now - self._since >= self.timeout:
+            self._stop(progress[0], [])
 
-    def _peer_has_failed(self) -> bool:
-        """Whether a peer has failed; then this rank fails, too."""
-        report = self._peers.reported_failure()
-        if report is not None:
-            peer, error = report
-            # The first reason is passed on, not a chain of them.
-            mine = type(error)(f"rank {self._rank} stops because rank {peer} reports: {error}")
-            self._fail(mine, posted=error)
-        return report is not None
-
-    def _snapshot(self) -> Snapshot | None:
-        """A snapshot of the control block; None if the device does not even copy."""
-        page, words = self._connections.page, self._connections.control_block
-        page.start_snapshot(words)
-        end = time.monotonic() + _SNAPSHOT_SECONDS
-        while (snapshot := page.snapshot()) is None and time.monotonic() < end:
-            time.sleep(_TICK / 4)
-        if snapshot is not None and self._connections.lanes is not None:
-            for peer, call, tag in self._connections.lanes.announcements():
-                snapshot.set_ready(peer, call, tag)
-        return snapshot
-
-    def _check_call(self, snapshot: Snapshot | None, late: bool) -> None:
-        """Fail if the call cannot or must not go on."""
-        call, tag = self._connections.page.begun()
-        if snapshot is None or snapshot.state(CALL) != call:  # the next call has begun since
-            if late:
-                where = place(self._rank, self._names, call, tag)
-                self.fail(CommTimeoutError(f"{where}: the device has not got on for {self._timeout:g} s"))
-            return
-        if snapshot.state(FAULT) == DISAGREES:
-            schedule = schedule_of(self._programs, tag)
-            others = [*schedule.send_peer.tolist(), *self._connections.addresses.partners]
-            found = differing(self._rank, self._names, snapshot, tag, others, frozenset())
-            # A line may have been written over since a kernel read it.
-            self.fail(
-                found or disagreement(self._rank, self._names, call, tag, "a peer announced another one")
-            )
-            return
-        lanes = self._connections.lanes
-        staged = lanes.staged if lanes is not None else frozenset()
-        waits = awaited(self._programs, snapshot, tag)
-        needed_peers = dict.fromkeys(peer for _, peer, _ in waits)
-        differs = differing(self._rank, self._names, snapshot, tag, needed_peers, staged)
-        gone = {peer: why for peer in needed_peers if (why := self._gone(peer, call)) is not None}
-        if differs is not None or gone:
-            # A peer may have done its part just before it went on: only what is still missing now is lost.
-            again = self._snapshot()
-            if again is None or again.state(CALL) != call:
-                return
-            waits = awaited(self._programs, again, tag)
-            differs = differing(
-                self._rank, self._names, again, tag, dict.fromkeys(peer for _, peer, _ in waits), staged
-            )
-            if differs is not None:
-                self.fail(differs)
-                return
-            for _, peer, needed in waits:
-                if peer in gone:
-                    where = place(self._rank, self._names, call, tag)
-                    self.fail(PeerLostError(f"{where}: rank {peer} {gone[peer]}, and {needed}"))
-                    return
-        if late and waits:
-            where = place(self._rank, self._names, call, tag)
-            self.fail(
-                CommTimeoutError(
-                    f"{where}: waited {self._timeout:g} s in vain: {suspects(waits, snapshot)}. If ranks may be that "
-                    "late, give build_comm_info a longer timeout"
-                )
-            )
-        elif not waits and time.monotonic() - self._since >= _LAST_RESORT * self._timeout:
-            # Everything has arrived, yet the call does not end: its rows are not taken, so the
-            # receiver has failed by now.
-            where = place(self._rank, self._names, call, tag)
-            seconds = _LAST_RESORT * self._timeout
-            self.fail(CommTimeoutError(f"{where}: the device has not got on for {seconds:g} s"))
-
-    def _gone(self, peer: int, call: int) -> str | None:
-        """Return why a peer will do nothing more for a call; None if it still may."""
-        if self._network is not None and peer in self._network.remote:
-            return self._network.gone(peer, call)
-        return self._peers.gone(peer)
-
-    def _fail(self, mine: CommError, posted: CommError) -> None:
-        with self._lock:
-            if self.failure is not None:
-                return
-            self.failure = mine
-        self._control_page.post_failure(posted)
-        if self._network is not None:
-            self._network.tell(posted)
-            self._network.abort()  # before the waits on its stream end
-        self._stop_device()
-        self._failed.set()
-
-    def _stop_device(self) -> None:
+    def _stop(self, call: int, dead: list[int]) -> None:
+        """Stop the device in a call, and fail with what it waited for."""
+        self._stopped.set()
+        self._connections.page.stop()
+        exchange, verb = self.calls[call % RING]
         with self._connections.device.current():
-            try:
-                self._connections.page.stop(self._connections.control_block)
-                if self._connections.lanes is not None:
-                    self._connections.lanes.stop()
-            except CudaError as error:
-                _log.warning("rank %d cannot stop its device: %s", self._rank, error)
+            snapshot = self._connections.page.snapshot(self._connections.control_block, _SNAPSHOT_SECONDS)
+        waits = [] if snapshot is None else self._awaited(snapshot, exchange, verb)
+        where = f"rank {self._rank}, {call_label(exchange, verb, self._names)} (call {call})"
+        for _, peer, needed in waits:
+            if peer in dead:
+                self.fail(PeerLostError(f"{where}: rank {peer} has died, and {needed}"))
+                return
+        if dead:
+            self.fail(PeerLostError(f"{where}: rank {dead[0]} has died, and the call does not end"))
+        elif waits:
+            missing = "; ".join(needed for _, _, needed in waits[:_MOST_WAITS])
+            self.fail(
+                CommTimeoutError(
+                    f"{where}: waited {self.timeout:g} s in vain: {missing}. If ranks may be that late, give "
+                    "build_comm_info a longer timeout"
+                )
+            )
+        else:
+            self.fail(CommTimeoutError(f"{where}: the device has not got on for {self.timeout:g} s"))
+
+    def _awaited(self, snapshot: Snapshot, exchange: int, verb: int) -> list[tuple[int, int, str]]:
+        """(stage, peer, what is needed of it) for what a call still waits for; the earliest stage first."""
+        program, ready = self._programs[exchange], snapshot.ready
+        schedule = program.expand if verb == EXPAND else program.fold
+        if self._connections.lanes is not None:
+            for peer, call in self._connections.lanes.announcements():
+                ready[peer] = call
+        waits: list[tuple[int, int, str]] = []
+        received = zip(
+            schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
+        )
+        for peer, stage, count in received:
+            if snapshot.done[peer] < snapshot.call * program.num_stages + stage + 1:
+                waits.append((stage, peer, f"stage {stage}: {count_rows(count)} missing from rank {peer}"))
+        sent = zip(
+            schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
+        )
+        for peer, stage, count in sent:
+            if ready[peer] < snapshot.call:
+                rows = count_rows(count)
+                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
+        return sorted(waits)
+
+    def _release(self, everything: bool = False) -> None:
+        """Unmap the memory of peers that have left, or of all, once the device has done all that was enqueued."""
+        if not self.enqueuing.acquire(blocking=False):  # its holder may wait for what this thread is to end
+            return
+        try:
+            if not self._connections.device.driver.has_happened(self.ended):
+                return
+            everything = everything or self._runtime.failure is not None
+            for rank, peer in enumerate(self._connections.peers):
+                if peer is None or peer.is_closed:
+                    continue
+                if everything or self._pages[rank].state != ALIVE or peer.has_died():
+                    peer.close()
+                    self._connections.memory.release(rank)
+        finally:
+            self.enqueuing.release()
 
     def _give_back(self) -> None:
         """Free this rank's memory once nobody can write to it or read it any more."""
-        watched = [(rank, peer) for rank, peer in enumerate(self._connections.peers) if peer is not None]
-        for _, peer in watched:
-            peer.close()
-        self._connections.directory.release_peers()
-        while watched or self._pool.num_in_use:
-            watched = [
-                (rank, peer)
-                for rank, peer in watched
-                if not peer.has_released and self._peers.gone(rank) != "has died"
-            ]
+        peers = [peer for peer in self._connections.peers if peer is not None]
+        while not all(peer.is_closed for peer in peers):
+            self._release(everything=True)
+            time.sleep(_CHECK_EVERY / 10)
+        while not all(peer.has_left(self._rank) for peer in peers):
             time.sleep(_CHECK_EVERY)
-        try:
-            self._pool.file.free()
-            self._connections.close()
-        except CudaError as error:
-            _log.debug("rank %d: memory is not given back: %s", self._rank, error)
-        self._after()
+        while self._pool.num_in_use:
+            if self._exiting:
+                return
+            time.sleep(_CHECK_EVERY)
+        self._pool.file.free()
+        self._connections.close()
+
+    def _at_exit(self) -> None:
+        """Leave before the process ends, and with it its device memory, if that does not take too long."""
+        if os.getpid() != self._runtime.process:
+            return
+        driver = self._connections.device.driver
+        self._exiting = True
+        with contextlib.suppress(CudaError), self._connections.device.current():
+            in_time(lambda: driver.has_happened(self.ended), _EXIT_SECONDS)
+        self._runtime.close()
+        self._leaving.set()
+        self._thread.join(_EXIT_SECONDS)

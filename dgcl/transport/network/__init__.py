@@ -30,6 +30,5 @@ Invariants:
 
 Gloo needs one listener per partner, because a receive from any rank does not say whose connection broke. A listener
 sleeps; 16 of them take 4 MB and no CPU time. Only :class:`dgcl.transport.network.wire.Wire` knows Gloo. Rows of
-devices bypass this channel where NCCL works between machines (:mod:`dgcl.transport.cuda.groups`). NCCL has no tags,
-and a posted receive occupies the device. Failure messages do use this channel, which every rank has for that purpose.
+devices travel by :mod:`dgcl.transport.collective`.
 """

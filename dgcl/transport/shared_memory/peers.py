@@ -28,10 +28,9 @@ from dgcl.transport.shared_memory.control_page import (
 )
 from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
-#: How rows may travel between two ranks. "auto": memory where it is shared, else the network. "collective": by
-#: collectives of torch (:mod:`dgcl.transport.collective`). "nccl" and "gloo" also
-#: mean the network, and say which one carries the rows of devices (:mod:`dgcl.transport.cuda.network`).
-CHANNELS = ("auto", "memory", "network", "collective", "nccl", "gloo")
+#: How rows may travel between two ranks. "auto": memory where it is shared, else the network on the CPU, and
+#: collectives of torch on other devices.
+CHANNELS = ("auto", "memory", "network", "collective")
 
 
 class Peers:

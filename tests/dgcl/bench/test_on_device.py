@@ -74,6 +74,7 @@ def test_wrong_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         out[-1].zero_()
         return out
 
+    monkeypatch.setattr(DeviceExchange, "prove", lambda self: "")  # set-up would notice
     monkeypatch.setattr(DeviceExchange, "expand", damaged)
     line = run("float32")
     assert line.forward.wrong == 2 * 4 * 3, "one row of each rank in each timed call"

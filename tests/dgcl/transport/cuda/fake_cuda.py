@@ -4,7 +4,8 @@
   can go on. Streams named in ``slow`` run only when no other can. Nothing runs while the device is frozen.
 - Device memory is shared memory (memfd), so a handle opens in another process, at another address, and as with CUDA
   not in its own. What touches memory that is not allocated, or not any more, is an error that the test sees.
-- Driver functions want a context; captures forbid what CUDA forbids. Blocking functions are counted.
+- Driver functions want a context. Blocking functions are counted. Those that may wait for kernels that run (to load, to
+  allocate, to open) do so where the device ``dawdles``.
 
 The kernels are numpy here, on the same tables; that the real ones do the same is shown elsewhere
 (:mod:`tests.kernels.cuda_row_cases`).
@@ -22,7 +23,7 @@ import re
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -34,7 +35,6 @@ VOID, UINT, U64 = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
 
 #: The driver's numbers of errors (tests/kernels/test_cuda_declarations.py compares them with NVIDIA's).
 OUT_OF_MEMORY, INVALID_CONTEXT, NOT_READY = 2, 201, 600
-CAPTURE_UNSUPPORTED, CAPTURE_ISOLATION = 900, 905
 
 #: What waits: (whether it can go on, what it does then).
 Work = tuple[Callable[[], bool], Callable[[], None]]
@@ -50,16 +50,37 @@ class Memory:
         self._lock = threading.Lock()
         self._starts: list[int] = []
         self._known: dict[int, tuple[int, Any]] = {}
+        self._users: Counter[int] = Counter()
+        self.devices: list[int] = []  # what the driver numbers
 
     def add(self, address: int, size: int, owner: Any) -> None:
         with self._lock:
             bisect.insort(self._starts, address)
+            self._users[address] = 1
             self._known[address] = (size, owner)
+
+    def share(self, address: int, size: int) -> bool:
+        """Keep memory of torch's for one more user, who may see more of it; False if it is a device's own."""
+        with self._lock:
+            place = bisect.bisect_right(self._starts, address) - 1
+            start = self._starts[place] if place >= 0 else 0
+            known, owner = self._known.get(start, (0, None))
+            if owner is not None and address < start + known:
+                return False
+            if address not in self._known:
+                bisect.insort(self._starts, address)
+            self._users[address] += 1
+            self._known[address] = (max(size, self._known.get(address, (0,))[0]), None)
+            return True
 
     def remove(self, address: int) -> Any:
         with self._lock:
-            self._starts.remove(address)
-            return self._known.pop(address)[1]
+            owner = self._known[address][1]
+            self._users[address] -= 1
+            if not self._users[address]:
+                self._starts.remove(address)
+                del self._known[address]
+            return owner
 
     def check(self, address: int, size: int) -> None:
         with self._lock:
@@ -72,7 +93,6 @@ class Memory:
 class Event:
     def __init__(self) -> None:
         self.recorded = self.happened = 0
-        self.captured: list[Work] | None = None  # where it was recorded last, if in a capture
 
 
 class Stream:
@@ -80,15 +100,12 @@ class Stream:
         self.priority = priority
         self.work: deque[Work] = deque()
         self.numbers: deque[int] = deque()  # of the work, in the order in which all of it was enqueued
-        self.captured: list[Work] | None = None
+        self.is_captured = False
         self.kept: deque[Any] = deque()
 
     def put(self, run: Callable[[], None], ready: Callable[[], bool] = lambda: True) -> None:
-        if self.captured is not None:
-            self.captured.append((ready, run))
-        else:
-            self.numbers.append(next(_numbers))
-            self.work.append((ready, run))
+        self.numbers.append(next(_numbers))
+        self.work.append((ready, run))
 
 
 class FakeCuda:
@@ -97,22 +114,22 @@ class FakeCuda:
     Args:
         memory: Of the process; devices that share it reach each other.
         seed: Of the order in which streams run.
-        memory_operations: Whether streams can wait for words.
         uuid: Which device; processes that name the same share it.
     """
 
-    def __init__(
-        self, memory: Memory, seed: int = 0, *, memory_operations: bool = True, uuid: int | None = None
-    ) -> None:
-        self.memory, self.memory_operations = memory, memory_operations
+    def __init__(self, memory: Memory, seed: int = 0, *, uuid: int | None = None) -> None:
+        self.memory = memory
         self.number = uuid if uuid is not None else next(_numbers)
+        memory.devices.append(self.number)
         self.context = 0x1000 + next(_numbers)
         self.errors: list[BaseException] = []
         self.blocks: list[str] = []  # names of threads that blocked
         self.refused: dict[str, int] = {}  # functions that fail, and how
         self.broken_writes = False  # what is written into other devices' memory gets lost
         self.limit = 1 << 40  # bytes of memory
-        self.held = False  # copies to the host begin when all that runs has ended
+        self.missing: set[str] = set()  # functions that this driver does not have
+        self.dawdles = False  # what may wait for all that runs does
+        self.mode, self.access, self.atomics, self.hidden = 0, True, True, False
         self.slow: set[int] = set()
         self.kept: list[
             Callable[[], list[np.ndarray]]
@@ -121,8 +138,6 @@ class FakeCuda:
         self.queues: Literal["streams", "levels", "one"] = "streams"
         self.highest = -5  # priority
         self.name = "NVIDIA Example 40GB"
-        self.waited_in_streams = 0
-        self.blocking = False  # launches return when their kernels have ended
         self.enqueued: list[tuple[int, str]] = []  # streams, and what they were given to do, events left out
         self.most_work = 0  # operations that were ever in a stream, of those that the host has launched
         self.frozen = threading.Event()
@@ -200,27 +215,6 @@ class FakeCuda:
         if self.errors:
             raise self.errors[0]
 
-    # Captures, as torch makes them.
-
-    def begin_capture(self, stream: int) -> None:
-        self._streams[stream].captured = []
-
-    def end_capture(self, stream: int) -> list[Work]:
-        captured = self._streams[stream].captured
-        assert captured is not None
-        for other in self._streams.values():  # those that have joined it, too
-            if other.captured is captured:
-                other.captured = None
-        return captured
-
-    def replay(self, graph: list[Work], stream: int) -> None:
-        for ready, run in graph:
-            self._streams[stream].put(run, ready)
-
-    @property
-    def _capturing(self) -> bool:
-        return any(stream.captured is not None for stream in list(self._streams.values()))
-
     # The driver: what compiled code calls.
 
     def _make_callbacks(self) -> None:
@@ -228,8 +222,6 @@ class FakeCuda:
         self.cuLaunchKernel = callback(code, VOID, *[UINT] * 7, VOID, ctypes.POINTER(VOID), VOID)(
             self._launch
         )
-        self.cuStreamWaitValue64_v2 = callback(code, VOID, U64, U64, UINT)(self._wait_value)
-        self.cuStreamWriteValue64_v2 = callback(code, VOID, U64, U64, UINT)(self._write_value)
         self.cuEventRecord = callback(code, VOID, VOID)(self._record)
         self.cuStreamWaitEvent = callback(code, VOID, VOID, UINT)(self._wait_event)
         self.cuMemcpyAsync = callback(code, U64, U64, ctypes.c_size_t, VOID)(self._copy)
@@ -249,51 +241,21 @@ class FakeCuda:
                 start(self, *values)
             return ready(self, *values)
 
-        def finish() -> None:
-            nonlocal started
-            started = False  # of the next replay
-            run(self, name, blocks, *values)
-
-        here.put(finish, may_go_on)
+        here.put(lambda: run(self, name, blocks, *values), may_go_on)
         self.enqueued.append((stream or 0, re.sub(r"_.*\d$", "", name)))
         self.most_work = max(self.most_work, len(here.work))
-        while self.blocking and here.work:
-            time.sleep(1e-4)
         return self.refused.get("cuLaunchKernel", 0)
-
-    def _wait_value(self, stream: int, address: int, value: int, flags: int) -> int:
-        if "cuStreamWaitValue64_v2" in self.refused:
-            return self.refused["cuStreamWaitValue64_v2"]
-        assert flags == 0
-        assert self._streams[stream or 0].captured is None, "the value would be baked into the graph"
-        word = ctypes.c_int64.from_address(address)
-        if value:  # not a test at set-up
-            self.waited_in_streams += 1
-        self._streams[stream or 0].put(lambda: self.check(address, 8), lambda: word.value >= value)
-        self.enqueued.append((stream or 0, "wait"))
-        return 0
-
-    def _write_value(self, stream: int, address: int, value: int, flags: int) -> int:
-        raise NotImplementedError
 
     def _record(self, event: int, stream: int) -> int:
         mine = self._events[event]
-        mine.captured = self._streams[stream or 0].captured
-        if mine.captured is None:
-            mine.recorded += 1
-            number = mine.recorded
-            self._streams[stream or 0].put(lambda: setattr(mine, "happened", max(mine.happened, number)))
+        mine.recorded += 1
+        number = mine.recorded
+        self._streams[stream or 0].put(lambda: setattr(mine, "happened", max(mine.happened, number)))
         return 0
 
     def _wait_event(self, stream: int, event: int, flags: int) -> int:
         mine = self._events[event]
         number = mine.recorded
-        waiting = self._streams[stream or 0]
-        if mine.captured is not None and waiting.captured in (None, mine.captured):
-            waiting.captured = mine.captured  # it joins the capture, and comes behind what is in it
-            return 0
-        if mine.captured is not None or waiting.captured is not None:
-            return CAPTURE_ISOLATION
         self._streams[stream or 0].put(lambda: None, lambda: mine.happened >= number)
         return 0
 
@@ -324,13 +286,22 @@ class FakeCuda:
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):
+            if name in object.__getattribute__(self, "missing"):
+                raise AttributeError(name)
             refused = object.__getattribute__(self, "refused")
-            if name in refused and name not in ("cuLaunchKernel", "cuStreamWaitValue64_v2"):
+            if name in refused and name != "cuLaunchKernel":
                 return lambda *arguments: refused[name]
         return object.__getattribute__(self, name)
 
     def _need_context(self) -> None:
         assert getattr(_contexts, "current", 0) == self.context, "no context, or another device's"
+
+    def _dawdle(self) -> None:
+        """Wait for all kernels that run, as some functions of the driver may."""
+        end = time.monotonic() + 60
+        while self.dawdles and any(stream.work for stream in list(self._streams.values())):
+            assert time.monotonic() < end, "blocked for ever"
+            time.sleep(1e-4)
 
     def cuInit(self, flags: Any) -> int:
         return 0
@@ -344,11 +315,21 @@ class FakeCuda:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, which: Any, device: Any) -> int:
-        value._obj.value = {16: 2, 75: 9, 76: 0, 122: int(self.memory_operations)}[which.value]
+        value._obj.value = {16: 2, 20: self.mode, 75: 9, 76: 0}[which.value]
         return 0
 
     def cuDeviceGetUuid_v2(self, uuid: Any, device: Any) -> int:
-        uuid._obj.bytes[:] = list(self.number.to_bytes(16, "little"))
+        number = self.memory.devices[device.value]
+        uuid._obj.bytes[:] = list(number.to_bytes(16, "little"))
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = 0 if self.hidden else len(self.memory.devices)
+        return 0
+
+    def cuDeviceGetP2PAttribute(self, value: Any, which: Any, device: Any, peer: Any) -> int:
+        assert device.value != peer.value
+        value._obj.value = int({2: self.access, 3: self.atomics}[which.value])
         return 0
 
     def cuDeviceGetName(self, name: Any, size: Any, device: Any) -> int:
@@ -366,14 +347,9 @@ class FakeCuda:
     def cuCtxEnablePeerAccess(self, context: Any, flags: Any) -> int:
         return 0
 
-    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
-        before = getattr(_contexts, "relaxed", False)
-        _contexts.relaxed = mode._obj.value == 2
-        mode._obj.value = 2 if before else 0
-        return 0
-
     def cuModuleLoadDataEx(self, module: Any, image: Any, *options: Any) -> int:
         self._need_context()
+        self._dawdle()
         module._obj.value = next(_numbers)
         return 0
 
@@ -395,11 +371,6 @@ class FakeCuda:
         number = 0x100 + next(_numbers)
         self._streams[number] = Stream(priority)
         return number
-
-    def cuStreamDestroy_v2(self, stream: Any) -> int:
-        self._need_context()
-        assert not self._streams.pop(stream.value).work, "it had not ended"
-        return 0
 
     def cuCtxGetStreamPriorityRange(self, lowest: Any, highest: Any) -> int:
         self._need_context()
@@ -423,7 +394,7 @@ class FakeCuda:
         return 0
 
     def cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
-        status._obj.value = int(self._streams[stream.value or 0].captured is not None)
+        status._obj.value = int(getattr(self._streams.get(stream.value or 0), "is_captured", False))
         return 0
 
     def cuEventCreate(self, event: Any, flags: Any) -> int:
@@ -438,15 +409,12 @@ class FakeCuda:
 
     def cuEventQuery(self, event: Any) -> int:
         self._need_context()
-        if self._capturing and not getattr(_contexts, "relaxed", False):
-            return CAPTURE_UNSUPPORTED
         mine = self._events[event.value]
         return 0 if mine.happened >= mine.recorded else NOT_READY
 
     def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
         self._need_context()
-        if self._capturing and not getattr(_contexts, "relaxed", False):
-            return CAPTURE_UNSUPPORTED
+        self._dawdle()
         if self._used + size.value > self.limit:
             return OUT_OF_MEMORY
         self._used += size.value
@@ -494,10 +462,6 @@ class FakeCuda:
 
     def cuMemcpyDtoHAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         self._need_context()
-        end = time.monotonic() + 60
-        while self.held and any(stream.work for stream in list(self._streams.values())):
-            assert time.monotonic() < end, "blocked for ever"
-            time.sleep(1e-3)
         self.memory.check(target.value, size.value)  # locked
         self._copy(target.value, source.value, size.value, stream.value)
         return 0
@@ -510,6 +474,7 @@ class FakeCuda:
 
     def cuIpcOpenMemHandle_v2(self, address: Any, handle: Any, flags: Any) -> int:
         self._need_context()
+        self._dawdle()
         process, file, size = struct.unpack("qqq", bytes(handle)[:24])
         if process == os.getpid():
             return INVALID_CONTEXT
@@ -540,6 +505,7 @@ class FakeCuda:
         return 0
 
     def cuFuncLoad(self, function: Any) -> int:
+        self._dawdle()
         assert function.value in self._functions
         return 0
 

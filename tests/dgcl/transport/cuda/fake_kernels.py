@@ -20,8 +20,6 @@ from dgcl.kernels.cuda_numbers import ITEM_BYTES
 if TYPE_CHECKING:
     from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
 
-_BUFFERS = 16  # bytes into a ready line
-
 
 def word(address: int) -> int:
     return ctypes.c_int64.from_address(address).value
@@ -53,107 +51,52 @@ def nothing(device: FakeCuda, *values: int) -> None:
 
 def announce(device: FakeCuda, *values: int) -> None:
     """What ``begin`` does before it waits."""
-    begins, entered = tables.Begin(*values[: -tables.NUM_ENTERED]), values[-tables.NUM_ENTERED :]
-    if begins.addresses:
-        for i, value in enumerate(entered[:4]):
-            set_word(device, begins.addresses + 8 * i, value)
-        for i, value in enumerate(entered[4:]):
-            set_word(device, begins.words + 8 * i, value)
-    if skips(begins.state):
-        return
-    call = word(begins.state + tables.CALL) + 1
-    set_word(device, begins.state + tables.CALL, call)
-    said = array(device, begins.words, begins.num_words, np.int64).tolist()
-    for line in array(device, begins.lines, begins.num_lines, np.int64).tolist():
-        for i, value in enumerate(said):
-            set_word(device, line + 8 * (i + 1), value)
-        set_word(device, line, call)
-
-
-def flags_of(device: FakeCuda, flags: int, count: int) -> list[tuple[int, ...]]:
-    return array(device, flags, count, tables.FLAG).tolist()
+    at = tables.Begin(*values)
+    call = word(at.state + tables.CALL) + 1
+    entered = array(device, at.ring + 8 * at.num_slots * (call % at.ring_length), at.num_slots, np.int64)
+    for i, value in enumerate(entered.tolist()):
+        set_word(device, at.addresses + 8 * i, value)
+    if not skips(at.state):
+        set_word(device, at.state + tables.CALL, call)
+        for line in array(device, at.lines, at.num_lines, np.int64).tolist():
+            set_word(device, line, call)
 
 
 def signal(device: FakeCuda, state: int, flags: int, count: int) -> None:
     if not skips(state):
         call = word(state + tables.CALL)
-        for flag in flags_of(device, flags, count):
-            set_word(device, flag[0], call * flag[1] + flag[2])
+        for address, multiplier, offset, _ in array(device, flags, count, tables.FLAG).tolist():
+            set_word(device, address, call * multiplier + offset)
 
 
-def _stop(device: FakeCuda, state: int, fault: int, where: int) -> None:
-    set_word(device, state + tables.FAULT, fault)
-    set_word(device, state + tables.WHERE, where)
-    set_word(device, state + tables.SKIP, 1)
+def _is_up(device: FakeCuda, at: tables.Begin | tables.SignalWait) -> bool:
+    """Whether what is waited for has come."""
+    call = word(at.state + tables.CALL)
+    for address, multiplier, offset, _ in array(device, at.awaited, at.num_awaited, tables.FLAG).tolist():
+        device.check(address, 8)
+        if word(address) < call * multiplier + offset:
+            return False
+    return True
 
 
-def _value(device: FakeCuda, state: int, flag: tuple[int, ...]) -> tuple[int, int]:
-    """What a flag is, and what it is to be."""
-    device.check(flag[0], 8)
-    return word(flag[0]), word(state + tables.CALL) * flag[1] + flag[2]
-
-
-def _differs(state: int, flag: tuple[int, ...], tag: int) -> bool:
-    return word(flag[0]) != word(state + tables.CALL) or word(flag[0] + 8) != word(tag)
-
-
-def _find(device: FakeCuda, flag: tuple[int, ...], which: int) -> int | None:
-    base, size, offset = array(device, flag[0] + _BUFFERS + 24 * which, 3, np.int64).tolist()
-    if size == 0 or flag[5] < 0:
-        return 0
-    for known in array(device, flag[4], flag[5], tables.MAP).tolist():
-        if known[:2] == (base, size) and known[2] != 0:
-            return known[2] + offset
-    return None
-
-
-def met(device: FakeCuda, at: tables.Begin | tables.SignalWait, tag: int) -> bool:
+def met(device: FakeCuda, at: tables.Begin | tables.SignalWait) -> bool:
     """Whether what is waited for has come, or the wait is over anyhow."""
-    state = at.state
-    if skips(state) or word(word(state + tables.ABORT)) != 0:
-        return True
-    ready, awaited = flags_of(device, at.ready, at.num_ready), flags_of(device, at.awaited, at.num_awaited)
-    values = [_value(device, state, flag) for flag in ready]
-    if any(seen < wanted for seen, wanted in values):
-        return False
-    if any(seen == tables.FLAG_MAX for seen, _ in values) or any(_differs(state, f, tag) for f in ready):
-        return True
-    if any(_find(device, flag, which) is None for flag in ready for which in range(2)):
-        return False
-    return all(seen >= wanted for seen, wanted in (_value(device, state, flag) for flag in awaited))
+    return skips(at.state) or word(word(at.state + tables.ABORT)) != 0 or _is_up(device, at)
 
 
-def meet(device: FakeCuda, at: tables.Begin | tables.SignalWait, tag: int) -> None:
+def meet(device: FakeCuda, at: tables.Begin | tables.SignalWait) -> None:
     """What waiting leaves behind."""
-
-    def wait(flags: int, count: int, before: int) -> None:
-        for i, flag in enumerate(flags_of(device, flags, count)):
-            seen, wanted = _value(device, at.state, flag)
-            if not skips(at.state) and (seen == tables.FLAG_MAX or seen < wanted):
-                _stop(device, at.state, tables.ABORTED, before + i)
-
-    wait(at.ready, at.num_ready, 0)
-    for i, flag in enumerate([] if skips(at.state) else flags_of(device, at.ready, at.num_ready)):
-        fault = tables.DISAGREES if _differs(at.state, flag, tag) else 0
-        for which in range(2):
-            found = _find(device, flag, which)
-            if found is None and fault == 0:
-                fault = tables.UNMAPPED
-            set_word(device, at.addresses + 8 * (flag[3] + which), found or 0)
-        if fault:
-            _stop(device, at.state, fault, i)
-    wait(at.awaited, at.num_awaited, at.num_ready)
+    if not skips(at.state) and not _is_up(device, at):
+        set_word(device, at.state + tables.SKIP, 1)
 
 
 def may_begin(device: FakeCuda, *values: int) -> bool:
-    begins = tables.Begin(*values[: -tables.NUM_ENTERED])
-    return met(device, begins, begins.words)
+    return met(device, tables.Begin(*values))
 
 
 def begin(device: FakeCuda, name: str, grid: int, *values: int) -> None:
     assert grid == 1
-    begins = tables.Begin(*values[: -tables.NUM_ENTERED])
-    meet(device, begins, begins.words)
+    meet(device, tables.Begin(*values))
 
 
 def raise_flags(device: FakeCuda, *values: int) -> None:
@@ -162,14 +105,13 @@ def raise_flags(device: FakeCuda, *values: int) -> None:
 
 
 def may_go_on(device: FakeCuda, *values: int) -> bool:
-    at = tables.SignalWait(*values)
-    return met(device, at, at.tag)
+    return met(device, tables.SignalWait(*values))
 
 
 def signal_wait(device: FakeCuda, name: str, grid: int, *values: int) -> None:
     assert grid == 1
     at = tables.SignalWait(*values)
-    meet(device, at, at.tag)
+    meet(device, at)
     signal(device, at.state, at.ended, at.num_ended)
 
 
@@ -271,7 +213,7 @@ def always(device: FakeCuda, *values: int) -> bool:
 
 
 KERNELS: dict[str, tuple[int, Callable[..., None], Callable[..., bool], Callable[..., None]]] = {
-    "begin": (len(tables.Begin._fields) + tables.NUM_ENTERED, announce, may_begin, begin),
+    "begin": (len(tables.Begin._fields), announce, may_begin, begin),
     "signal_wait": (len(tables.SignalWait._fields), raise_flags, may_go_on, signal_wait),
     "gather": (6, nothing, always, gather),
     **{f"sum_{element}": (7, nothing, always, sum_rows) for element in ITEM_BYTES},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,6 @@ class FakeTensors:
     def current_stream(self) -> int:
         return getattr(_contexts, "stream", 0)
 
-    def on(self, stream: int) -> AbstractContextManager[None]:
-        return on_stream(stream)
-
     def over(self, owner: Any, address: int, num_bytes: int) -> torch.Tensor:
         self._fake.memory.check(address, num_bytes)
         buffer = (ctypes.c_uint8 * num_bytes).from_address(address)
@@ -43,17 +40,15 @@ class FakeTensors:
     def keep(self, tensor: torch.Tensor, stream: int) -> None:
         if tensor.nbytes == 0:
             return
-        try:
-            self._fake.memory.check(tensor.data_ptr(), tensor.nbytes)
-        except AssertionError:
-            self._fake.memory.add(tensor.data_ptr(), tensor.nbytes, None)
+        if self._fake.memory.share(tensor.data_ptr(), tensor.nbytes):
             self._fake._streams[stream].kept.append(tensor)
 
 
 def open_fake(fake: FakeCuda) -> Device:
     """The device, for the calling thread, which from now on works on a stream of its own."""
     _contexts.current = fake.context
-    device = Device(Driver(fake), 0, FakeTensors(fake), lambda kernel, capability: kernel.name)
+    index = fake.memory.devices.index(fake.number)
+    device = Device(Driver(fake), index, FakeTensors(fake), lambda kernel, capability: kernel.name)
     _contexts.stream = device.driver.create_stream()
 
     def kept() -> list[np.ndarray]:

@@ -19,11 +19,15 @@ from dgcl.prepare.part_files import save_shares
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.transport.base import WholeCalls
+from dgcl.transport.collective.transport import CollectiveTransport
+from dgcl.transport.connect import connect_transport
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.cuda.exchange import DeviceExchange
+from dgcl.transport.cuda.gpu import number_of
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import join, on_threads
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
+from tests.dgcl.transport.cuda.fake_kernels import KERNELS, always, nothing
 from tests.dgcl.transport.cuda.fake_ranks import open_fake
 
 WORLD = random_world(3, 3, "random-1")
@@ -194,6 +198,89 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
     dgcl.launch(run, 2)
     for fake in fakes:
         fake.stop()
+
+
+@pytest.mark.parametrize("trouble", ["compute-mode", "wrong-sums"])
+def test_what_does_not_prove_itself_gives_way_to_collectives(
+    trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning with the reason; the rows are right."""
+    reason = "rank 1: the compute mode of its GPU is exclusive to a process"
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(3)]
+    if trouble == "compute-mode":
+        fakes[1].mode = 3
+    else:
+        reason = "rank 0: rows of a first call have not arrived as they were sent"
+        monkeypatch.setitem(KERNELS, "sum_int64", (7, nothing, always, nothing))
+
+    def run() -> tuple[list[Tensor], str]:
+        control = context.require_control()
+        comm = join(WORLD.shares(), device=open_fake(fakes[control.rank]))
+        assert isinstance(comm.transport, CollectiveTransport)
+        return train(comm), comm.describe()
+
+    try:
+        results = dgcl.launch(run, 3)
+    finally:
+        for fake in fakes:
+            fake.stop()
+    for (mine, text), theirs in zip(results, on_threads(WORLD, train), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        assert reason in text
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum(reason in line for line in warnings) == 1
+
+
+def test_a_channel_that_cannot_be_had_is_an_error() -> None:
+    fake = FakeCuda(Memory())
+    fake.mode = 3
+
+    def run() -> None:
+        for channel, kind, text in (
+            ("memory", dgcl.CommError, "GPUs do not reach each other's memory: rank 0: the compute mode"),
+            ("network", ValueError, 'rows on GPUs travel by "auto", "memory" or "collective"'),
+        ):
+            with pytest.raises(kind, match=text):
+                connect_transport(
+                    {"halo": PAIR.programs[context.require_control().rank]},
+                    context.require_control(),
+                    20.0,
+                    channel,
+                    open_fake(fake),
+                )
+
+    dgcl.launch(run, 2)
+    fake.stop()
+
+
+def test_ranks_that_share_a_gpu_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = FakeCuda(Memory(), uuid=1)
+    monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", lambda device: open_fake(fake))
+    dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
+    fake.stop()
+    assert "ranks 0 and 1 share GPU-01000000-0000-0000-0000-000000000000" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "local", "current", "number"),
+    [
+        ("cuda", "2", 0, 2),
+        ("cuda", "2", 1, 1),
+        ("cuda:3", "2", 0, 3),
+        ("cuda", "", 0, 0),
+        ("cuda", "7", 0, 0),
+    ],
+)
+def test_a_rank_takes_the_device_that_was_set_or_its_own(
+    device: str, local: str, current: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", local)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert number_of(torch.device(device)) == number
 
 
 def test_split_graphs_sum_as_on_the_cpu() -> None:

@@ -9,15 +9,14 @@ and timed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_shapes import unit_of
-from dgcl.kernels.cuda_tables import ABORT, CALL, MAP, NUM_ENTERED, SKIP, STATE_BYTES
+from dgcl.kernels.cuda_tables import ABORT, CALL, SKIP, STATE_BYTES
 from dgcl.program import Program
 from dgcl.transport.cuda.program import (
     EXPAND,
@@ -31,15 +30,7 @@ from dgcl.transport.cuda.program import (
 from tests.gpu.device import Tables
 
 _LINE_WORDS = 16
-_ANNOUNCED_WORDS = 7
 _ALIGN = 256
-
-
-class Limits(Protocol):
-    """What a launch may be cut into."""
-
-    def __call__(self, kernel: str) -> int:
-        """How many blocks of a kernel the device holds at once."""
 
 
 class Rank:
@@ -51,6 +42,7 @@ class Rank:
         state: The words of its state.
         abort: The word that stops it.
         ready, done: ``(P, 16)`` a line per peer, for what the peers say to this rank.
+        ring: ``(2, num_slots)`` the addresses of calls with even, and with odd numbers.
     """
 
     def __init__(self, program: Program, width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -65,24 +57,12 @@ class Rank:
         self.ready = _words(device, program.world_size, _LINE_WORDS)
         self.done = _words(device, program.world_size, _LINE_WORDS)
         self.addresses = _words(device, num_slots(program.world_size))
+        self.ring = _words(device, 2, num_slots(program.world_size))
 
     @property
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What peers write to: rows and relay rows in an expand, arrivals in a fold."""
         return self.local, self.relay, self.arrivals
-
-    def entered(self, verb: int) -> list[int]:
-        """What a call of a verb enters: this rank's buffers, and those that peers write to.
-
-        Each buffer stands for a segment of its own; its address is the name by which peers know it.
-        """
-        second = self.relay if verb == EXPAND else self.arrivals
-        named = self.buffers[:2] if verb == EXPAND else self.buffers[2:]
-        words = [verb + 1]
-        for buffer in named:
-            words += [buffer.data_ptr(), buffer.nbytes, 0]
-        places = [self.local.data_ptr(), second.data_ptr(), self.result.data_ptr(), 0, *words]
-        return places + [0] * (NUM_ENTERED - len(places))
 
 
 def _words(device: torch.device, *shape: int) -> torch.Tensor:
@@ -100,15 +80,21 @@ def _rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -> t
 
 @dataclass(frozen=True)
 class Loopback:
-    """All ranks, and their launches by verb: ``launches[verb][rank]``.
-
-    Those of ``launches`` wait before they signal, so that ranks can run in turns; ``fused`` are as in a communicator.
-    """
+    """All ranks, and their launches by verb: ``launches[verb][rank]``."""
 
     ranks: list[Rank]
     launches: dict[int, list[list[Launch]]]
-    fused: dict[int, list[list[Launch]]]
     tables: Tables
+
+    def enter(self, verb: int) -> None:
+        """Give every rank the addresses of its next call, as hosts do."""
+        for rank in self.ranks:
+            second = rank.relay if verb == EXPAND else rank.arrivals
+            slots = [rank.local.data_ptr(), second.data_ptr(), rank.result.data_ptr(), 0]
+            for peer in self.ranks:
+                written = peer.buffers[:2] if verb == EXPAND else (peer.arrivals, peer.arrivals)
+                slots += [buffer.data_ptr() for buffer in written]
+            rank.ring[:] = torch.tensor(slots)
 
     def check(self, calls: int) -> None:
         """After some calls: everyone has made them, and nothing went wrong.
@@ -127,7 +113,7 @@ def connect(
     width: int,
     dtype: torch.dtype,
     device: torch.device,
-    max_blocks: Limits,
+    max_blocks: Callable[[str], int],
     threads: int,
 ) -> Loopback:
     """Give ranks memory, and lay out their expands and folds.
@@ -136,7 +122,7 @@ def connect(
         programs: What each rank does.
         width, dtype: Of a row.
         device: Where they all are.
-        max_blocks: See :class:`Limits`.
+        max_blocks: How many blocks of a kernel the device holds at once.
         threads: Of a block of the row kernels.
     """
     tables = Tables(device)
@@ -146,45 +132,28 @@ def connect(
     unit = unit_of(row_bytes, *rows, item_bytes=dtype.itemsize)
     kernels = {EXPAND: f"gather_{unit}", FOLD: sum_name(str(dtype).removeprefix("torch."), unit)}
     launches: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
-    fused: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
     for rank in ranks:
-        addresses = _addresses(rank, ranks, tables)
+        addresses = _addresses(rank, ranks)
         for verb, kernel in kernels.items():
+            most = max_blocks(kernel)
             layout = CallLayout(
-                rank.program,
-                verb,
-                addresses,
-                kernel,
-                unit,
-                row_bytes,
-                max_blocks(kernel),
-                tables.put,
-                threads,
+                rank.program, verb, addresses, kernel, unit, row_bytes, most, tables.put, threads
             )
-            laid_out = list(layout.launches())
-            for waits_first, lists in ((True, launches), (False, fused)):
-                begin, *others = fuse(laid_out, waits_first=waits_first)
-                entered = *begin.parameters, *rank.entered(verb)
-                lists[verb].append([replace(begin, parameters=entered), *others])
-    return Loopback(ranks, launches, fused, tables)
+            launches[verb].append(fuse(list(layout.launches())))
+    return Loopback(ranks, launches, tables)
 
 
-def _addresses(rank: Rank, ranks: Sequence[Rank], tables: Tables) -> RankAddresses:
+def _addresses(rank: Rank, ranks: Sequence[Rank]) -> RankAddresses:
     me = rank.program.rank
-    maps = []
-    for peer in ranks:
-        mapped = [(b.data_ptr(), b.nbytes, b.data_ptr()) for b in peer.buffers]
-        maps.append((tables.put(np.array(mapped, MAP)), len(mapped)))
     return RankAddresses(
         state=rank.state.data_ptr(),
         address_table=rank.addresses.data_ptr(),
+        ring=rank.ring.data_ptr(),
+        ring_length=2,
         lines=_lines([peer.ready for peer in ranks], me),
-        words=tables.put(np.zeros(_ANNOUNCED_WORDS, np.int64)),
-        num_words=_ANNOUNCED_WORDS,
         ready=_own_lines(rank.ready),
         done=_own_lines(rank.done),
         raised=_lines([peer.done for peer in ranks], me),
-        maps=np.array(maps, np.int64),
     )
 
 
@@ -195,19 +164,3 @@ def _lines(boards: Sequence[torch.Tensor], me: int) -> np.ndarray:
 
 def _own_lines(board: torch.Tensor) -> np.ndarray:
     return np.array([line.data_ptr() for line in board], np.int64)
-
-
-def run_in_lockstep(loopback: Loopback, verb: int, launch: Callable[..., None]) -> None:
-    """One call of all ranks, stage by stage, for a device that runs one launch at a time.
-
-    Args:
-        loopback: The ranks.
-        verb: EXPAND or FOLD.
-        launch: ``launch(kernel, blocks, threads, *parameters)`` runs it.
-    """
-    lists = loopback.launches[verb]
-    for stage in sorted({step.stage for steps in lists for step in steps}):
-        for steps in lists:
-            for step in steps:
-                if step.stage == stage:
-                    launch(step.kernel, step.blocks, step.threads, *step.parameters)

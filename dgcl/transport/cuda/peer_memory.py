@@ -1,0 +1,167 @@
+"""Device memory of peers: opened here when a call first names it, given back when its owner leaves.
+
+Exported memory must not be freed while another process has it open. So each rank has a page in shared memory with a
+word for every peer: not 0 says that this rank uses none of that peer's memory any more. A rank that leaves waits for
+these words, or for the deaths of those that will not write them, before it frees anything or ends its process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dgcl.kernels.cuda_driver import IPC_HANDLE_BYTES
+from dgcl.transport.cuda.gpu import Device
+from dgcl.transport.shared_memory.engine import read_word, write_word
+from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
+
+#: Words that name a piece of device memory: its allocation's address in the process of its owner, the offset, and the
+#: allocation's handle.
+PLACE_WORDS: Final = 2 + IPC_HANDLE_BYTES // 8
+
+#: Tells apart processes that have the same number, as in containers.
+_TOKEN: Final = secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What the others must know of a rank to open its device memory.
+
+    Attributes:
+        process: Names its process.
+        page: Handle of its page in shared memory.
+        uuid: UUID of its device, hexadecimal.
+        context: Handle of its device's context, valid in its own process.
+        control_block: Place of its control block.
+        unreachable: Why other processes cannot open its device memory; "" if they can.
+    """
+
+    process: tuple[int, str]
+    page: tuple[int, int]
+    uuid: str
+    context: int
+    control_block: tuple[int, ...] = ()
+    unreachable: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the rank is a thread of this process."""
+        return self.process == (os.getpid(), _TOKEN)
+
+
+class OwnMemory:
+    """This rank's exported allocations, and its page.
+
+    Attributes:
+        is_exported: Whether other processes may open them.
+    """
+
+    def __init__(self, device: Device, world_size: int) -> None:
+        self._device = device
+        self._file = SegmentFile()
+        self._page = self._file.grow(8 * world_size)
+        self._handles: dict[int, tuple[int, ...]] = {}
+        self.is_exported = device.is_open
+
+    def export(self, address: int) -> None:
+        """Let others open an allocation.
+
+        Raises:
+            CudaError: The driver cannot export it.
+        """
+        handle = self._device.driver.export_memory(address) if self.is_exported else bytes(IPC_HANDLE_BYTES)
+        self._handles[address] = tuple(np.frombuffer(handle, np.int64).tolist())
+
+    def place(self, allocation: int, offset: int = 0) -> tuple[int, ...]:
+        """The :data:`PLACE_WORDS` words by which peers find a byte of an exported allocation."""
+        return allocation, offset, *self._handles[allocation]
+
+    def descriptor(self, control_block: int, unreachable: str) -> Descriptor:
+        """Describe this rank to the others."""
+        device = self._device
+        place = () if unreachable else self.place(control_block)
+        process = os.getpid(), _TOKEN
+        return Descriptor(process, self._file.handle, device.uuid, device.context, place, unreachable)
+
+    def release(self, peer: int) -> None:
+        """Publish that this rank uses none of a peer's memory any more."""
+        write_word(self._page.address + 8 * peer, 1)
+
+    def close(self) -> None:
+        """Close the file; peers that have mapped it keep their mapping."""
+        self._file.close()
+
+
+class PeerMemory:
+    """A peer's allocations, opened in this process as they are named.
+
+    Args:
+        device: Of this rank.
+        descriptor: The peer's.
+
+    Raises:
+        OSError: Its process cannot be reached.
+    """
+
+    def __init__(self, device: Device, descriptor: Descriptor) -> None:
+        self._device, self._is_here, self._context = device, descriptor.is_here, descriptor.context
+        self._file = PeerFile(descriptor.page)
+        self._page: Segment = self._file.map(0, os.sysconf("SC_PAGE_SIZE"))
+        self._watch = -1 if self._is_here else os.pidfd_open(descriptor.process[0])
+        self._opened: dict[int, int] = {}
+        self.is_closed = False
+
+    def enable_access(self) -> None:
+        """Let this device reach that of a thread of this process.
+
+        Raises:
+            CudaError: It cannot.
+        """
+        if self._is_here and self._context != self._device.context:
+            self._device.driver.enable_peer_access(self._context)
+
+    def address(self, place: tuple[int, ...] | list[int]) -> int:
+        """Where a place is in this process; 0 for none, and once this is closed.
+
+        Raises:
+            CudaError: The driver cannot open the allocation.
+        """
+        allocation, offset, *handle = place
+        if allocation == 0 or self.is_closed:
+            return 0
+        if self._is_here:
+            return allocation + offset
+        if allocation not in self._opened:
+            words = np.array(handle, np.int64).tobytes()
+            self._opened[allocation] = self._device.driver.open_memory(words)
+        return self._opened[allocation] + offset
+
+    def has_left(self, rank: int) -> bool:
+        """Whether the peer will use no memory of ``rank`` any more, or has died."""
+        return int(read_word(self._page.address + 8 * rank)) != 0 or self.has_died()
+
+    def has_died(self) -> bool:
+        """Whether the peer's process has ended."""
+        if self._watch < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._watch, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Unmap what was opened, when no kernel of this rank uses it; :meth:`has_left` still answers."""
+        self.is_closed = True
+        while self._opened:
+            self._device.driver.close_memory(self._opened.popitem()[1])
+
+    def forget(self) -> None:
+        """Stop watching the peer."""
+        self._file.close()
+        if self._watch >= 0:
+            os.close(self._watch)
+            self._watch = -1
