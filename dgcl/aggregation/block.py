@@ -290,7 +290,7 @@ class _SparseSide(_Side):
         sums = sparse_product(matrix, x.to(out.dtype))
         if not add:
             out.zero_()
-        if len(self.edges.heads):
+        if len(self.edges.heads) or len(sums) < len(out):
             out.index_add_(0, self._heads, sums)
         else:
             out.add_(sums)
