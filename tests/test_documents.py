@@ -16,6 +16,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # links of the web have a colon
