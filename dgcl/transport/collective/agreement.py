@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import torch
 from numba import int64, void
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
@@ -17,7 +18,7 @@ from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.call import Call
-from dgcl.transport.collective.wires import Wire
+from dgcl.transport.collective.wires import Wire, open_wire
 from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.control_page import ControlPage
@@ -78,12 +79,14 @@ class Agreement:
         self._peers = Peers(control, self._file, self._page, channel)
         self._control_calls = ControlCalls(control, self._peers)
         self._messages: GroupControl | None = None
-        if self._peers.any_remote:
+        self._words: Wire | None = None
+        if self._peers.any_remote:  # pages are not shared: calls are sent, and reasons
             assert isinstance(control, GroupControl)
             self._messages = control.anew(timeout)
+            self._words = open_wire(control, torch.device("cpu"), timeout)
         schedules = [each for program in programs.values() for each in (program.expand, program.fold)]
         partners = np.unique(np.concatenate([np.r_[each.send_peer, each.recv_peer] for each in schedules]))
-        self._partners = np.setdiff1d(partners, self._peers.remote)
+        self._partners = partners
         self._pages = np.array([self._peers.control_pages[p].call_address for p in self._partners], np.int64)
         self._gone_at = 0.0
 
@@ -95,10 +98,20 @@ class Agreement:
             CommError: A rank does not come.
         """
         announce_call(self._page.call_address, call.number, call.tag)
+        if self._words is not None:
+            self._exchange_words(call, self._words)
         self._compare(call)
-        if self._messages is not None:  # where pages are not shared, ranks wait for each other's word
-            with self._messages.collective(f"call {call.number}, {unpack_tag(call.tag, self.names)}"):
-                self._messages.barrier()
+
+    def _exchange_words(self, call: Call, words_wire: Wire) -> None:
+        """Send a call to those with which this rank exchanges rows, and note theirs on the stand-ins of their pages."""
+        words = torch.tensor([[call.number, call.tag]] * len(self._partners))
+        theirs = torch.empty_like(words)
+        counts = np.bincount(self._partners, minlength=self.control.world_size).tolist()
+        call.work = words_wire.post(theirs.view(torch.uint8), words.view(torch.uint8), counts, counts)
+        self._await(call, words_wire)
+        for peer, (number, tag) in zip(self._partners.tolist(), theirs.tolist(), strict=True):
+            if peer in self._peers.remote:
+                announce_call(self._peers.control_pages[peer].call_address, number, tag)
 
     def finish(self, call: Call, wire: Wire) -> None:
         """Carry out what is left of a call, and wait until the ranks that it concerns have begun it."""
@@ -148,8 +161,9 @@ class Agreement:
             )
             self._page.post_failure(error)  # the first reason, not a chain of reasons
             raise type(error)(text)
-        if self._messages is not None and (lost := self._messages.lost()) is not None:
-            raise lost
+        if broken and self._messages is not None:
+            with self._messages.collective(f"{call.label} {call.number} at {call.place}"):
+                self._messages.barrier()  # which fails, and says whose connection broke
         pages = self._peers.control_pages
         waits = call.waits or [
             (peer, f"stage 0: rank {peer} is not ready to receive rows")
@@ -187,15 +201,20 @@ class Agreement:
         """Publish that this rank makes no more calls, in call ``number``, because of an error or as it has closed."""
         if os.getpid() != self._process:
             return
+        why, kind = "has closed its communicator", type(error or PeerLostError())
         if error is None:
             self._page.post_closed()
         else:
             self._page.post_failure(error)
             self._control_calls.leave_if_crossed(error, number)
+            why = f"has left: {error}"
+            if self._words is not None:
+                self._words.abort()
         if self._messages is not None:
-            self._messages.leave(f"has left: {error}" if error else "has closed its communicator")
+            self._messages.leave(why, kind)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close connections and files."""
+        self._words = None
         self._peers.close()
         self._file.close()

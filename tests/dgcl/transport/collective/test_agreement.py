@@ -17,6 +17,7 @@ from dgcl.errors import CommError
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join
+from tests.dgcl.transport.collective.test_transport import apart
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -97,11 +98,13 @@ def test_ranks_that_make_different_calls_both_hear_of_both(world: str, case: str
     judge(dgcl.launch(disagree, WORLDS[world].world_size, world, case), case)
 
 
+@pytest.mark.parametrize("apart_or_not", [(), (apart,)], ids=["shared pages", "no shared memory"])
 @pytest.mark.parametrize("case", DIFFERENT)
-def test_processes_hear_of_both_and_live(case: str, rank_pool: Callable[[int], RankPool]) -> None:
-    pool = rank_pool(3)
-    for _ in range(3):
-        judge(pool.run(disagree, "line of 3", case), case)
+def test_processes_hear_of_both_and_live(
+    case: str, apart_or_not: tuple[Any, ...], rank_pool: Callable[[int], RankPool]
+) -> None:
+    for _ in range(2):
+        judge(rank_pool(3).run(*apart_or_not, disagree, "line of 3", case), case)
 
 
 def late(comm: Communicator) -> None:

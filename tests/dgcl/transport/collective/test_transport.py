@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 import dgcl
 from dgcl.transport.base import Transport
+from dgcl.transport.shared_memory import peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import TREES, World, make_world, random_world, wandering
 from tests.dgcl.support_ranks import join, random_bits, same_bits
@@ -88,6 +90,21 @@ def test_threads(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in WORLDS if WORLDS[name].world_size in (2, 4)])
 def test_processes(name: str, rank_pool: Callable[[int], RankPool]) -> None:
     assert rank_pool(WORLDS[name].world_size).run(compare, name) == [[]] * WORLDS[name].world_size
+
+
+def apart(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function where ranks share no memory, as on several machines."""
+
+    def refuse(handle: object) -> None:
+        raise OSError(2, "on another machine")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "PeerFile", refuse)
+        return function(*args)
+
+
+def test_ranks_that_share_no_memory(rank_pool: Callable[[int], RankPool]) -> None:
+    assert rank_pool(4).run(apart, compare, "random-1 of 4") == [[]] * 4
 
 
 @pytest.mark.parametrize("name", ["line of 4", "random-1 of 4"])
