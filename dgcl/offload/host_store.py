@@ -20,7 +20,6 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -40,9 +39,7 @@ __all__ = ["ROWS_HELD", "HostStore", "return_freed_memory"]
 ROWS_HELD: Final = ("inputs", "results", "aggregates", "gradients")
 
 Rows = slice | Tensor
-_ASKED_AHEAD: Final = 8 << 20  # bytes
-_BRIDGED: Final = 16 << 10  # bytes between stretches that are read, or asked for, together
-_PIECES = 1024  # of memory in one call of preadv, as many as Linux takes
+_BRIDGED: Final = 16 << 10  # bytes between stretches that are asked for together
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
@@ -158,39 +155,29 @@ class HostStore:
             rows: ``(n, *F)``; of this store, or any other CPU tensor.
             which: A stretch, or ``(k,)`` int64 rows, ascending.
         """
-        return self.counted(self.fetch(rows, which))
+        copied = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
+        self.bytes_read += copied.nbytes
+        self._forget(rows)
+        return copied
 
     def look_at(self, rows: Tensor, which: slice) -> Tensor:
         """As :meth:`read`, for who changes nothing: the rows themselves where the kernel may keep them."""
-        return self.counted(rows[which]) if self.cached else self.read(rows, which)
-
-    def fetch(self, rows: Tensor, which: Rows) -> Tensor:
-        """As :meth:`read`, by any thread; the one that takes the rows counts them (:meth:`counted`)."""
-        copied = None if self.cached else self._read_file(rows, which)
-        if copied is None:
-            copied = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
-        return copied
-
-    def counted(self, fetched: Tensor) -> Tensor:
-        """Count rows that were fetched."""
-        self.bytes_read += fetched.nbytes
-        return fetched
+        if not self.cached:
+            return self.read(rows, which)
+        self.bytes_read += rows[which].nbytes
+        return rows[which]
 
     def load(self, rows: Tensor, which: Tensor, target: Tensor, places: Tensor) -> None:
         """``target[places] = rows[which]``, as :meth:`read`."""
-        if self.cached:
-            self.bytes_read += len(which) * bytes_of_row(rows)
-            move_rows(target, places, rows.detach(), which)
-        else:
-            put_rows(target, places, self.read(rows, which))
+        self.bytes_read += len(which) * bytes_of_row(rows)
+        move_rows(target, places, rows.detach(), which)
+        self._forget(rows)
 
     def unload(self, rows: Tensor, which: Tensor, source: Tensor, places: Tensor) -> None:
         """``rows[which] = source[places]``, as :meth:`write`."""
-        if self.cached:
-            self.bytes_written += len(which) * bytes_of_row(rows)
-            move_rows(rows, which, source, places)
-        else:
-            self.write(rows, which, source.index_select(0, places))
+        self.bytes_written += len(which) * bytes_of_row(rows)
+        move_rows(rows, which, source, places)
+        self._forget(rows, written=True)
 
     def asking_for(self, rows: Tensor, which: Tensor) -> Callable[[], None]:
         """What lets the kernel begin to read some rows of a file, for any thread; it does not keep the rows alive."""
@@ -207,59 +194,27 @@ class HostStore:
         """Write some rows; arguments as for :meth:`read`, ``values`` in their order."""
         self.bytes_written += values.numel() * rows.element_size()
         file = self._file_of(rows)
-        if file is None or (self.cached and isinstance(which, Tensor)):  # scattered rows: not a call for each
-            if isinstance(which, Tensor):
-                put_rows(rows, which, values)
-            else:
-                rows[which] = values
-            return
-        at, row_bytes = self._offset(rows), bytes_of_row(rows)
-        data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
-        for first, count, done in _stretches(which):
-            piece = data[done * row_bytes : (done + count) * row_bytes]
-            _write(file.descriptor, piece, at + first * row_bytes)
-        if not self.cached:
-            file.forget(written=True)
+        if isinstance(which, Tensor):
+            put_rows(rows, which, values)
+        elif file is None:
+            rows[which] = values
+        else:  # not through the mapping, which would read pages from the disk before it writes to them
+            data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
+            _write(file.descriptor, data, self._offset(rows) + which.start * bytes_of_row(rows))
+        self._forget(rows, written=True)
 
     def add(self, rows: Tensor, which: Tensor, source: Tensor, places: Tensor) -> None:
         """``rows[which] += source[places]``: they are read, and written again."""
-        if self.cached:
-            self.bytes_read += len(which) * bytes_of_row(rows)
-            self.bytes_written += len(which) * bytes_of_row(rows)
-            add_rows(rows, which, source, places)
-        elif len(which):
-            self.write(rows, which, self.read(rows, which).add_(source.index_select(0, places)))
+        self.bytes_read += len(which) * bytes_of_row(rows)
+        self.bytes_written += len(which) * bytes_of_row(rows)
+        add_rows(rows, which, source, places)
+        self._forget(rows, written=True)
 
-    def _read_file(self, rows: Tensor, which: Rows) -> Tensor | None:
-        file = self._file_of(rows)
-        if file is None:
-            return None
-        count = which.stop - which.start if isinstance(which, slice) else len(which)
-        result = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
-        at, row_bytes = self._offset(rows), bytes_of_row(rows)
-        data = result.view(-1).view(torch.uint8).numpy().data
-        stretches = _stretches(which)
-        # what lies between is read, too: a disk reads one long stretch faster than many short ones
-        gap = max(1, _BRIDGED // max(1, row_bytes))
-        spans, between = _near(stretches, gap), memoryview(bytearray(gap * row_bytes))
-        announced = here = 0
-        for first, end in spans:
-            while announced < len(spans) and (spans[announced][0] - first) * row_bytes < _ASKED_AHEAD:
-                begin, stop = spans[announced]
-                file.will_need(at + begin * row_bytes, min((stop - begin) * row_bytes, _ASKED_AHEAD))
-                announced += 1
-            pieces: deque[memoryview] = deque()
-            begun = first
-            while here < len(stretches) and stretches[here][0] < end:
-                begin, number, done = stretches[here]
-                if begin > begun:
-                    pieces.append(between[: (begin - begun) * row_bytes])
-                pieces.append(data[done * row_bytes : (done + number) * row_bytes])
-                begun = begin + number
-                here += 1
-            _read_into(file.descriptor, pieces, at + first * row_bytes)
-        file.forget()
-        return result
+    def _forget(self, rows: Tensor, written: bool = False) -> None:
+        """Give up the pages of a file of rows, if the kernel may not keep them."""
+        file = None if self.cached else self._file_of(rows)
+        if file is not None:
+            file.forget(written)
 
     def _file_of(self, rows: Tensor) -> _MappedFile | None:
         file = self._files.get(rows.untyped_storage().data_ptr())
@@ -305,7 +260,8 @@ class _MappedFile(mmap.mmap):
         os.posix_fadvise(self.descriptor, offset, num_bytes, os.POSIX_FADV_WILLNEED)
 
     def forget(self, written: bool = False) -> None:
-        """Give up cached pages."""
+        """Give up mapped and cached pages."""
+        self.madvise(mmap.MADV_DONTNEED)
         if written:
             os.fdatasync(self.descriptor)
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -370,19 +326,6 @@ def _stretches(which: Rows) -> list[tuple[int, int, int]]:
     starts = np.flatnonzero(np.append(True, np.diff(rows) != 1))
     counts = np.diff(np.append(starts, len(rows)))
     return list(zip(rows[starts].tolist(), counts.tolist(), starts.tolist(), strict=True))
-
-
-def _read_into(descriptor: int, pieces: deque[memoryview], offset: int) -> None:
-    """Read one stretch of a file into pieces of memory; the kernel may do less in one call."""
-    while pieces:
-        moved = os.preadv(descriptor, list(islice(pieces, _PIECES)), offset)
-        if moved <= 0:
-            raise OSError(f"store: a file of rows ends after {offset} bytes")
-        offset += moved
-        while pieces and moved >= len(pieces[0]):
-            moved -= len(pieces.popleft())
-        if moved:
-            pieces[0] = pieces[0][moved:]
 
 
 def _write(descriptor: int, piece: np.ndarray, offset: int) -> None:

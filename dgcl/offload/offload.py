@@ -76,7 +76,7 @@ class Offload(Handle):
         dtype: Of the rows, for the same.
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
-        prefetch: Load what the next batch wants from a disk while this one is computed, by a thread.
+        prefetch: Have the kernel read what the next batch wants from a disk while this one is computed, by a thread.
         slots: Rows a rank can hold; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
             unless ``memory_limit`` is given.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ class Mover:
         store: Host memory.
         transport: Between ranks; None where no rank ever sends a row.
         account: Where moves are counted.
-        prefetch: Whether a thread loads what the next batch wants from host memory while this one is computed; or, of
-            files that the kernel may cache, has the kernel read it.
+        prefetch: Whether a thread has the kernel read the files' rows of the next batch while this one is computed.
     """
 
     def __init__(
@@ -34,18 +33,13 @@ class Mover:
     ) -> None:
         self.store, self.transport, self.account = store, transport, account
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="dgcl prefetch") if prefetch else None
-        self._ahead: tuple[HostRows, list[Future[Tensor]]] | None = None
 
     def load_ahead(self, inputs: Sequence[Tensor], load: HostRows) -> None:
-        """Begin to load what :meth:`bring` is to bring next; no input may change until then."""
+        """Begin to read what :meth:`bring` is to bring next."""
         if self._helper is None:
             return
-        which = _index(load.rows)
-        if self.store.cached:
-            for x in inputs:
-                self._helper.submit(self.store.asking_for(x, which))
-        else:
-            self._ahead = load, [self._helper.submit(self.store.fetch, x.detach(), which) for x in inputs]
+        for x in inputs:
+            self._helper.submit(self.store.asking_for(x, _index(load.rows)))
 
     def close(self) -> None:
         """End the thread."""
@@ -62,13 +56,8 @@ class Mover:
     ) -> None:
         """Load rows of this rank into slots, then get those of others. Collective where ``swap`` is."""
         suffix = "_again" if again else ""
-        ahead, self._ahead = self._ahead, None
-        loading = ahead[1] if ahead is not None and ahead[0] is load else None
-        for number, (x, held) in enumerate(zip(inputs, slots, strict=True)):
-            if loading is None:
-                self.store.load(x, _index(load.rows), held, _index(load.slots))
-            else:
-                put_rows(held, _index(load.slots), self.store.counted(loading[number].result()))
+        for x, held in zip(inputs, slots, strict=True):
+            self.store.load(x, _index(load.rows), held, _index(load.slots))
             self.account.add(f"loaded{suffix}", len(load.rows), bytes_of_row(x))
         if swap is None:
             return

@@ -71,16 +71,6 @@ def test_additions(store: HostStore, dtype: torch.dtype) -> None:
     assert rows.equal(expected)
 
 
-def test_rows_in_more_pieces_than_one_call_reads(tmp_path: Path) -> None:
-    store = HostStore(tmp_path, cached=False)
-    expected = torch.arange(5000 * 3).view(5000, 3)
-    rows = store.empty((5000, 3), torch.int64)
-    store.write(rows, slice(0, 5000), expected)
-    for which in (torch.arange(0, 5000, 2), torch.arange(1, 5000, 900)):
-        assert store.read(rows, which).equal(expected[which])
-    assert store.bytes_read == (2500 + 6) * 24
-
-
 def test_other_tensors_are_read_and_written_too(store: HostStore) -> None:
     plain = torch.arange(12.0).view(6, 2).t()
     assert store.read(plain, torch.tensor([1])).tolist() == [[1, 3, 5, 7, 9, 11]]
