@@ -82,6 +82,9 @@ class DeviceExchange(WholeCalls):
     def __init__(
         self, programs: Mapping[str, Program], control: Control, timeout: float, device: Device
     ) -> None:
+        for rank, problem in enumerate(control.exchange(device.problem)):
+            if problem:
+                raise CommError(f"rank {rank}: {problem}")
         check_agreement(control, programs)
         # Done flags count the stages of the longest program (dgcl.transport.shared_memory.control_page).
         num_stages = max(program.num_stages for program in programs.values())

@@ -92,6 +92,8 @@ class Device:
         context: Handle of its context, for other threads.
         side: A stream for what runs beside calls: uploads, snapshots of flags, stops.
         uuid: Identifies the device whatever its number, hexadecimal.
+        title: The product's name.
+        problem: Why the driver cannot be used, and only torch can; "" if it can.
         is_open: Whether peers may open its memory; set to False before connecting, to try host lanes.
     """
 
@@ -106,7 +108,7 @@ class Device:
         self.context = driver.current_context()
         self.kernels = Kernels(driver, index, ptx)
         self.side = driver.create_stream(SIDE_LEVEL)
-        self.uuid = driver.uuid(index)
+        self.uuid, self.title, self.problem = driver.uuid(index), driver.device_name(index), ""
         self.is_open = True
         self._uploads: deque[tuple[int, np.ndarray]] = (
             deque()
@@ -114,10 +116,19 @@ class Device:
         self._events: list[int] = []
         self._upload_lock = threading.Lock()
 
+    @classmethod
+    def of_torch(cls, index: int, problem: str) -> Device:
+        """A device of torch's whose driver cannot be used."""
+        device = object.__new__(cls)
+        device.index, device.problem, device.title = index, problem, torch.cuda.get_device_name(index)
+        device.tensors = CudaTensors(torch.device("cuda", index))
+        device.uuid = UUID(str(torch.cuda.get_device_properties(index).uuid).removeprefix("GPU-")).hex
+        return device
+
     @property
     def name(self) -> str:
         """Its name as NVML has it: ``GPU-``, or ``MIG-`` for a part of one, and the UUID."""
-        kind = "MIG" if "MIG" in self.driver.device_name(self.index).split() else "GPU"
+        kind = "MIG" if "MIG" in self.title.split() else "GPU"
         return f"{kind}-{UUID(self.uuid)}"
 
     def blocks_at_once(self, kernel: str) -> int:
@@ -158,7 +169,6 @@ def open_device(device: torch.device) -> Device:
 
     Raises:
         ValueError: There is no such device, or it is too old.
-        CudaError: The driver refuses.
     """
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
@@ -174,7 +184,10 @@ def open_device(device: torch.device) -> Device:
     torch.cuda.init()
     with torch.cuda.device(index):
         torch.cuda.synchronize()  # torch has made its context, and it is current
-        return Device(open_driver(), index, CudaTensors(torch.device("cuda", index)))
+        try:
+            return Device(open_driver(), index, CudaTensors(torch.device("cuda", index)))
+        except CudaError as error:
+            return Device.of_torch(index, f"the driver cannot be used: {error}")
 
 
 def number_of(device: torch.device) -> int:

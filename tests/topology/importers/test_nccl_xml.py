@@ -290,7 +290,9 @@ def changed(old: str, new: str, count: int = 1) -> str:
             changed("<nvlink", "<nvlimk"), "line 6: <nvlimk> in <gpu>.*nvlink", id="element misspelt"
         ),
         pytest.param(
-            changed('count="2"', 'cuont="2"'), "line 6: <nvlink> has an unknown attribute 'cuont'; did you mean 'count'", id="attribute garbled"
+            changed('count="2"', 'cuont="2"'),
+            "line 6: <nvlink> has an unknown attribute 'cuont'; did you mean 'count'",
+            id="attribute garbled",
         ),
         pytest.param(
             changed("link_speed", "link_sqeed"),

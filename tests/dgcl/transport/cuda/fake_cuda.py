@@ -394,7 +394,7 @@ class FakeCuda:
         return 0
 
     def cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
-        status._obj.value = int(getattr(self._streams.get(stream.value or 0), "is_captured", False))
+        status._obj.value = int(self._streams[stream.value or 0].is_captured)
         return 0
 
     def cuEventCreate(self, event: Any, flags: Any) -> int:

@@ -29,7 +29,8 @@ class FakeTensors:
         self._fake = fake
 
     def current_stream(self) -> int:
-        return getattr(_contexts, "stream", 0)
+        stream = getattr(_contexts, "stream", 0)
+        return stream if stream in self._fake._streams else 0  # of another device, as main threads have
 
     def over(self, owner: Any, address: int, num_bytes: int) -> torch.Tensor:
         self._fake.memory.check(address, num_bytes)

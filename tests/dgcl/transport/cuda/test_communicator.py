@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.connect import connect_transport
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.cuda.exchange import DeviceExchange
-from dgcl.transport.cuda.gpu import number_of
+from dgcl.transport.cuda.gpu import number_of, open_device
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import join, on_threads
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
@@ -200,7 +201,7 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
         fake.stop()
 
 
-@pytest.mark.parametrize("trouble", ["compute-mode", "wrong-sums"])
+@pytest.mark.parametrize("trouble", ["compute-mode", "no-driver", "wrong-sums"])
 def test_what_does_not_prove_itself_gives_way_to_collectives(
     trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,13 +211,18 @@ def test_what_does_not_prove_itself_gives_way_to_collectives(
     fakes = [FakeCuda(memory, seed) for seed in range(3)]
     if trouble == "compute-mode":
         fakes[1].mode = 3
+    elif trouble == "no-driver":
+        reason = "rank 1: the driver cannot be used: cuInit"
     else:
         reason = "rank 0: rows of a first call have not arrived as they were sent"
         monkeypatch.setitem(KERNELS, "sum_int64", (7, nothing, always, nothing))
 
     def run() -> tuple[list[Tensor], str]:
         control = context.require_control()
-        comm = join(WORLD.shares(), device=open_fake(fakes[control.rank]))
+        device = open_fake(fakes[control.rank])
+        if trouble == "no-driver" and control.rank == 1:
+            device.problem = "the driver cannot be used: cuInit"
+        comm = join(WORLD.shares(), device=device)
         assert isinstance(comm.transport, CollectiveTransport)
         return train(comm), comm.describe()
 
@@ -252,6 +258,27 @@ def test_a_channel_that_cannot_be_had_is_an_error() -> None:
 
     dgcl.launch(run, 2)
     fake.stop()
+
+
+def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        init=lambda: None,
+        synchronize=lambda: None,
+        device=lambda index: nullcontext(),
+        get_device_name=lambda index: "AMD Instinct MI250X",
+        get_device_properties=lambda index: SimpleNamespace(uuid=f"GPU-{UUID(int=5)}"),
+    )
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(
+        "dgcl.kernels.cuda_driver.ctypes.CDLL", lambda name: SimpleNamespace()
+    )  # has no function
+    device = open_device(torch.device("cuda"))
+    assert device.problem.startswith("the driver cannot be used: cuInit: CUDA_ERROR_NOT_FOUND")
+    assert device.name == f"GPU-{UUID(int=5)}"
+    assert device.tensors.device == torch.device("cuda", 0)
 
 
 def test_ranks_that_share_a_gpu_are_named(
