@@ -31,7 +31,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is packaged, symlinks kept, so that building leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("tree") / "dgcl"
     copy.mkdir()
-    pages = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
+    pages = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
     for name in ("pyproject.toml", "constraints.txt", "MANIFEST.in", *pages):
         shutil.copy2(ROOT / name, copy)
     for name in ("dgcl", "docs", "examples", "tests", *PARTS):
