@@ -76,10 +76,10 @@ class Driver:
         Raises:
             CudaError: It returned something else than success, or this driver does not have it.
         """
-        found = getattr(self._library, function, None)
-        if found is None:
+        pointer = getattr(self._library, function, None)
+        if pointer is None:
             raise CudaError(function, _NOT_FOUND, "CUDA_ERROR_NOT_FOUND, this driver is too old for it")
-        code = found(*arguments)
+        code = pointer(*arguments)
         if code != 0:
             raise CudaError(function, code, self.error_name(code))
 
@@ -104,8 +104,8 @@ class Driver:
 
     def entry_point(self, function: str) -> int:
         """The address of a driver function, for compiled callers; 0 when this driver does not have it."""
-        found = getattr(self._library, function, None)
-        return 0 if found is None else ctypes.cast(found, c_void_p).value or 0
+        pointer = getattr(self._library, function, None)
+        return 0 if pointer is None else ctypes.cast(pointer, c_void_p).value or 0
 
     # Devices
 
@@ -142,9 +142,9 @@ class Driver:
 
     def uuid(self, device: int) -> str:
         """The UUID of a device, hexadecimal."""
-        found = _Uuid()
-        self.call("cuDeviceGetUuid_v2", byref(found), self._device(device))
-        return bytes(found.bytes).hex()
+        uuid = _Uuid()
+        self.call("cuDeviceGetUuid_v2", byref(uuid), self._device(device))
+        return bytes(uuid.bytes).hex()
 
     def device_name(self, device: int) -> str:
         """The product's name; that of a part of a GPU has the word MIG in it."""

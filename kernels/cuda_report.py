@@ -77,7 +77,7 @@ def assemble(ptxas: str, texts: dict[str, str], capability: tuple[int, int]) -> 
         )
     if run.returncode:
         raise RuntimeError(f"{ptxas} {arch}: {(run.stdout + run.stderr).strip()}")
-    found = {}
+    usages = {}
     for part in run.stderr.split("Compiling entry function")[1:]:
         name = re.match(r" '(?:dgcl_)?(\w+)'", part)
         memory = re.search(
@@ -86,8 +86,8 @@ def assemble(ptxas: str, texts: dict[str, str], capability: tuple[int, int]) -> 
         registers = re.search(r"Used (\d+) registers", part)
         if not (name and memory and registers):
             raise RuntimeError(f"{ptxas} {arch}: cannot read its report: {part}")
-        found[name[1]] = Usage(int(registers[1]), int(memory[1]), int(memory[2]) + int(memory[3]))
-    return found
+        usages[name[1]] = Usage(int(registers[1]), int(memory[1]), int(memory[2]) + int(memory[3]))
+    return usages
 
 
 def report(kernels: list[Kernel], ptxas: str | None) -> tuple[str, bool]:

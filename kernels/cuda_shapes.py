@@ -50,13 +50,13 @@ def deal_blocks(num_units: list[int], max_blocks: int, units_per_block: int) -> 
             f"max_blocks, units_per_block: expected at least 1, got {max_blocks} and {units_per_block}"
         )
     units = np.asarray(num_units, np.int64)
-    wanted = -(-units // units_per_block)
-    parts = wanted
-    if wanted.sum() > max_blocks:
-        # One for each first; the rest by what is still wanted, rounded down.
-        parts = np.minimum(wanted, 1)
+    desired = -(-units // units_per_block)
+    parts = desired
+    if desired.sum() > max_blocks:
+        # One for each first; the rest by what is still missing, rounded down.
+        parts = np.minimum(desired, 1)
         spare = max(max_blocks - int(parts.sum()), 0)
-        missing = wanted - parts
+        missing = desired - parts
         parts = parts + missing * spare // max(int(missing.sum()), 1)
     task = np.repeat(np.arange(len(units)), parts)
     part = np.arange(len(task)) - np.repeat(np.cumsum(parts) - parts, parts)

@@ -1,7 +1,7 @@
 """The transport interface: what a communicator needs of the object that carries out its exchanges.
 
-Shared memory (with the network channel), CUDA (between devices directly, or through the hosts) and every baseline of
-:mod:`dgcl.bench` are transports. A communicator holds one transport, and nothing else that moves rows.
+Shared memory (with the network channel), collectives of torch, CUDA (between devices of one machine) and every baseline
+of :mod:`dgcl.bench` are transports. A communicator holds one transport, and nothing else that moves rows.
 """
 
 from __future__ import annotations

@@ -85,15 +85,15 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
             raise ValueError(
                 f"device must be 'cpu', 'cuda', 'cuda:1' or a torch.device (got {shown(device)})"
             )
-        wanted = torch.device(device)
-        kind = wanted.type
+        requested = torch.device(device)
+        kind = requested.type
         if kind not in ("cpu", "cuda"):
-            problem = f"device: expected 'cpu' or a CUDA device, got {wanted}"
+            problem = f"device: expected 'cpu' or a CUDA device, got {requested}"
         elif kind == "cuda":
             # Here, as it takes half a second, which ranks on the CPU need not wait.
             from dgcl.transport.cuda.gpu import open_device
 
-            opened = open_device(wanted)
+            opened = open_device(requested)
     except (ValueError, RuntimeError) as error:
         problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
         if "busy or unavailable" in problem:

@@ -306,9 +306,9 @@ class DeviceExchange(WholeCalls):
         key = (exchange, verb, size, str(dtype) if verb == FOLD else "", unit)
         if key not in self._operations:
             kind = row_type(dtype, size // dtype.itemsize)
-            made = Operations(self._connections, self._programs[exchange], verb, kind, unit)
-            self._operations[key] = made
-            self._most_operations = max(self._most_operations, len(made))
+            operations = Operations(self._connections, self._programs[exchange], verb, kind, unit)
+            self._operations[key] = operations
+            self._most_operations = max(self._most_operations, len(operations))
         most = max(1, min(MOST_CALLS, _MOST_OPERATIONS // self._most_operations))
         while self._call - self._connections.page.finished() >= most:
             self._check_failure()

@@ -68,7 +68,7 @@ def cut(
         (schedule.recv_peer, schedule.recv_count) if receives else (schedule.send_peer, schedule.send_count)
     )
     numbers: dict[int, int] = {}
-    found: dict[int, list[Slice]] = {}
+    slices: dict[int, list[Slice]] = {}
     for i, peer in enumerate(peers.tolist()):
         if peer not in staged:
             continue
@@ -81,8 +81,8 @@ def cut(
         begin = numbers.get(peer, 0)
         numbers[peer] = begin + len(pieces)
         assert numbers[peer] < MOST_SLICES
-        found[i] = [Slice(peer, begin + n, *piece, n == len(pieces) - 1) for n, piece in enumerate(pieces)]
-    return found
+        slices[i] = [Slice(peer, begin + n, *piece, n == len(pieces) - 1) for n, piece in enumerate(pieces)]
+    return slices
 
 
 class Lanes:
