@@ -18,7 +18,7 @@ from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.pages import print_into, require_hosts
 from tests.dgcl.multihost.rank_main import limited_topology
 
-MARKS = "<!-- hosts: begin -->", "<!-- hosts: end -->"
+MARK = "hosts"
 RANKS = [2, 2]
 MEGABYTES, ROUNDS = 125.0, 3
 EDGES = {
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--write", default="", help="the page")
     given = parser.parse_args()
     require_hosts()
-    print_into(given.write, MARKS, lines(given.graph))
+    print_into(given.write, MARK, lines(given.graph))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ from tests.dgcl.multihost.pages import print_into, require_hosts
 from tests.dgcl.multihost.rank_main import CALLS
 from tests.dgcl.multihost.test_hosts import MODULE, WORLDS, answers_in, by_host, seconds
 
-WORLD_MARKS = "<!-- worlds: begin -->", "<!-- worlds: end -->"
-LAYOUT_MARKS = "<!-- layouts: begin -->", "<!-- layouts: end -->"
 MEGABYTES = 10.0
 NUM_VERTICES = 16_000
 
@@ -86,10 +84,9 @@ def main() -> None:
     given = parser.parse_args()
     require_hosts()
     where = ["", f"Measured on {os.cpu_count()} cores, which all hosts share."]
-    tables = {"worlds": (worlds, WORLD_MARKS), "layouts": (layouts, LAYOUT_MARKS)}
-    for name, (lines, marks) in tables.items():
+    for name, lines in {"worlds": worlds, "layouts": layouts}.items():
         if given.only in (None, name):
-            print_into(given.write, marks, chain(lines(), where))
+            print_into(given.write, name, chain(lines(), where))
 
 
 if __name__ == "__main__":

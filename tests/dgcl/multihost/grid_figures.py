@@ -17,7 +17,7 @@ from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.pages import print_table
 from tests.dgcl.multihost.rank_main import limited_topology
 
-MARKS = "<!-- network: begin -->", "<!-- network: end -->"
+MARK = "network"
 RANKS = [1, 1, 1, 1]
 MEGABYTES = 10.0
 KINDS: dict[str, dict[str, Any]] = {
@@ -51,4 +51,4 @@ def lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print_table(__doc__, MARKS, lines())
+    print_table(__doc__, MARK, lines())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
+from dgcl.bench.table import write_between
 from tests.dgcl.multihost.hosts import missing
 
 
@@ -16,22 +16,20 @@ def require_hosts() -> None:
         raise SystemExit(f"no hosts: {why}")
 
 
-def print_table(program: str, marks: tuple[str, str], lines: Iterator[str]) -> None:
+def print_table(program: str, mark: str, lines: Iterator[str]) -> None:
     """The whole of a program with one table: ``program`` is its docstring."""
     parser = argparse.ArgumentParser(description=program.splitlines()[0])
     parser.add_argument("--write", default="", help="the page")
     given = parser.parse_args()
     require_hosts()
-    print_into(given.write, marks, lines)
+    print_into(given.write, mark, lines)
 
 
-def print_into(page: str, marks: tuple[str, str], lines: Iterable[str]) -> None:
-    """Print each line as it comes, then put all of them between two marks of ``page``, if one is named."""
+def print_into(page: str, mark: str, lines: Iterable[str]) -> None:
+    """Print each line as it comes, then write all of them between the marks of ``page``, if one is named."""
     said = []
     for line in lines:
         print(line, flush=True)
         said.append(line)
     if page:
-        begin, end = marks
-        before, rest = Path(page).read_text().split(begin)
-        Path(page).write_text(f"{before}{begin}\n\n" + "\n".join(said) + f"\n\n{end}{rest.split(end)[1]}")
+        write_between(page, mark, "\n".join(said))

@@ -16,7 +16,7 @@ from tests.dgcl.multihost.pages import print_table
 from tests.dgcl.multihost.rank_main import limited_topology
 from tests.dgcl.multihost.replica_layers import LAYERS, NUM_VERTICES, layers_on_rank
 
-MARKS = "<!-- replicas: begin -->", "<!-- replicas: end -->"
+MARK = "replicas"
 RANKS = [2, 2]
 SPEEDS = [2.0, 20.0, 200.0]  # MB/s each way
 NEAR, FAR = 16, 1  # edges into each vertex
@@ -50,4 +50,4 @@ def lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print_table(__doc__, MARKS, lines())
+    print_table(__doc__, MARK, lines())
