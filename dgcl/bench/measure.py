@@ -147,6 +147,7 @@ def _open(case: Case, settings: Settings, control: Control, opened: ExitStack) -
             replicas=dgcl.ReplicaOptions(hops=settings.layers if method == METHOD else None),
             timeout=settings.timeout,
             device=settings.device,
+            channel=settings.channel,
         )
         opened.callback(comm.close)
         return comm

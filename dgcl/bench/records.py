@@ -25,6 +25,7 @@ class Settings:
         layers: That the copies of "replicate-across-machines" must last for.
         topology: What plans are made for.
         device: The kind of device that rows lie on.
+        channel: How planned rows travel, as in :func:`dgcl.build_comm_info`.
         show_bound: Print the share of the plans' lower bounds that was reached.
         seed: For planners.
         timeout: Seconds that a rank waits for another.
@@ -42,6 +43,7 @@ class Settings:
     timeout: float = 300.0
     trace: bool = False
     device: str = "cpu"
+    channel: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,12 @@ def add_parser(verbs: Any, name: str) -> None:
     how.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
     )
+    how.add_argument(
+        "--channel",
+        choices=("auto", "memory", "collective"),
+        default="auto",
+        help="by which planned rows travel",
+    )
     how.add_argument("--method", metavar="M[,M...]", default="auto", help="planners and baselines, in turns")
     how.add_argument("--topology", metavar="T", help=f"to plan for (default: this host). {TOPOLOGY_HELP}")
     how.add_argument(
@@ -240,6 +246,8 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
     check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
+    if args.trace is not None and args.channel == "collective":
+        raise CliError("--trace goes without --channel collective")
     if args.trace is not None and {*methods} <= {*BASELINES, "gloo-halo"}:
         raise CliError("--trace goes with a planned method")
 
@@ -281,6 +289,7 @@ def _settings(args: argparse.Namespace, topology: Topology) -> Settings:
         layers=args.layers,
         seed=args.seed,
         timeout=args.timeout,
+        channel=args.channel,
         trace=args.trace is not None,
         device=args.device,
     )

@@ -8,6 +8,7 @@ ends all that is under way, here and at the peers.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -19,6 +20,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
 
 _NEVER: Final = 3  # a tag that is never sent
+_PAUSE: Final = 20e-6  # seconds between two looks at a device
 _DEADLINES: Final = 10  # of the transport in that of the group: the transport's own must come first
 
 
@@ -41,7 +43,11 @@ def open_wire(control: Control, device: torch.device, timeout: float, backend: A
 
 
 class GroupWire:
-    """A group of torch's. On a device ``wait`` only puts the wait into its queue."""
+    """A group of torch's.
+
+    On a device the host waits for each stage, too, and so keeps deadlines: what waits there for a rank that is gone would
+    otherwise wait for ever.
+    """
 
     def __init__(self, group: Any, on_device: bool = False) -> None:
         self._group, self._on_device = group, on_device
@@ -54,7 +60,12 @@ class GroupWire:
     def wait(self, work: Any, seconds: float) -> bool:
         """As the module says."""
         if self._on_device:
-            return bool(work.wait())
+            deadline = time.monotonic() + seconds
+            while not work.is_completed():
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE)
+            return bool(work.wait())  # what follows in the device's queue, too
         try:
             return bool(work.wait(timedelta(seconds=seconds)))
         except RuntimeError:

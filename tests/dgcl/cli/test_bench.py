@@ -58,6 +58,7 @@ BAD = [
     ("--trace .", "--trace .: is a folder"),
     ("--trace x.json -J x.json", "--trace x.json: is also --json-file"),
     ("--trace x.json --method gloo,gloo-halo", "--trace goes with a planned method"),
+    ("--trace x.json --channel collective", "--trace goes without --channel collective"),
     ("--layers 0", "--layers"),
     ("--timeout 0", "--timeout: must be a number above 0"),
 ]
@@ -178,6 +179,12 @@ def test_a_trace(run: Run, folder: Path) -> None:
     trace = json.loads((folder / "trace.json").read_text())
     names = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
     assert names == {"rank 0", "rank 1", "rank 2"}
+
+
+def test_plans_by_collectives(run: Run) -> None:
+    result = run(*QUICK, *["--ranks", "3", "--topology", "uniform", "-b", "4K", "--channel", "collective"])
+    assert result.status == 0
+    assert "# Out of bounds values : 0 OK" in result.out.splitlines()
 
 
 @pytest.mark.slow

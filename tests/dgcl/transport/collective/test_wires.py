@@ -1,0 +1,69 @@
+"""A device's backend behind the wire: a stand-in of its group, which is over when the test says so."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from dgcl.transport.collective.wires import GroupWire
+
+
+class Work:
+    """What a backend has under way; over after some looks."""
+
+    def __init__(self, looks: float, error: str = "") -> None:
+        self.looks, self.error, self.waited = looks, error, 0
+
+    def is_completed(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def wait(self) -> bool:
+        self.waited += 1
+        if self.error:
+            raise RuntimeError(self.error)
+        return True
+
+
+class Group:
+    """A backend's group."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.aborted = work, threading.Event()
+        self.abort = self.aborted.set
+
+    def name(self) -> str:
+        return "a stand-in"
+
+    def alltoall_base(self, *args: object) -> Work:
+        return self.work
+
+
+def wait(work: Work) -> bool:
+    wire, rows = GroupWire(Group(work), on_device=True), torch.empty(2, 4, dtype=torch.uint8)
+    return wire.wait(wire.post(rows, rows, [1, 1], [1, 1]), 0.05)
+
+
+def test_the_host_waits_until_the_device_is_done_and_orders_what_follows() -> None:
+    work = Work(3)
+    assert wait(work)
+    assert work.waited == 1
+
+
+def test_a_stage_that_does_not_end_is_not_waited_for_longer() -> None:
+    work = Work(float("inf"))
+    assert not wait(work)
+    assert work.waited == 0
+
+
+def test_what_went_wrong_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="a connection"):
+        wait(Work(0, "a connection broke"))
+
+
+def test_an_abort_does_not_make_the_caller_wait() -> None:
+    group = Group(Work(0))
+    GroupWire(group, on_device=True).abort()
+    assert group.aborted.wait(20)
