@@ -45,8 +45,8 @@ def open_wire(control: Control, device: torch.device, timeout: float, backend: A
 class GroupWire:
     """A group of torch's.
 
-    On a device the host waits for each stage, too, and so keeps deadlines: what waits there for a rank that is gone would
-    otherwise wait for ever.
+    On a device the host waits for each stage, too, and so keeps deadlines: what waits there for a rank that is gone
+    would otherwise wait for ever.
     """
 
     def __init__(self, group: Any, on_device: bool = False) -> None:
