@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation import edges, extremes
+from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.contributions import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
@@ -25,14 +26,10 @@ from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
 from dgcl.aggregation.streamed import StreamedOperation, check_streamed, connect_edge_windows
 from dgcl.aggregation.windows import HaloWindows, divide
-from dgcl.grid.grid import Grid
 from dgcl.grid.streamed import StreamedGraph
-from dgcl.program.exchange import HALO, PARTIAL, Exchange
-from dgcl.ranks.control import Control
+from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.tensors import require_tensors
-from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_choice
-from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
 
@@ -42,45 +39,6 @@ Reduce = Literal["sum", "mean", "max", "min"]
 AnyOperation = Aggregation | StreamedOperation
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)
-
-
-class Aggregating(Protocol):
-    """What an aggregator needs of a communicator.
-
-    Attributes:
-        rank, world_size, num_nodes: This rank, how many there are, and vertices of the whole graph.
-        control: The control plane.
-        local: The edges that it sums.
-        transport: Moves its rows.
-        device: Where they are.
-        exchanges: By name.
-        edges: The placement of edges.
-        grid: The grid; its slices of rows are what is exchanged and summed.
-    """
-
-    rank: int
-    world_size: int
-    num_nodes: int
-    control: Control
-    local: LocalGraph
-    transport: Transport
-    device: torch.device
-    exchanges: Mapping[str, Exchange]
-    edges: str
-    grid: Grid
-
-    @property
-    def num_owned(self) -> int:
-        """Rows that this rank owns."""
-
-    def to_items(self, rows: Tensor) -> Tensor:
-        """Rows as slices of rows."""
-
-    def from_items(self, items: Tensor, width: int) -> Tensor:
-        """Slices of rows as rows."""
-
-    def number_of(self, exchange: str) -> int:
-        """The number of an exchange, as the transport calls it."""
 
 
 class Aggregator:

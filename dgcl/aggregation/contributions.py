@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,33 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dgcl.aggregation.aggregating import Aggregating
 from dgcl.program.contributions import contribution_programs, contribution_rows
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dgcl.program.exchange import Exchange
     from dgcl.program.model import Program
-    from dgcl.ranks.control import Control
-    from dgcl.relation.local_graph import LocalGraph
-    from dgcl.transport.base import Transport
 
 __all__ = ["Contributions", "connect_contributions"]
-
-
-class _Contributing(Protocol):
-    """What is needed of a communicator."""
-
-    control: Control
-    local: LocalGraph
-    transport: Transport
-    exchanges: Mapping[str, Exchange]
-
-    def number_of(self, exchange: str) -> int:
-        """The number of an exchange, as the transport calls it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +55,7 @@ class Contributions:
 _connected: WeakKeyDictionary[Any, Contributions] = WeakKeyDictionary()
 
 
-def connect_contributions(comm: _Contributing) -> Contributions:
+def connect_contributions(comm: Aggregating) -> Contributions:
     """The exchange of contributions of a communicator. Collective the first time.
 
     Raises:
@@ -86,7 +69,7 @@ def connect_contributions(comm: _Contributing) -> Contributions:
 
 
 @functools.partial(set_up_call, name="aggregator")
-def _connect(comm: _Contributing) -> Contributions:
+def _connect(comm: Aggregating) -> Contributions:
     control, folded = comm.control, comm.exchanges[PARTIAL]
     problem: Exception | None = None
     programs: list[Program] | None = None

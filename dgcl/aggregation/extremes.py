@@ -11,31 +11,20 @@ row, brings the result to its place.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.contributions import Contributions
 from dgcl.aggregation.once import once_differentiable
-from dgcl.grid.grid import Grid
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
 from dgcl.ranks.tensors import is_transformed
-from dgcl.relation.local_graph import LocalGraph
-from dgcl.transport.base import Transport
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
 
 __all__ = ["prepare", "reduce_extremes"]
-
-
-class _Reducing(Protocol):
-    """What the reduction needs of a communicator: the rank's edges, and what moves its rows."""
-
-    num_nodes: int
-    local: LocalGraph
-    grid: Grid
-    transport: Transport
 
 
 def prepare() -> None:
@@ -49,7 +38,10 @@ def prepare() -> None:
 
 
 def reduce_extremes(
-    x: Tensor, comm: _Reducing, exchanges: tuple[int | None, int | None, Contributions | None], largest: bool
+    x: Tensor,
+    comm: Aggregating,
+    exchanges: tuple[int | None, int | None, Contributions | None],
+    largest: bool,
 ) -> Tensor:
     """``(num_owned, F)``: for each owned row the largest, or smallest, elements of its in-neighbours' rows.
 
@@ -80,7 +72,7 @@ class _Extremes(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        comm: _Reducing,
+        comm: Aggregating,
         exchanges: tuple[int | None, int | None, Contributions | None],
         largest: bool,
     ) -> Tensor:
@@ -121,7 +113,7 @@ def _purpose(largest: bool) -> int:
 
 
 def _best(
-    found: Tensor, winner: Tensor, comm: _Reducing, contributions: Contributions, largest: bool
+    found: Tensor, winner: Tensor, comm: Aggregating, contributions: Contributions, largest: bool
 ) -> tuple[Tensor, Tensor]:
     """Compare what this rank and others found for its owned rows.
 
@@ -157,7 +149,7 @@ def _best(
 
 
 def _grad_of_found(
-    grad: Tensor, won: Tensor, num_heads: int, comm: _Reducing, contributions: Contributions
+    grad: Tensor, won: Tensor, num_heads: int, comm: Aggregating, contributions: Contributions
 ) -> Tensor:
     """``(num_heads, F)``: the gradient of what this rank found, from that of its owned rows' results."""
     num_owned, rows = len(grad), contributions.rows

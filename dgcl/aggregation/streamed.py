@@ -15,10 +15,10 @@ added in a fixed order, so the same input gives the same bits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,16 +27,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation import edges
+from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.grid.grid import Grid
 from dgcl.grid.streamed import StreamedGraph
 from dgcl.planner.windows import By, check_windows
-from dgcl.program.exchange import EDGES, Exchange
+from dgcl.program.exchange import EDGES
 from dgcl.program.model import Program
 from dgcl.program.windows import window_programs
-from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.base import Transport
@@ -175,26 +175,12 @@ def check_streamed(reduce: str, edge_weight: object) -> None:
         )
 
 
-class _Streaming(Protocol):
-    """What the windows need of a communicator."""
-
-    num_nodes: int
-    world_size: int
-    grid: Grid
-    control: Control
-    transport: Transport
-    exchanges: Mapping[str, Exchange]
-
-    def number_of(self, exchange: str) -> int:
-        """The number of an exchange, as the transport calls it."""
-
-
 #: Of each communicator the numbers of the exchanges of its windows, by their number and how blocks are divided.
 _windows: WeakKeyDictionary[Any, dict[tuple[int, By], range]] = WeakKeyDictionary()
 
 
 @functools.partial(set_up_call, name="aggregator")
-def connect_edge_windows(comm: _Streaming, windows: int | None = None, by: By = "mixed") -> range:
+def connect_edge_windows(comm: Aggregating, windows: int | None = None, by: By = "mixed") -> range:
     """The exchanges of the windows of blocks of edges. Collective the first time.
 
     Args:

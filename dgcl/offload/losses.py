@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
+from dgcl.communicator import Communicator
 from dgcl.nn.arguments import require_dense, require_floats
 from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.offload.host_store import HostStore
@@ -22,20 +23,13 @@ __all__ = ["chunked_accuracy", "chunked_cross_entropy"]
 IGNORED = -100
 
 
-class Summing(Protocol):
-    """What is needed of a communicator."""
-
-    def all_reduce_sum(self, tensor: Tensor, name: str = ...) -> Tensor:
-        """The sum of a tensor over the ranks."""
-
-
 def chunked_cross_entropy(
     logits: ChunkedRows,
     labels: Tensor,
     mask: Tensor | None,
     stretches: Sequence[slice],
     store: HostStore,
-    comm: Summing,
+    comm: Communicator,
 ) -> Tensor:
     """The mean over the whole graph's vertices that count, the same on every rank. Collective.
 
@@ -72,7 +66,7 @@ class _CrossEntropy(torch.autograd.Function):
         mask: Tensor,
         stretches: Sequence[slice],
         store: HostStore,
-        comm: Summing,
+        comm: Communicator,
     ) -> Tensor:
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         total = torch.zeros(2, dtype=torch.float64)
@@ -115,7 +109,7 @@ def chunked_accuracy(
     mask: Tensor | None,
     stretches: Sequence[slice],
     store: HostStore,
-    comm: Summing,
+    comm: Communicator,
 ) -> Tensor:
     """The fraction of vertices whose largest logit is that of their label; NaN if none counts. Collective."""
     labels, mask = _checked(logits, labels, mask)

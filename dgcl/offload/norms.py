@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
+from dgcl.communicator import Communicator
 from dgcl.nn.batch_norm import update_running
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.host_store import HostStore
@@ -16,21 +17,12 @@ from dgcl.offload.host_store import HostStore
 __all__ = ["chunked_batch_norm"]
 
 
-class Summing(Protocol):
-    """What is needed of a communicator.
-
-    Attributes:
-        num_nodes: Vertices of the whole graph.
-    """
-
-    num_nodes: int
-
-    def all_reduce_sum(self, tensor: Tensor, name: str = ...) -> Tensor:
-        """The sum of a tensor over the ranks."""
-
-
 def chunked_batch_norm(
-    norm: torch.nn.BatchNorm1d, x: ChunkedRows, stretches: Sequence[slice], store: HostStore, comm: Summing
+    norm: torch.nn.BatchNorm1d,
+    x: ChunkedRows,
+    stretches: Sequence[slice],
+    store: HostStore,
+    comm: Communicator,
 ) -> Tensor:
     """Normalise rows as ``norm`` would those of the whole graph at once. Collective.
 
@@ -71,7 +63,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def _statistics(
-    x: Tensor, stretches: Sequence[slice], store: HostStore, comm: Summing
+    x: Tensor, stretches: Sequence[slice], store: HostStore, comm: Communicator
 ) -> tuple[Tensor, Tensor]:
     """Mean and biased variance; squared deviations are summed after the means are known, which loses no digits."""
     total = torch.zeros(x.shape[1], dtype=_wide(x))
@@ -94,7 +86,7 @@ class _Normalise(torch.autograd.Function):
         mean: Tensor,
         inverse: Tensor,
         learns: bool,
-        where: tuple[Sequence[slice], HostStore, Summing],
+        where: tuple[Sequence[slice], HostStore, Communicator],
     ) -> Tensor:
         stretches, store, _ = where
         ctx.save_for_backward(x, weight, mean.clone(), inverse)

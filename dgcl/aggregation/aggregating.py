@@ -1,0 +1,56 @@
+"""The interface of a communicator that aggregations need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dgcl.grid.grid import Grid
+from dgcl.program.exchange import Exchange
+from dgcl.ranks.control import Control
+from dgcl.relation.local_graph import LocalGraph
+from dgcl.transport.base import Transport
+
+__all__ = ["Aggregating"]
+
+
+class Aggregating(Protocol):
+    """What an aggregator needs of a communicator.
+
+    Attributes:
+        rank, world_size, num_nodes: This rank, how many there are, and vertices of the whole graph.
+        control: The control plane.
+        local: The edges that it sums.
+        transport: Moves its rows.
+        device: Where they are.
+        exchanges: By name.
+        edges: The placement of edges.
+        grid: The grid; its slices of rows are what is exchanged and summed.
+    """
+
+    rank: int
+    world_size: int
+    num_nodes: int
+    control: Control
+    local: LocalGraph
+    transport: Transport
+    device: torch.device
+    exchanges: Mapping[str, Exchange]
+    edges: str
+    grid: Grid
+
+    @property
+    def num_owned(self) -> int:
+        """Rows that this rank owns."""
+
+    def to_items(self, rows: Tensor) -> Tensor:
+        """Rows as slices of rows."""
+
+    def from_items(self, items: Tensor, width: int) -> Tensor:
+        """Slices of rows as rows."""
+
+    def number_of(self, exchange: str) -> int:
+        """The number of an exchange, as the transport calls it."""
