@@ -57,8 +57,7 @@ class TopoMatrix:
         gpu_links: ``[i][j]`` the word between GPUs i and j; ``X`` on the diagonal.
         gpu_nic: ``[i][k]`` the word between GPU i and NIC k.
         nic_nic: ``[k][l]`` the word between NICs; None where the NICs have no rows.
-        affinity: For each GPU its affinity cells, in the order of ``affinity_columns``; fewer where the tool
-            left some blank.
+        affinity: For each GPU its affinity cells, in the order of ``affinity_columns``; empty where they are blank.
         affinity_columns: ``CPU Affinity``, ``NUMA Affinity``, ``GPU NUMA ID``, as far as present.
         nic_names: What the legend says that a NIC is, ``{"NIC0": "mlx5_0"}``.
         lines: The line of each row, by the name of its GPU or NIC.
@@ -90,10 +89,7 @@ class TopoMatrix:
         return text if _LIST.fullmatch(text) else self.cpus(gpu)
 
     def _cell(self, gpu: int, column: str) -> str:
-        cells = self.affinity[gpu]
-        if column not in self.affinity_columns or len(cells) != len(self.affinity_columns):
-            return ""
-        return cells[self.affinity_columns.index(column)]
+        return dict(zip(self.affinity_columns, self.affinity[gpu], strict=True)).get(column, "")
 
 
 def nvlinks(word: str) -> int:
@@ -217,9 +213,13 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
                 f"line {number}: an affinity of {name} must be a list of ascending ranges such as 0-15,32-47, or N/A "
                 f"(got {shown(cell)})"
             )
-    # In a container that owns none of a GPU's processors, its CPU affinity is blank.
-    if len(affinities) == 3 and len(rest) == 2 and re.fullmatch(r"[0-9]{1,6}", rest[0]) and rest[1] == "N/A":
-        rest = ("", *rest)
+    if len(rest) < len(affinities):
+        # In a container that owns none of a GPU's processors, its affinities, or the first, are blank.
+        if (len(rest) > 1 and not rest[0].isdigit()) or rest[-1:] not in ((), ("N/A",)):
+            raise ValueError(
+                f"line {number}: the row of {name} has {len(rest)} affinity cells for {len(affinities)} columns"
+            )
+        rest = ("",) * (len(affinities) - len(rest)) + rest
     return _Row(number, dict(zip(columns, cells, strict=False)), rest)
 
 
@@ -263,18 +263,6 @@ def _assemble(
                     f"line {row.line}: {name} to {other} is {word}, but line {rows[other].line} says {back} "
                     f"for {other} to {name}"
                 )
-    affinity = tuple(rows[name].affinity for name in gpus)
-    counts = {len(cells) for cells in affinity}
-    if len(counts) > 1:  # in a container that owns no processor of some GPUs' nodes, theirs are blank
-        whole = len(affinity_columns)
-        affinity = tuple(("",) * (whole - len(a)) + a if a in ((), ("N/A",)) else a for a in affinity)
-        counts = {len(cells) for cells in affinity}
-    if len(counts) > 1:
-        short = min(gpus, key=lambda name: len(rows[name].affinity))
-        raise ValueError(
-            f"line {rows[short].line}: the row of {short} has {min(counts)} affinity cells, others have "
-            f"{max(counts)}"
-        )
     _check_nvlinks_are_between_gpus(rows, nics)
 
     def block(first: list[str], second: list[str]) -> tuple[tuple[str, ...], ...]:
@@ -286,7 +274,7 @@ def _assemble(
         gpu_links=block(gpus, gpus),
         gpu_nic=block(gpus, nics),
         nic_nic=None if missing or not nics else block(nics, nics),
-        affinity=affinity,
+        affinity=tuple(rows[name].affinity for name in gpus),
         affinity_columns=affinity_columns,
         nic_names=MappingProxyType(nic_names),
         lines=MappingProxyType({name: row.line for name, row in rows.items()}),

@@ -107,7 +107,7 @@ def test_affinities_left_blank_are_not_shifted() -> None:
         "GPU1    PHB      X                                      N/A\n"
     )
     matrix = parse_topo_matrix(text)
-    assert matrix.affinity == (("N/A",), ("N/A",))
+    assert matrix.affinity == (("", "", "N/A"), ("", "", "N/A"))
     assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
 
 
