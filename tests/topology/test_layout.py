@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,6 @@ from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
 from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.importers import import_topology
-from dgcl.topology.importers.several import join_imported, with_card_speed
 from dgcl.topology.layout import HEIGHT, layout_topology, machines_of, spread
 from dgcl.topology.presets import NODES
 from tests.topology.importers.cases import SHARED, needs_data
@@ -59,12 +57,6 @@ def test_devices_stand_in_one_row_in_the_order_of_ranks(topology: Topology) -> N
     assert all(box.is_device for box in boxes)
 
 
-def two_of(file: str) -> Topology:
-    machine = import_topology(SHARED / file)
-    machine = with_card_speed(machine, 25.0) if machine.cards else machine
-    return join_imported([machine, machine], "two").topology
-
-
 def cards(count: int) -> Topology:
     """Two GPUs and many cards: wider above than below."""
     wires = [
@@ -88,18 +80,6 @@ SEVERAL = [
     *(pytest.param(cluster(cards(n), m), id=f"{n} cards x{m}") for n in (1, 2, 9) for m in (2, 3, 5)),
     pytest.param(cluster(cards(9), 3, rails=True, spine=50.0), id="rails"),
 ]
-if SHARED.is_dir():
-    SEVERAL += [
-        pytest.param(two_of(file), id=f"two {Path(file).stem}")
-        for file in (
-            "nccl_xml/oci_8xH100_dump.xml",
-            "nccl_xml/oci_8xH100_kubernetes_dump.xml",
-            "nccl_xml/azure_ndv5_8xH100.xml",
-            "nccl_xml/amd_topo_16p1h.xml",
-            "topo_m/node_8xH100_10nic_gpu_rows.txt",
-            "topo_m/node_4xH100_nv6.txt",
-        )
-    ]
 
 
 @pytest.mark.parametrize("topology", SEVERAL)

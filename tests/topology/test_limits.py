@@ -36,11 +36,6 @@ def test_presets(spec: str, devices: int) -> None:
         resolve_topology(spec)
 
 
-def test_numbers_beyond_any_number_are_no_presets() -> None:
-    with pytest.raises(ValueError, match=r"topology must be a preset .*got .uniform:9"):
-        resolve_topology("uniform:" + "9" * 10_000)
-
-
 def test_the_most_is_not_too_many() -> None:
     devices = tuple(Device(f"d{n}") for n in range(MOST_DEVICES))
     assert Topology("most", devices, (), ()).num_devices == MOST_DEVICES
@@ -120,23 +115,8 @@ LONG = "x" * 10_000
     "change",
     [
         pytest.param(lambda o: o["devices"].append({"name": LONG + " "}), id="not printable"),
-        pytest.param(lambda o: o["devices"].extend([{"name": LONG}] * 2), id="twice"),
-        pytest.param(lambda o: o["devices"][0].update(name=LONG, machine=-1), id="machine"),
-        pytest.param(lambda o: o["devices"][0].update({LONG: 1}), id="key"),
-        pytest.param(lambda o: o["connections"][0].update(name=LONG, bandwidth=-1), id="bandwidth"),
-        pytest.param(lambda o: o["connections"][0].update(name=LONG, a=LONG, b=LONG), id="loop"),
-        pytest.param(
-            lambda o: o["connections"].extend([o["connections"][0] | {"name": LONG}] * 2), id="wires"
-        ),
         pytest.param(lambda o: o.update(links=[{"src": LONG, "dst": "b", "route": []}]), id="end"),
         pytest.param(lambda o: o.update(links=[{"src": "a", "dst": "b", "route": [LONG]}]), id="route"),
-        pytest.param(
-            lambda o: (
-                o["connections"][0].update(name=LONG),
-                o.update(links=[{"src": "a", "dst": "b", "route": [LONG, LONG]}]),
-            ),
-            id="used twice",
-        ),
         pytest.param(
             lambda o: (
                 o["devices"].append({"name": LONG}),

@@ -93,37 +93,31 @@ def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> Non
     assert list(ports.values()) == pytest.approx([273.6] * 4)
 
 
-def test_nvswitches_without_a_fabric_manager(kernel: FakeKernel) -> None:
-    everyone = list(itertools.combinations(range(4), 2))
-    driver = FakeDriver(
-        [gpu(i, a, to_switch(12)) for i, a in enumerate((A, B, C, D))], deny(everyone, PEER_NVLINK)
-    )
-    imported = found(kernel, driver)
-    assert "NV12" not in {kind for _, _, kind in wires(imported.topology)}
-    assert any("48 NVLinks to NVSwitches are up, but" in note for note in imported.notes)
-
-
-def test_islands_behind_nvswitches(kernel: FakeKernel) -> None:
-    apart = [(a, b) for a in (0, 1) for b in (2, 3)]
-    driver = FakeDriver(
-        [gpu(i, a, to_switch(12)) for i, a in enumerate((A, B, C, D))], deny(apart, PEER_NVLINK)
-    )
-    ends = {(a, b) for a, b, kind in wires(found(kernel, driver).topology) if kind == "NV12"}
-    assert ends == {
-        ("gpu0", "nvswitch0"),
-        ("gpu1", "nvswitch0"),
-        ("gpu2", "nvswitch1"),
-        ("gpu3", "nvswitch1"),
-    }
-
-
-def test_nvswitches_that_join_only_some_pairs_are_left_out(kernel: FakeKernel) -> None:
-    driver = FakeDriver(
-        [gpu(i, a, to_switch(12)) for i, a in enumerate((A, B, C, D))], deny([(0, 1)], PEER_NVLINK)
-    )
-    imported = found(kernel, driver)
-    assert "NV12" not in {kind for _, _, kind in wires(imported.topology)}
-    assert "NVSwitches join some pairs of GPUs and deny others: their links are left out" in imported.notes
+@pytest.mark.parametrize(
+    ("denied", "switches", "note"),
+    [
+        pytest.param(
+            list(itertools.combinations(range(4), 2)),
+            [],
+            "48 NVLinks to NVSwitches are up, but",
+            id="no fabric manager",
+        ),
+        pytest.param(
+            [(a, b) for a in (0, 1) for b in (2, 3)],
+            ["nvswitch0", "nvswitch0", "nvswitch1", "nvswitch1"],
+            "",
+            id="islands",
+        ),
+        pytest.param([(0, 1)], [], "NVSwitches join some pairs of GPUs and deny others", id="some pairs"),
+    ],
+)
+def test_nvswitches_that_join_not_all(
+    kernel: FakeKernel, denied: list[tuple[int, int]], switches: list[str], note: str
+) -> None:
+    gpus = [gpu(i, address, to_switch(12)) for i, address in enumerate((A, B, C, D))]
+    imported = found(kernel, FakeDriver(gpus, deny(denied, PEER_NVLINK)))
+    assert [end for _, end, kind in sorted(wires(imported.topology)) if kind == "NV12"] == switches
+    assert any(note in text for text in (*imported.notes, ""))
 
 
 def test_links_to_the_processor(kernel: FakeKernel) -> None:

@@ -135,28 +135,3 @@ def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float) ->
 def slowest(topology: Topology) -> float:
     arrays = topology.arrays()
     return float(arrays.bandwidth[np.unique(arrays.link_directions)].min())
-
-
-def test_the_matrix_and_the_xml_of_a_machine_agree() -> None:
-    matrix = import_topology(SHARED / "topo_m" / "dgx1v_8xV100_4nic.txt", gpu="V100").topology
-    xml = import_topology(SHARED / "constructed" / "dgx1v_8xV100.xml").topology
-    assert matrix.devices == xml.devices
-
-    def shape(topology: Topology) -> dict[tuple[str, str], tuple[int, float]]:
-        arrays = topology.arrays()
-        return {
-            (link.src, link.dst): (
-                len(link.route),
-                float(
-                    arrays.bandwidth[
-                        arrays.link_directions[arrays.link_ptr[i] : arrays.link_ptr[i + 1]]
-                    ].min()
-                ),
-            )
-            for i, link in enumerate(topology.links)
-        }
-
-    hops = {pair: n for pair, (n, _) in shape(matrix).items()}
-    assert hops == {pair: n for pair, (n, _) in shape(xml).items()}
-    direct = {pair: rate for pair, (n, rate) in shape(matrix).items() if n == 1}
-    assert direct == {pair: rate for pair, (n, rate) in shape(xml).items() if n == 1}
