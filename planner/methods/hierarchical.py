@@ -29,7 +29,6 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.best import bytes_seconds
 from dgcl.planner.bounds.stages import StageTimes, machines_of, stage_times
-from dgcl.planner.column_generation.search.incumbent import trees_seconds
 from dgcl.planner.cost import GIGA
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
@@ -194,7 +193,9 @@ def prepare() -> None:
     options = PlanOptions()
     trees = best_trees(relation, machine, options, stage_times(relation, machine, options.row_bytes))
     assert trees is not None
-    trees_seconds(trees, machine.arrays(), options.row_bytes)
+    arrays, rows = machine.arrays(), np.zeros((trees.num_stages, machine.arrays().num_links))
+    edges = trees.edge_src, trees.edge_dst, trees.edge_stage
+    add_link_rows(trees.tree_count, trees.edge_ptr, *edges, arrays.link_of, rows)
     verify_trees(relation, trees, machine)
 
 

@@ -35,13 +35,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, IntArray, MaskArray
+from dgcl.planner.arrays import FloatArray, Int64Array, IntArray
 from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer, run_free_rounds
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.pricing.groups import is_exact
-from dgcl.planner.column_generation.pricing.states import SubsetFamily, build_family
-from dgcl.planner.compiled import compiled
+from dgcl.planner.column_generation.pricing.states import CLASSES_AT_A_TIME, SubsetFamily, build_family
 from dgcl.planner.cost import GIGA
 from dgcl.planner.trees import Bound
 
@@ -57,6 +56,10 @@ ROUNDS, SAMPLES = 300, 30
 STEPS = 40
 STEP = 2.0
 BLENDS = (0.2, 0.4, 0.6, 0.8)
+MAX_NODES = 11
+_NAMED = 3  # connection-directions named in the text of a bound
+_PROBE_ROUNDS = 60  # rounds in the short search of a group
+_PROBE_SHARE = 0.6  # of the best bound: a group that reaches it is searched thoroughly
 _FLOOR = 1e-12  # of a weight: keeps every price positive, so that shortest paths have no cycles
 
 
@@ -169,8 +172,13 @@ def _contract(
     """Merge devices into nodes."""
     nodes = int(node_of.max()) + 1
     rows = np.zeros((nodes, 1 << nodes))
-    nodes_of_byte = _byte_masks(node_of, relation.dests.shape[1])
-    _merge(relation.source, relation.dests, relation.count, node_of, nodes_of_byte, rows)
+    holds = np.eye(nodes, dtype=np.bool_)[node_of]
+    for first in range(0, relation.num_classes, CLASSES_AT_A_TIME):
+        part = slice(first, first + CLASSES_AT_A_TIME)
+        home = node_of[relation.source[part]]
+        mask = relation.dest_matrix(part.start, part.stop) @ holds @ (1 << np.arange(nodes))
+        np.add.at(rows, (home, mask & ~(1 << home)), relation.count[part])
+    rows[:, 0] = 0.0  # what stays in its node
     family = build_family([np.arange(nodes)], [np.flatnonzero(rows.any(axis=0))])
     src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
     crossing = np.flatnonzero(src != dst)
@@ -186,46 +194,6 @@ def _contract(
         np.zeros(crossing.shape[0]),
     )
     return _Quotient(family, FreeLinks(src[crossing], dst[crossing]), routes, rows[:, family.set_mask])
-
-
-def _byte_masks(node_of: Int64Array, words: int) -> Int64Array:
-    """Return (8 * words, 256) bit masks: the nodes of the ranks in each byte of a destination mask."""
-    world = node_of.shape[0]
-    rank = np.arange(64 * words).reshape(8 * words, 8)
-    bit = np.where(rank < world, np.int64(1) << node_of[np.minimum(rank, world - 1)], 0)
-    has = np.arange(256)[:, None] >> np.arange(8) & 1
-    return np.bitwise_or.reduce(np.where(has[None] == 1, bit[:, None, :], 0), axis=2)
-
-
-@compiled
-def _merge(
-    source: Int32Array,
-    dests: MaskArray,
-    count: Int64Array,
-    node_of: Int64Array,
-    nodes: Int64Array,
-    rows: FloatArray,
-) -> None:
-    """Add each class to `rows` (N, 2**N): rows at a node that must be brought to a set of other nodes."""
-    for c in range(source.shape[0]):
-        mask = np.int64(0)
-        for word in range(dests.shape[1]):
-            bits = dests[c, word]
-            byte = 8 * word
-            while bits:
-                mask |= nodes[byte, np.int64(bits & np.uint64(255))]
-                bits >>= np.uint64(8)
-                byte += 1
-        home = node_of[source[c]]
-        mask &= ~(np.int64(1) << home)
-        if mask:
-            rows[home, mask] += count[c]
-
-
-MAX_NODES = 11
-_NAMED = 3  # connection-directions named in the text of a bound
-_PROBE_ROUNDS = 60  # rounds in the short search of a group
-_PROBE_SHARE = 0.6  # of the best bound: a group that reaches it is searched thoroughly
 
 
 def stage_free_bound(

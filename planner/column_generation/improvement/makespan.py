@@ -114,13 +114,12 @@ def _worst_latency(smooth: SmoothMakespan, k: int, c: int) -> float:
     return worst
 
 
-@compiled(inline=False)
 def load(smooth: SmoothMakespan, forest: Forest) -> None:
     """Set the rows to those that a forest sends; later changes of the forest must go through `shift`."""
+    num, edges = forest.used
     smooth.rows[:] = 0
-    for t in range(forest.used[0]):
-        for e in range(forest.first[t], forest.first[t] + forest.size[t]):
-            smooth.rows[forest.stage[e], forest.link[e]] += forest.count[t]
+    use = forest.stage[:edges], forest.link[:edges]
+    np.add.at(smooth.rows, use, np.repeat(forest.count[:num], forest.size[:num]))
 
 
 @compiled(inline=False)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray, MaskArray
-from dgcl.planner.bits import lowest_bit
+from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology.arrays import TopologyArrays
 
+CLASSES_AT_A_TIME = 1 << 16  # whose destinations are unpacked
 MAX_GROUP = 20  # a family is found through a bitmap of 2**size entries
 
 
@@ -229,23 +229,34 @@ def build_states(
             leave v. Devices divide sets of their own group only.
     """
     world, num_groups = relation.world_size, len(groups)
-    group_of, bit_of = np.zeros(world, np.int64), np.zeros(world, np.int64)
-    for g, group in enumerate(groups):
-        group_of[group], bit_of[group] = g, np.arange(group.shape[0])
-    ptr, item_group, mask = _divide(relation.source, relation.dests, group_of, bit_of, num_groups)
-    items = Items(ptr, item_group, mask)
+    items = _divide(relation, groups)
     widest = max(len(group) for group in groups)
-    present = _present(item_group, mask, num_groups, 1 << widest)
+    present = np.zeros((num_groups, 1 << widest), np.bool_)
+    present[items.group, items.mask] = True
     family = build_family(groups, [np.flatnonzero(seen) for seen in present])
     index = np.zeros((num_groups, 1 << widest), np.int32)
     for g in range(num_groups):
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         index[g, family.set_mask[low:high]] = np.arange(low, high)
-    item_set = index[item_group, mask]
+    item_set = index[items.group, items.mask]
     rows = np.zeros((world, family.set_mask.shape[0]), np.int64)
-    _count(ptr, item_set, relation.source, relation.count, rows)
+    sizes = np.diff(items.ptr)
+    np.add.at(rows, (np.repeat(relation.source, sizes), item_set), np.repeat(relation.count, sizes))
     moves = _moves(arrays, groups, allowed)
     return StateSpace(tuple(groups), family, moves, items, item_set, rows, rows.astype(np.float64))
+
+
+def _divide(relation: Relation, groups: Sequence[IntArray]) -> Items:
+    """Divide the destinations of each class by group."""
+    local = np.zeros((relation.num_classes, len(groups)), np.int64)
+    for first in range(0, relation.num_classes, CLASSES_AT_A_TIME):
+        part = slice(first, first + CLASSES_AT_A_TIME)
+        dests = relation.dest_matrix(part.start, part.stop)
+        for g, group in enumerate(groups):
+            local[part, g] = dests[:, group] @ (1 << np.arange(group.shape[0]))
+    class_, group_of = np.nonzero(local)
+    ptr = np.searchsorted(class_, np.arange(relation.num_classes + 1)).astype(np.int64)
+    return Items(ptr, group_of.astype(np.int32), local[class_, group_of])
 
 
 def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence[IntArray] | None) -> Moves:
@@ -261,54 +272,3 @@ def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence
         splits[group, g] = True
     ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     return Moves(ptr, links, arrays.link_dst[links], splits.reshape(-1))
-
-
-@compiled
-def _present(group: Int32Array, mask: Int64Array, num_groups: int, num_masks: int) -> BoolArray:
-    """Tell which masks occur in each group, (G, masks)."""
-    seen = np.zeros((num_groups, num_masks), np.bool_)
-    for i in range(group.shape[0]):
-        seen[group[i], mask[i]] = True
-    return seen
-
-
-@compiled(inline=False)
-def _divide(
-    source: Int32Array, dests: MaskArray, group_of: Int64Array, bit_of: Int64Array, num_groups: int
-) -> tuple[Int64Array, Int32Array, Int64Array]:
-    """Return the arrays of `Items`: one pass to count, one to write."""
-    num, words = dests.shape
-    ptr = np.zeros(num + 1, np.int64)
-    local = np.zeros(num_groups, np.int64)
-    group = np.empty(0, np.int32)
-    mask = np.empty(0, np.int64)
-    for writing in range(2):
-        if writing:
-            group, mask = np.empty(ptr[num], np.int32), np.empty(ptr[num], np.int64)
-        for c in range(num):
-            local[:] = 0
-            for word in range(words):
-                bits = dests[c, word]
-                while bits:
-                    rank = 64 * word + lowest_bit(bits)
-                    local[group_of[rank]] |= np.int64(1) << bit_of[rank]
-                    bits &= bits - np.uint64(1)
-            at = ptr[c]
-            for g in range(num_groups):
-                if local[g]:
-                    if writing:
-                        group[at], mask[at] = g, local[g]
-                    at += 1
-            if not writing:
-                ptr[c + 1] = at
-    return ptr, group, mask
-
-
-@compiled
-def _count(
-    ptr: Int64Array, item_set: Int32Array, source: Int32Array, count: Int64Array, rows: Int64Array
-) -> None:
-    """Add the rows of each item to its start state."""
-    for c in range(source.shape[0]):
-        for i in range(ptr[c], ptr[c + 1]):
-            rows[source[c], item_set[i]] += count[c]

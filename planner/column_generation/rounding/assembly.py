@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.column_generation.pricing.new_arrays import (
     filled_ints,
@@ -36,11 +38,12 @@ def assemble(interval_hops: IntervalHops, relation: Relation, arrays: TopologyAr
     Of several deliveries the first is kept (what the rank sends later may use it), and useless relays are dropped;
     both only take load away.
     """
-    ptr, hop, interval = _by_class(interval_hops, relation.num_classes)
+    order = np.argsort(interval_hops.class_, kind="stable")
+    ptr = np.searchsorted(interval_hops.class_[order], np.arange(relation.num_classes + 1)).astype(np.int64)
     tree_class, tree_count, edge_ptr, link, stage = _trees(
         ptr,
-        hop,
-        interval,
+        interval_hops.hop[order],
+        interval_hops.interval[order],
         interval_hops.begin,
         interval_hops.end,
         relation.source,
@@ -50,23 +53,6 @@ def assemble(interval_hops: IntervalHops, relation: Relation, arrays: TopologyAr
         relation.world_size,
     )
     return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
-
-
-@compiled
-def _by_class(interval_hops: IntervalHops, num_classes: int) -> tuple[Int64Array, Int32Array, Int32Array]:
-    """Sort hops by class, stably (a counting sort); return the pointer to each class, hops and intervals."""
-    ptr, at = filled_ints(num_classes + 1, 0), new_ints(num_classes)
-    for i in range(interval_hops.class_.shape[0]):
-        ptr[interval_hops.class_[i] + 1] += 1
-    for c in range(num_classes):
-        at[c] = ptr[c]
-        ptr[c + 1] += ptr[c]
-    hop, interval = new_int32s(interval_hops.hop.shape[0]), new_int32s(interval_hops.hop.shape[0])
-    for i in range(interval_hops.class_.shape[0]):
-        to = at[interval_hops.class_[i]]
-        hop[to], interval[to] = interval_hops.hop[i], interval_hops.interval[i]
-        at[interval_hops.class_[i]] += 1
-    return ptr, hop, interval
 
 
 @compiled(inline=False, entry=False)

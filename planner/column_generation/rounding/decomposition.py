@@ -12,7 +12,7 @@ import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Flows
-from dgcl.planner.column_generation.pricing.new_arrays import filled_int32s, filled_ints, new_int32_table
+from dgcl.planner.column_generation.pricing.new_arrays import filled_int32s, new_int32_table
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT
 from dgcl.planner.column_generation.rounding.whole_flows import WholeFlows
@@ -120,40 +120,6 @@ class IntervalHops(NamedTuple):
     end: Int64Array
 
 
-@compiled(inline=False, entry=False)
-def _fill(
-    lists: IntervalLists,
-    item_ptr: Int64Array,
-    item_set: Int32Array,
-    source: Int32Array,
-    count: Int64Array,
-    num_sets: int,
-    head: Int32Array,
-    tail: Int32Array,
-) -> None:
-    """Put one entry per item into the list of its state; entries of a state are contiguous."""
-    start, at = filled_ints(head.shape[0] + 1, 0), filled_ints(head.shape[0] + 1, 0)
-    for c in range(source.shape[0]):
-        for i in range(item_ptr[c], item_ptr[c + 1]):
-            start[source[c] * num_sets + item_set[i] + 1] += 1
-    num_entries = 0
-    for number in range(head.shape[0] + 1):
-        num_entries += start[number]
-        at[number] = num_entries
-    for c in range(source.shape[0]):
-        for i in range(item_ptr[c], item_ptr[c + 1]):
-            number = source[c] * num_sets + item_set[i]
-            lists.entry[at[number], 0], lists.entry[at[number], 1] = c, ALL
-            lists.size[at[number]] = count[c]
-            at[number] += 1
-    for number in range(head.shape[0]):
-        for e in range(at[number] - start[number + 1], at[number]):
-            append(lists.entry, e, head, tail, number)
-    for e in range(num_entries, lists.size.shape[0]):
-        lists.entry[e, 2] = e + 1
-    lists.counter[0] = num_entries
-
-
 def decompose(
     family: SubsetFamily,
     moves: Moves,
@@ -176,7 +142,20 @@ def decompose(
         num_links: number of links of the machine.
     """
     lists = empty_interval_lists(family, item_set, whole)
-    hops = _decompose(family, moves, flows, whole, item_ptr, item_set, source, count, num_links, lists)
+    num_sets = whole.wait.shape[2]
+    class_ = np.repeat(np.arange(source.shape[0]), np.diff(item_ptr))
+    state = source[class_].astype(np.int64) * num_sets + item_set
+    order = np.argsort(state, kind="stable")  # entries of a state are contiguous
+    class_, state, num = class_[order], state[order], order.shape[0]
+    lists.entry[:num, 0], lists.entry[:num, 1], lists.size[:num] = class_, ALL, count[class_]
+    lists.entry[:, 2] = np.arange(1, lists.size.shape[0] + 1)
+    last = np.append(state[1:] != state[:-1], True)[:num]
+    lists.entry[:num][last, 2] = -1
+    lists.counter[0] = num
+    head, tail = np.full((2, whole.wait.shape[1] * num_sets), -1, np.int32)
+    tail[state[last]] = np.flatnonzero(last)
+    head[state[::-1]] = np.arange(num)[::-1]  # the first of each state is written last
+    hops = _decompose(family, moves, flows, whole, num_links, lists, head, tail)
     num_intervals = int(lists.counter[1])
     return IntervalHops(
         hops[:, 0], hops[:, 1], hops[:, 2], lists.begin[:num_intervals], lists.end[:num_intervals]
@@ -199,21 +178,17 @@ def _decompose(
     moves: Moves,
     flows: Flows,
     whole: WholeFlows,
-    item_ptr: Int64Array,
-    item_set: Int32Array,
-    source: Int32Array,
-    count: Int64Array,
     num_links: int,
     lists: IntervalLists,
+    head: Int32Array,
+    tail: Int32Array,
 ) -> Int32Array:
     """Return the hops as (n, 3): class, interval, hop."""
     num_stages, world, num_sets = whole.wait.shape
     num_groups = family.set_ptr.shape[0] - 1
     # List numbers: a state (v, f) is v * F + f; what leaves the device at hand as a whole is f alone.
-    head, tail = filled_int32s(world * num_sets, -1), filled_int32s(world * num_sets, -1)
     later_head, later_tail = filled_int32s(world * num_sets, -1), filled_int32s(world * num_sets, -1)
     leave_head, leave_tail = filled_int32s(num_sets, -1), filled_int32s(num_sets, -1)
-    _fill(lists, item_ptr, item_set, source, count, num_sets, head, tail)
     entry, size, counter = lists.entry, lists.size, lists.counter
     out = new_int32_table(2 * lists.counter[0] + 64, 3)
     written = 0

@@ -10,16 +10,14 @@ import numpy as np
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.bounds.stages import StageTimes, stage_times
-from dgcl.planner.cost import direct_seconds, link_seconds
+from dgcl.planner.cost import direct_seconds, predicted_seconds
 from dgcl.planner.direct_trees import direct_trees
 from dgcl.planner.options import PlanOptions
-from dgcl.planner.tree_kernels import add_link_rows
 from dgcl.planner.trees import Bound, Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
-    from dgcl.topology.arrays import TopologyArrays
 
 
 @dataclass(frozen=True)
@@ -65,21 +63,6 @@ class Effort:
         )
 
 
-def trees_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> float:
-    """Return the seconds of a plan; bit for bit `cost.predicted_seconds`, for edges that have links."""
-    rows = np.zeros((trees.num_stages, arrays.link_src.shape[0]))
-    add_link_rows(
-        trees.tree_count,
-        trees.edge_ptr,
-        trees.edge_src,
-        trees.edge_dst,
-        trees.edge_stage,
-        arrays.link_of,
-        rows,
-    )
-    return float(sum(link_seconds(rows, arrays, row_bytes).max(axis=1, initial=0.0).tolist()))
-
-
 MANY_DEVICES = 64  # above, column generation takes minutes, and finds nothing better than plans by machines
 # After the search a plan is ordered, proved, priced and described, with its links: seconds for each of them, which
 # matter on more than MANY_DEVICES.
@@ -117,7 +100,7 @@ class Incumbent:
 
     def offer(self, trees: Trees, made_by: str) -> bool:
         """Take `trees` if they are faster, noticeably so if they have more stages; tell whether they were taken."""
-        seconds = trees_seconds(trees, self.topology.arrays(), self.options.row_bytes)
+        seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
         more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
         if seconds >= self.seconds * (1.0 - MIN_GAIN if more else 1.0):
             return False

@@ -14,7 +14,6 @@ Times are in seconds here. The modules below count rows per GB/s; `unit` is the 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,13 +40,10 @@ from dgcl.planner.column_generation.pricing.groups import (
 )
 from dgcl.planner.column_generation.rounding.assembly import whole_trees
 from dgcl.planner.column_generation.search.grouped import best_grouped_plan
-from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, trees_seconds
+from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent
 from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
-from dgcl.planner.cost import GIGA
+from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.trees import Trees
-
-if TYPE_CHECKING:
-    pass
 
 HOP_SHARE = 2e-4  # share of the plan's time that one hop for every delivery may cost
 POLISH_TREES = 60_000  # plans of more trees are not improved: there a row more or less does not matter
@@ -315,7 +311,7 @@ class StageSearch:
         found, relation = self.found, self.relation
         found.offer(trees, "prices")
         small = trees.num_trees <= POLISH_TREES and not found.is_late()
-        if small and trees_seconds(trees, self.arrays, found.options.row_bytes) > enough * self.unit:
+        if small and predicted_seconds(trees, self.arrays, found.options.row_bytes) > enough * self.unit:
             polished = improve(
                 trees, problem, relation, self.arrays, num_stages,
                 enough=enough, latency_unit=1.0 / self.unit,
@@ -331,7 +327,11 @@ class StageSearch:
         found = self.found
         wanted = self.may_reparent or (not self.exact and found.gap() > FAR)
         near = (1.0 + REPARENT_ABOVE) * found.bound.seconds
-        if not wanted or found.is_late() or trees_seconds(trees, self.arrays, found.options.row_bytes) < near:
+        if (
+            not wanted
+            or found.is_late()
+            or predicted_seconds(trees, self.arrays, found.options.row_bytes) < near
+        ):
             return
         reparented = reparent(
             trees, problem, self.relation, self.arrays, min(trees.num_stages + 1, self.relation.world_size - 1),
