@@ -184,6 +184,8 @@ def _by_class(relation: Relation, order: Int64Array, edges: _Edges) -> Trees:
 @functools.cache
 def prepare() -> None:
     """Load or compile what :func:`best_trees` and its bounds call, by a small plan, before a time limit counts."""
+    from dgcl.planner.tree_kernels import add_link_rows
+
     machine = Topology(
         "two machines",
         tuple(Device(f"d{i}", machine=i // 2) for i in range(4)),
