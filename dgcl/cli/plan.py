@@ -220,9 +220,9 @@ def _others(args: argparse.Namespace, plan: Plan, options: PlanOptions) -> list[
         few = plan.world_size <= _MOST_RANKS_FOR_SPST
         methods = () if args.json else [m for m in COMPARED if m != "spst" or few]
     others = []
-    wanted = [method for method in methods if method != plan.method]
-    for which, method in enumerate(wanted, 1):
-        with step(f"planning by {method}, to compare ({which} of {len(wanted)})"):
+    chosen = [method for method in methods if method != plan.method]
+    for which, method in enumerate(chosen, 1):
+        with step(f"planning by {method}, to compare ({which} of {len(chosen)})"):
             others += compare(plan.relation, plan.topology, (method,), options)
     return others
 

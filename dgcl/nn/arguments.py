@@ -70,9 +70,11 @@ def require_parameters(model: Any) -> list[Parameter]:
     Raises:
         TypeError: They are neither.
     """
-    given = model.parameters() if isinstance(model, Module) else model
+    candidates = model.parameters() if isinstance(model, Module) else model
     parameters: list[Any] = (
-        list(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else [None]
+        list(candidates)
+        if isinstance(candidates, Iterable) and not isinstance(candidates, Tensor)
+        else [None]
     )
     for parameter in parameters:
         if not isinstance(parameter, Tensor):

@@ -44,7 +44,7 @@ def verify_tables(
     num_vertices = sum(map(len, stored))
     rng = np.random.default_rng(0x0FF1)
     expected = np.zeros(num_vertices, np.uint64)
-    found = [np.zeros(len(ids), np.uint64) for ids in stored]
+    gradients = [np.zeros(len(ids), np.uint64) for ids in stored]
     written = [np.zeros(len(ids), bool) for ids in stored]
     held = [np.full(each.num_slots, -1, np.int64) for each in tables]
     sums = [np.zeros(each.num_slots, np.uint64) for each in tables]
@@ -64,11 +64,11 @@ def verify_tables(
             if not np.array_equal(written[rank][load.rows], load.again):
                 raise _fail(rank, batch, "a gradient is added to host memory that has none, or replaces one")
             written[rank][load.rows] = True
-            found[rank][load.rows] += sums[rank][load.slots]
+            gradients[rank][load.rows] += sums[rank][load.slots]
             sums[rank][load.slots] = 0
             held[rank][load.slots] = -1
     for rank, ids in enumerate(stored):
-        if not (written[rank].all() and np.array_equal(found[rank], expected[ids])):
+        if not (written[rank].all() and np.array_equal(gradients[rank], expected[ids])):
             raise ProgramError(f"rank {rank}: a gradient does not reach host memory, or does so twice")
         if sums[rank].any():
             raise ProgramError(f"rank {rank}: a gradient stays in a slot")

@@ -84,8 +84,8 @@ def assert_equivalent(
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the ranks take these parameters
-            made = alone() if alone is not None else model_fn(comm)
-        model = _new(made, models, "alone" if alone is not None else "model_fn")
+            built = alone() if alone is not None else model_fn(comm)
+        model = _new(built, models, "alone" if alone is not None else "model_fn")
         state = {name: value.detach().clone() for name, value in model.to(dtype).state_dict().items()}
         return _train(comm, model, x, state, steps, learning_rate)
 
