@@ -137,7 +137,7 @@ def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measur
 
     kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
-        settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, _KINDS[kind])
+        settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, kind)
         emit = Printer(settings, cases, quiet=args.json)
         results = launch(measure, num_ranks, cases, settings, emit, ranks=kind)
     return settings, results[0]
@@ -174,9 +174,6 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
         emit = Printer(settings, cases, quiet=args.json)
         result = measure(cases, settings, emit)
     return None if result is None else (settings, result)
-
-
-_KINDS = {"threads": "threads of one process", "processes": "processes"}
 
 
 def _prepare(

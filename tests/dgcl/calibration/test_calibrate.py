@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,15 +90,6 @@ def test_topologies_that_do_not_fit(topology: Topology, message: str) -> None:
     assert told[0] == told[1]  # every rank hears the same
 
 
-@pytest.mark.parametrize("count", [-1, 17])
-def test_number_of_plans(count: int) -> None:
-    def rank() -> None:
-        with pytest.raises(ValueError, match=rf"num_checks must be 0 to 16 \(got {count}\)"):
-            run_rank(None, 512, count, LEAST)
-
-    dgcl.launch(rank, 2)
-
-
 def test_several_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def place() -> RankPlace:
         return RankPlace(f"id{context.require_control().rank}", f"node{context.require_control().rank}")
@@ -129,16 +117,3 @@ def test_a_rank_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Barrier, "__call__", failing)
     with pytest.raises(RuntimeError, match="this rank has had enough"):
         run_on_host(None, 2, 512, 0, LEAST, "threads")
-
-
-def _dies_after(seconds: float) -> None:
-    if context.require_control().rank == 1:
-        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    run_rank(None, 512, 4, Effort(rounds=50))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.0, 3.0])
-def test_a_rank_that_dies_ends_it(seconds: float, forked_ranks: None) -> None:
-    with pytest.raises(dgcl.CommError, match="rank 1 died"):
-        dgcl.launch(_dies_after, 3, seconds, ranks="processes")

@@ -11,7 +11,6 @@ import torch
 import dgcl
 from dgcl.calibration import Effort
 from dgcl.calibration.run import outcome_json, run_rank
-from dgcl.cli import main
 from dgcl.ranks.context import context
 from dgcl.transport.cuda.exchange import DeviceExchange
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
@@ -64,8 +63,3 @@ def test_ranks_that_share_a_gpu_are_calibrated_as_equals(
     assert len(told["checked"]) == 1
     # Two ranks, two laps before those that count, five calls in each.
     assert len(calls) >= 2 * 3 * 5 * (len(told["measured"]) + 1)
-
-
-def test_without_a_gpu_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", "calibrate", "--device", "cuda", "--threads"]) == 2
-    assert "--threads goes without --device cuda" in capsys.readouterr().err

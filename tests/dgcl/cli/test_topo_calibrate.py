@@ -73,6 +73,7 @@ def test_json_is_the_file(run: Run) -> None:
         ("--topology line.json --ranks 3 --out line.json", "--out line.json: is also --topology"),
         ("--topology cut.json", "no links to calibrate"),
         ("--out no/t.json", "no folder"),
+        ("--device cuda", "--threads goes without --device cuda"),
     ],
 )
 def test_bad_input(run: Run, folder: Path, options: str, message: str) -> None:
