@@ -147,7 +147,7 @@ def _draw_legend(
     for wire in sorted(wires, key=lambda wire: -wire.bandwidth):
         kinds.setdefault(wire.kind + " (both ways)" * (wire.duplex == "half"), []).append(wire)
     lines = []
-    for kind, (fastest, *_, slowest) in ((kind, [*found, found[-1]]) for kind, found in kinds.items()):
+    for kind, (fastest, *_, slowest) in ((kind, [*group, group[-1]]) for kind, group in kinds.items()):
         rates = dict.fromkeys(f"{wire.bandwidth:.4g}" for wire in (slowest, fastest))
         label = f"{kind}  {' to '.join(rates)}"
         lines.append(Line2D([], [], color=colour[fastest], linewidth=width[fastest], label=label))

@@ -52,8 +52,8 @@ def join_gpus(
                 loops.append(me)
             else:
                 pairs.setdefault(frozenset((me, other)), []).append((me, link))
-    for (me, cpu, kind), found in hosts.items():
-        count, rate = sum(count for count, _ in found), sum(rate for _, rate in found)
+    for (me, cpu, kind), wires in hosts.items():
+        count, rate = sum(count for count, _ in wires), sum(rate for _, rate in wires)
         draft.wire(me, cpu, _kind(kind, count), rate)
     if loops:
         draft.note(

@@ -58,15 +58,15 @@ def stage_in_host_memory(
         for cpu in hosts
         for way in ("store", "load")
     ]
-    wanted = None if pairs is None else set(pairs)
+    chosen = None if pairs is None else set(pairs)
     ends = {connection.name: (connection.a, connection.b) for connection in topology.connections}
     staged = {}
     for link in topology.links:
-        if wanted is None or (link.src, link.dst) in wanted:
+        if chosen is None or (link.src, link.dst) in chosen:
             route = _staged(link, ends, hosts)
             if route is not None:
                 staged[link.src, link.dst] = route
-    if wanted is not None and (left := sorted(wanted - set(staged))):
+    if chosen is not None and (left := sorted(chosen - set(staged))):
         src, dst = left[0]
         raise ValueError(
             f"pairs: the link from {src!r} to {dst!r} does not pass a processor, or does not exist"

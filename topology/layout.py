@@ -177,10 +177,10 @@ class _Placing:
     def _under(self, name: str) -> list[Box]:
         return [self._boxes[other] for other in self._graph[name] if other in self._boxes]
 
-    def _place_row(self, wanted: dict[str, float], y: float) -> None:
+    def _place_row(self, desired: dict[str, float], y: float) -> None:
         """Boxes in this order, as near as can be to these places."""
-        widths = [self._width(name) for name in wanted]
-        for name, x, width in zip(wanted, spread([*wanted.values()], widths), widths, strict=True):
+        widths = [self._width(name) for name in desired]
+        for name, x, width in zip(desired, spread([*desired.values()], widths), widths, strict=True):
             self._boxes[name] = Box(x, y, width, self._label(name), name in self._devices)
 
     def _place_layer(self, names: list[str], y: float) -> float:
@@ -191,8 +191,8 @@ class _Placing:
             if name not in bars:
                 under = [box.x for box in self._under(name)]
                 middle.setdefault(self._machine[name], {})[name] = sum(under) / len(under)
-        for wanted in middle.values():
-            self._place_row(dict(sorted(wanted.items(), key=lambda item: item[1])), y)
+        for desired in middle.values():
+            self._place_row(dict(sorted(desired.items(), key=lambda item: item[1])), y)
         for name in bars:
             self._place_bar(name, y, ROW)
         return max(self._boxes[name].y for name in names)
@@ -288,8 +288,8 @@ class _Placing:
         return Wire((xa, a.top), (xb, b.y - HEIGHT / 2))
 
 
-def spread(wanted: list[float], widths: list[float]) -> list[float]:
-    """Places in the given order, as near to the wanted ones as boxes of these widths can be.
+def spread(desired: list[float], widths: list[float]) -> list[float]:
+    """Places in the given order, as near to the desired ones as boxes of these widths can be.
 
     Least squares under minimal distances. With the distances subtracted, this is isotonic regression, which the pool
     adjacent violators algorithm solves.
@@ -298,7 +298,7 @@ def spread(wanted: list[float], widths: list[float]) -> list[float]:
     for left, right in pairwise(widths):
         offsets.append(offsets[-1] + (left + right) / 2 + _MARGIN)
     pools: list[tuple[float, int]] = []  # (mean, size)
-    for x, offset in zip(wanted, offsets, strict=True):
+    for x, offset in zip(desired, offsets, strict=True):
         mean, size = x - offset, 1
         while pools and pools[-1][0] > mean:
             before, count = pools.pop()

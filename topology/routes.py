@@ -80,10 +80,10 @@ def _routes_from(src: int, adjacency: _Adjacency, num_devices: int) -> dict[int,
     open_devices = [dst for dst in width if dst != src and dst < num_devices]
     while open_devices:
         at_least = min(width[dst] for dst in open_devices)
-        found, bottleneck = _shortest_routes(src, at_least, adjacency, num_devices)
+        shortest, bottleneck = _shortest_routes(src, at_least, adjacency, num_devices)
         for dst in open_devices:
             if bottleneck[dst] == width[dst]:
-                routes[dst] = found[dst]
+                routes[dst] = shortest[dst]
         open_devices = [dst for dst in open_devices if dst not in routes]
     return routes
 

@@ -96,7 +96,7 @@ class Sysfs:
             path = (self._root / "sys/bus/pci/devices" / address).resolve(strict=True)
         except OSError:
             return None
-        return [found for part in path.parts[:-1] if (found := bus_id(part)) is not None]
+        return [bridge for part in path.parts[:-1] if (bridge := bus_id(part)) is not None]
 
     def numa_of(self, address: str) -> int | None:
         """The NUMA node of a PCI device; None where the firmware does not say."""
@@ -158,7 +158,7 @@ class Sysfs:
             target = (self._root / path / "device").resolve(strict=True)
         except OSError:
             return None
-        return next((found for part in reversed(target.parts) if (found := bus_id(part))), None)
+        return next((address for part in reversed(target.parts) if (address := bus_id(part))), None)
 
     def _list(self, folder: str, pattern: str) -> list[Path]:
         """Entries whose names match, those with numbers in the order of these."""

@@ -223,10 +223,10 @@ class _Model:
 
     def _cpu_names(self, nodes: list[list[int]]) -> list[str]:
         numas = [{self._matrix.numa(d) for d in node if d < self._num_gpus} for node in nodes]
-        ids = [next(iter(found)) if len(found) == 1 else None for found in numas]
-        if None in ids or len(set(ids)) < len(ids):
+        numbers = [next(iter(ids)) if len(ids) == 1 else None for ids in numas]
+        if None in numbers or len(set(numbers)) < len(numbers):
             return [f"cpu{index}" for index in range(len(nodes))]
-        return [f"cpu{numa}" for numa in ids]
+        return [f"cpu{numa}" for numa in numbers]
 
     def _note_hidden(self, nodes: list[list[int]]) -> None:
         """Say which GPUs might share a PCIe switch behind their NVLinks."""
