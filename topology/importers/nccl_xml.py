@@ -75,13 +75,12 @@ class _Reader:
         self._has_gpus = any(element.tag == "gpu" for element in elements)
         self._hosts = len({e.attributes.get("host_hash", "") for e in root.children})
         self._host = ""
-        self._addresses: dict[tuple[str, str], Element] = {}
-        self._numas: dict[tuple[str, int | None], Element] = {}
-        self._links: Counter[tuple[str, str, str, str]] = Counter()  # (host, from, to, kind) -> how many
-        self._link_lines: dict[tuple[str, str, str, str], int] = {}
+        self._claims: dict[tuple[str, str], Element] = {}  # (host, "busid 0000:06:00.0") -> whose that is
+        self._links: dict[
+            tuple[str, str, str, str], tuple[int, int]
+        ] = {}  # (host, from, to, kind) -> how many, line
         self._gpus: list[tuple[str, str]] = []
         self._unclassed: list[str] = []
-        self._ranks: dict[int, Element] = {}
         self._plain_nets = {
             (cpu.attributes.get("host_hash", ""), net.attributes["name"].strip())
             for cpu in root.children
@@ -91,19 +90,18 @@ class _Reader:
         self._virtual: set[str] = set()
         extra = unknown_attributes(root)
         if extra:
-            names = ", ".join(name[:_LONGEST_NAME] for name in extra[:_MOST_NAMES])
-            more = f" and {len(extra) - _MOST_NAMES} more" if len(extra) > _MOST_NAMES else ""
-            self.notes.append(f"attributes that are not known were not looked at: {names}{more}")
+            self.notes.append(f"attributes that are not known were not looked at: {_listed(extra)}")
+
+    def _claim(self, element: Element, what: str, host: str) -> None:
+        first = self._claims.setdefault((host, what), element)
+        if first is not element:
+            raise ValueError(f"line {element.line}: {what} is already that of line {first.line}")
 
     def cpu(self, element: Element) -> Cpu:
         have = element.attributes
         self._host = have.get("host_hash", "")
         numa = integer(element, "numaid", -1)
-        key = (self._host, numa if numa >= 0 else None)
-        if key in self._numas:
-            first = self._numas[key].line
-            raise ValueError(f"line {element.line}: numaid {numa} is already that of line {first}")
-        self._numas[key] = element
+        self._claim(element, f"numaid {numa}", self._host)
         family, model = (integer(element, name, 0) if name in have else 0 for name in ("familyid", "modelid"))
         bus = cpu_bus(have.get("arch", ""), have.get("vendor", ""), family, model)
         below, nets = [], []
@@ -112,14 +110,11 @@ class _Reader:
                 below.append(self._pci(child))
             else:
                 nets += self._nets(child, on_pci=False)
-        return Cpu(key[1], self._host, bus.kind, bus.bandwidth, tuple(below), tuple(nets))
+        return Cpu(None if numa < 0 else numa, self._host, bus.kind, bus.bandwidth, tuple(below), tuple(nets))
 
     def _pci(self, element: Element) -> Pci:
         address = address_of(element, "busid")
-        if (self._host, address) in self._addresses:
-            first = self._addresses[self._host, address].line
-            raise ValueError(f"line {element.line}: busid {address} is already that of line {first}")
-        self._addresses[self._host, address] = element
+        self._claim(element, f"busid {address}", self._host)
         kind = class_of(element, "class") if "class" in element.attributes else ""
         inside = Counter(child.tag for child in element.children)
         self._check_inside(element, kind, inside)
@@ -162,12 +157,8 @@ class _Reader:
         self._gpus.append((self._host, address))
         dev = integer(element, "dev", 0)
         rank = integer(element, "rank", -1) if "rank" in have else -1
-        if rank >= 0 and rank in self._ranks:
-            raise ValueError(
-                f"line {element.line}: rank {rank} is already that of line {self._ranks[rank].line}"
-            )
         if rank >= 0:
-            self._ranks[rank] = element
+            self._claim(element, f"rank {rank}", "")
         sm = integer(element, "sm", 1) if "sm" in have and "gcn" not in have else None
         links = tuple(self._link(child, address) for child in element.children)
         total = sum(link.count for link in links if link.kind == "NV")
@@ -197,8 +188,7 @@ class _Reader:
             key = (self._host, address, target, kind)
             if key in self._links:
                 raise ValueError(f"line {element.line}: a second <{element.tag}> to {target}")
-            self._links[key] = count
-            self._link_lines[key] = element.line
+            self._links[key] = count, element.line
         return GpuLink(kind, end, target, count)
 
     def _nets(self, element: Element, *, on_pci: bool) -> list[Net]:
@@ -238,16 +228,14 @@ class _Reader:
                 f"the file has no GPU{what}; it completes what NCCL detects on the machine. Import what "
                 f"NCCL_TOPO_DUMP_FILE writes there"
             )
-        for (host, here, there, kind), count in self._links.items():
-            element = self._addresses.get((host, there))
+        for (host, here, there, kind), (count, line) in self._links.items():
+            element = self._claims.get((host, f"busid {there}"))
             if here == there or element is None:
                 continue
             if (host, there) not in self._gpus:
-                line = self._link_lines[host, here, there, kind]
                 raise ValueError(f"line {line}: target {there} is no GPU by line {element.line}")
-            back = self._links.get((host, there, here, kind), 0)
+            back, _ = self._links.get((host, there, here, kind), (0, 0))
             if back != count:
-                line = self._link_lines[host, here, there, kind]
                 raise ValueError(
                     f"line {line}: {count} links from {here} to {there}, which tells of {back} back"
                 )
@@ -263,10 +251,12 @@ class _Reader:
         if self._hosts > 1:
             self.notes.append(f"the file describes {self._hosts} machines, by the host_hash of its <cpu>")
         if self._virtual:
-            names = sorted(self._virtual)
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            self.notes.append(
-                f"virtual network interfaces join no machines: {', '.join(names[:_MOST_NAMES])}{more} left out"
-            )
+            names = _listed(sorted(self._virtual))
+            self.notes.append(f"virtual network interfaces join no machines: {names} left out")
         if self._unclassed:
             self.notes.append(f"{len(self._unclassed)} PCI devices have no class: left out")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]) + more
