@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
-
-_Array = TypeVar("_Array", bound=NDArray[np.generic])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,27 +84,18 @@ def topology_arrays(
             latency += delay
         link_ptr.append(len(link_directions))
         link_latency.append(latency)
-    link_src = np.array([rank[link.src] for link in links], dtype=np.int32)
-    link_dst = np.array([rank[link.dst] for link in links], dtype=np.int32)
     link_of = np.full((num_devices, num_devices), -1, dtype=np.int32)
-    link_of[link_src, link_dst] = np.arange(len(links), dtype=np.int32)
-
-    direction_connections = np.array(direction_connection, dtype=np.int32)
-    bandwidth = np.array([connection.bandwidth for connection in connections], dtype=np.float64)
-    return TopologyArrays(
-        num_devices=num_devices,
-        bandwidth=_read_only(bandwidth[direction_connections]),
-        direction_connection=_read_only(direction_connections),
-        direction_names=tuple(direction_names),
-        link_src=_read_only(link_src),
-        link_dst=_read_only(link_dst),
-        link_ptr=_read_only(np.array(link_ptr, dtype=np.int64)),
-        link_directions=_read_only(np.array(link_directions, dtype=np.int32)),
-        link_latency=_read_only(np.array(link_latency, dtype=np.float64)),
-        link_of=_read_only(link_of),
-    )
-
-
-def _read_only(array: _Array) -> _Array:
-    array.setflags(write=False)
-    return array
+    arrays: dict[str, NDArray[Any]] = {
+        "bandwidth": np.array([connections[c].bandwidth for c in direction_connection], dtype=np.float64),
+        "direction_connection": np.array(direction_connection, dtype=np.int32),
+        "link_src": np.array([rank[link.src] for link in links], dtype=np.int32),
+        "link_dst": np.array([rank[link.dst] for link in links], dtype=np.int32),
+        "link_ptr": np.array(link_ptr, dtype=np.int64),
+        "link_directions": np.array(link_directions, dtype=np.int32),
+        "link_latency": np.array(link_latency, dtype=np.float64),
+        "link_of": link_of,
+    }
+    link_of[arrays["link_src"], arrays["link_dst"]] = np.arange(len(links), dtype=np.int32)
+    for array in arrays.values():
+        array.setflags(write=False)
+    return TopologyArrays(num_devices=num_devices, direction_names=tuple(direction_names), **arrays)
