@@ -21,7 +21,7 @@ from typing import Any
 from dgcl import __version__
 from dgcl.cli.output import print_fields, print_json, print_table, size, step
 
-REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis")
+REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis", "nvidia-ml-py")
 OPTIONAL = {
     "dgl": "comm.local_graph('dgl')",
     "torch_geometric": "comm.local_graph('pyg')",
