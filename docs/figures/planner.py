@@ -15,7 +15,9 @@ Every plan is proved: it delivers, and its cost, gap and fingerprint are compute
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,14 +25,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from dgcl.planner import Plan, PlanOptions, Relation, make_plan
+from dgcl.planner.column_generation.search import stage_search
+from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.cost import predicted_seconds
+from dgcl.planner.methods import auto
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.planner.verify.check import verify_plan
-from dgcl.topology import Topology, resolve_topology
+from dgcl.topology import Connection, Device, Link, Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from docs.figures.framework import Figure, Run, machine
+from docs.figures.framework import HERE, Figure, Run, machine
 
 PAGE = "planner.md"
 MACHINES = (
@@ -46,6 +52,22 @@ TARGETS = (
     (17, 64, "ms", 5000),
 )  # fmt: skip
 """Ranks from and to, column, and what it may be at most."""
+PARTS: dict[str, tuple[list[str], Any, str, Any]] = {
+    "column generation": (["column_generation/*/*.py"], StageSearch, "run", lambda self: None),
+    "exchange of trees": (
+        ["column_generation/improvement/exchange.py"], stage_search, "improve", lambda trees, *_, **__: trees,
+    ),
+    "re-parenting": (["column_generation/improvement/reparent.py"], StageSearch, "_reparent", lambda *_: None),
+    "plans of bundles": (
+        [f"column_generation/*/{file}.py" for file in ("grouped", "aggregated", "coordinate_descent")],
+        StageSearch, "_search_groups", lambda *_: None,
+    ),
+    "plans as if stages were short": ([], StageSearch, "_try_short_stages", lambda *_: None),
+    "integer program": (["column_generation/search/integer_program.py"], stage_search, "is_small", lambda *_: False),
+    "plans by machines": (["methods/hierarchical*.py"], auto, "_is_for_machines", lambda *_: False),
+    "the greedy": (["methods/spst*.py"], auto, "GREEDY_ABOVE", math.inf),
+}  # fmt: skip
+"""Files, and what is replaced by what to plan without a part."""
 WIDTHS, COMMON = (4, 32, 256, 2048), 512
 CASES = (("dgx1", "com-orkut"), ("dgx1", "web-google"), ("pcie8", "web-google"), ("summit", "com-orkut"))
 FIRST = """
@@ -187,4 +209,46 @@ def scale(run: Run) -> Figure:
     return Figure(columns, rows())
 
 
-FIGURES = {"figures": figures, "widths": widths, "scale": scale}
+def machines_in_a_row(num: int, each: int) -> Topology:
+    """Machines of devices on a switch each; a cable joins the switches of neighbours, and devices send no further."""
+    names = [[f"g{m}_{d}" for d in range(each)] for m in range(num)]
+    ports = [Connection(f"p{name}", "NV", name, f"s{m}", 100.0) for m in range(num) for name in names[m]]
+    cables = [Connection(f"c{m}", "IB", f"s{m}", f"s{m + 1}", 10.0) for m in range(num - 1)]
+    links = [
+        Link(a, b, (f"p{a}", *([] if m == n else [f"c{min(m, n)}"]), f"p{b}"))
+        for m in range(num) for n in range(num) if abs(m - n) <= 1 for a in names[m] for b in names[n] if a != b
+    ]  # fmt: skip
+    devices = tuple(Device(name, m) for m in range(num) for name in names[m])
+    return Topology(f"{num} machines in a row", devices, (*ports, *cables), tuple(links))
+
+
+def parts(run: Run) -> Figure:
+    """Longer predicted times of `auto` without a part of the planner, over cells of few and of many devices."""
+    cells = [
+        ("dgx1", "web-google", 0.05),
+        ("dgx1", "com-orkut", 0.001),
+        ("pcie4_1080ti", "web-google", 0.0002),
+    ]
+    cells += [("dgx1x2", "reddit", 0.05), ("dgx1x4", "web-google", 0.1), (4, "reddit", 0.02)]
+    chosen = []
+    for name, graph, scale in run.some(cells):
+        topology = resolve_topology(name) if isinstance(name, str) else machines_in_a_row(name, 8)
+        chosen.append((synthetic_relation(graph, topology.num_devices, scale=scale), topology, graph))
+    usual = [make_plan(*cell[:2]).predicted_seconds for cell in chosen]
+
+    def rows() -> Iterator[list[Any]]:
+        for part, (files, owner, name, instead) in run.some([*PARTS.items()]):
+            paths = [path for pattern in files for path in (HERE.parents[1] / "planner").glob(pattern)]
+            lines = sum(len(path.read_text().splitlines()) for path in paths) or None
+            with mock.patch.object(owner, name, instead):
+                without = [make_plan(*cell[:2]).predicted_seconds for cell in chosen]
+            longer = [seconds / before for seconds, before in zip(without, usual, strict=True)]
+            worst = max(range(len(longer)), key=longer.__getitem__)
+            where = f"{chosen[worst][1].name}, {chosen[worst][2]}" if longer[worst] > 1 else ""
+            yield [part, lines, statistics.geometric_mean(longer) - 1, longer[worst] - 1, where]
+
+    columns = {"part": "", "lines": "", "geometric mean": ".2%", "at most": ".1%", "where": ""}
+    return Figure(columns, rows())
+
+
+FIGURES = {"figures": figures, "widths": widths, "scale": scale, "parts": parts}
