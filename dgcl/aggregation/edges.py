@@ -21,7 +21,7 @@ from torch import Tensor
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.kernels.compiled import compile_all
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
-from dgcl.transport.shared_memory import step_engine
+from dgcl.transport.shared_memory import interpreter
 from dgcl.transport.steps import EdgePart
 
 NONE = np.zeros(0, np.int32)
@@ -202,7 +202,7 @@ def prepare() -> None:
         for name in ("float32", "float64"):
             kernel: Any = kernels[name]
             kernel.compile(kernel.only_signature)
-    compile_all(step_engine)
+    compile_all(interpreter)
 
 
 @functools.cache

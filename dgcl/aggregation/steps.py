@@ -17,7 +17,7 @@ from torch import Tensor
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.transport.base import CallSequence, Transport
+from dgcl.transport.base import StepList, Transport
 from dgcl.transport.steps import (
     EXPAND,
     FOR_SUM,
@@ -97,8 +97,8 @@ class Aggregation:
                 partial = None
                 if sequence.num_partial is not None:
                     partial = self.memory.empty(x, sequence.num_partial, x.shape[1], x.dtype)
-                if sequence.run(x, out, partial):
-                    return out, ()
+                sequence.run(x, out, partial)
+                return out, ()
         return _one_by_one(self, x, out, transport, keep)
 
     def dots(self, y: Tensor, y_partial: Tensor, x: Tensor, halo: Sequence[Tensor]) -> Tensor:
@@ -115,7 +115,7 @@ class Aggregation:
 _sequences: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[Any, Any]]] = WeakKeyDictionary()
 
 
-def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> CallSequence | None:
+def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> StepList | None:
     """What carries out an aggregation like those before; None the first time, and where there is nothing."""
     of_transport = _sequences.get(transport)
     if of_transport is None:
@@ -129,7 +129,7 @@ def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> CallSequenc
         return None
     if made[kind] is False:
         made[kind] = transport.sequence(what.steps(rounds=False), x.shape[1], x.dtype, what.windows)
-    found: CallSequence | None = made[kind]
+    found: StepList | None = made[kind]
     return found
 
 

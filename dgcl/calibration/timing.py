@@ -3,7 +3,7 @@
 Between two exchanges of a layer a model computes, and the rows are back in memory by then. So before each
 call the ranks walk through memory that together is larger than the caches of most hosts. A call lasts from
 when the first rank begins it to when the last rank has ended it, by the host's monotonic clock; copies of a
-rank's own rows, which the cost model leaves out, are made before.
+rank's own rows, which the cost model leaves out, are not made.
 
 On GPUs a call lasts as long as on the slowest rank, by events around a few calls in a row after one that brings the
 ranks into step. An expand on a device also copies the rank's own rows to their place; that copy is timed alone and
@@ -31,7 +31,7 @@ from dgcl.program.exchange import HALO
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.shared_memory import Runtime
-from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.transport import SharedMemoryTransport
 
 if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
@@ -107,10 +107,8 @@ class _HostLane:
     clock, calls, own_seconds = WALL, 1, 0.0
 
     def __init__(self, program: Program, control: Control, row_bytes: int) -> None:
-        self._runtime = Runtime({HALO: program}, control, _TIMEOUT)
-        self._rows = row_type(torch.uint8, row_bytes)
-        self._block = block = self._runtime.expand_buffer(self._rows)
-        block.segment.memory[block.offset : block.offset + block.size] = 1  # first writes get the pages
+        self._transport = SharedMemoryTransport(Runtime({HALO: program}, control, _TIMEOUT))
+        self._rows = torch.ones(program.num_owned, row_bytes, dtype=torch.uint8)
         self._flush = np.ones(_FLUSH // control.world_size // 8, np.int64)
 
     def prepare(self, first: int, calls: int) -> None:
@@ -118,16 +116,16 @@ class _HostLane:
         np.add(self._flush, 1, out=self._flush)
 
     def run(self, call: int) -> None:
-        """One expand."""
-        self._runtime.expand(self._block, self._rows)
+        """One expand, without the copy of the rank's own rows."""
+        self._transport.begin_expand(self._rows, wait=True)
 
     def check(self) -> int:
         """Nothing is checked."""
         return 0
 
     def close(self) -> None:
-        """Close the runtime."""
-        self._runtime.close()
+        """Close the transport."""
+        self._transport.close()
 
 
 class _DeviceLane:

@@ -39,7 +39,7 @@ class StartedFold(Protocol):
         """
 
 
-class CallSequence(Protocol):
+class StepList(Protocol):
     """Steps that one call of compiled code carries out, for rows of one width and type.
 
     Attributes:
@@ -48,8 +48,8 @@ class CallSequence(Protocol):
 
     num_partial: int | None
 
-    def run(self, x: Tensor, out: Tensor, partial: Tensor | None = None) -> bool:
-        """Carry them out; False, and nothing is done, where they must be carried out one by one this time."""
+    def run(self, given: Tensor, out: Tensor, partial: Tensor | None = None) -> Tensor:
+        """Carry them out, and return ``out``."""
 
 
 class Transport(Protocol):
@@ -92,7 +92,7 @@ class Transport(Protocol):
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
-    ) -> CallSequence | None:
+    ) -> StepList | None:
         """What carries out steps that repeat at once; None: they are carried out one by one.
 
         Args:
@@ -161,7 +161,7 @@ class WholeCalls:
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
-    ) -> CallSequence | None:
+    ) -> StepList | None:
         """None: one by one."""
         return None
 
@@ -180,7 +180,7 @@ class WholeCalls:
         self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
     ) -> StartedExpand:
         """Expand now; the wait returns the halo rows of the result."""
-        return _Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
+        return Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
 
     def begin_fold(
         self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
@@ -189,11 +189,14 @@ class WholeCalls:
         return _FoldToCome(self, halo_rows, exchange)
 
 
-class _Expanded:
+class Expanded:
+    """The halo rows of an expand that is done."""
+
     def __init__(self, halo_rows: Tensor) -> None:
         self._halo_rows = halo_rows
 
     def wait(self) -> Tensor:
+        """``(num_halo, *F)``."""
         return self._halo_rows
 
 

@@ -168,7 +168,7 @@ def _rehearse_step(pool: BufferPool, calls: Sequence[_CallBytes], training: bool
         call = calls[layer]
         pool.release(kept[layer])  # the layer that saved it has computed its gradients
         if layer > 0 or input_grad:
-            arrivals, total = pool.allocate(call.arriving), pool.allocate(call.owned)
+            total, arrivals = pool.allocate(call.owned), pool.allocate(call.arriving)
             staging = [pool.allocate(call.returning)] if call.returning else []
             for block in (arrivals, *staging, total):
                 pool.release(block)

@@ -2,7 +2,7 @@
 
 An aggregation says its order once (:mod:`dgcl.aggregation.operation`, :mod:`dgcl.aggregation.windows`). One step after
 the other is carried out by :mod:`dgcl.aggregation.steps`; all of them at once, by compiled code, where a transport can
-(:mod:`dgcl.transport.shared_memory.sequence`).
+(:mod:`dgcl.transport.shared_memory.step_list`).
 """
 
 from __future__ import annotations
@@ -93,13 +93,15 @@ class RowSum(Protocol):
 @dataclass(frozen=True, eq=False)
 class Begin:
     """Begin a call: ``verb`` of an exchange, of the rows of ``source``, for a ``purpose``; what arrives comes to
-    ``arrivals``."""
+    ``arrivals``. The call is of halo rows alone, or, ``whole``, of owned rows too: an expand copies those of ``source``
+    to the start of ``arrivals``, and a fold adds what arrives to those of ``source``, into the result."""
 
     verb: int
     exchange: int
     source: int
     arrivals: int
     purpose: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)

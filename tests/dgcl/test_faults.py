@@ -414,7 +414,7 @@ def test_a_rank_that_did_its_part_and_left_is_not_missed() -> None:
             comm.close()
             left.set()
             return
-        peers = comm.transport.runtime._peers
+        peers = comm.transport.runtime.peers
 
         def look() -> None:
             looks.set()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.transport.shared_memory.engine import EXPAND
+from dgcl.transport.shared_memory.engine import EXPAND, ITS_DONE
 from dgcl.transport.shared_memory.segments import Segment
 from dgcl.transport.shared_memory.tasks import Call
 
@@ -136,7 +136,7 @@ def post_receives(
         post: ``(place, peer)`` -> a posted receive.
     """
     task, row_bytes = call.task, call.row_type.row_bytes
-    schedule, done = task.schedule, task.lines[1]
+    schedule, done = task.schedule, task.peers[:, ITS_DONE]
     arrivals = []
     for index, peer in enumerate(schedule.recv_peer.tolist()):
         if peer not in partners:

@@ -18,7 +18,7 @@ from dgcl.kernels.rows import STREAMED, gather_rows, sum_rows
 from dgcl.transport.network.job import Job, slice_rows, slices_of
 from dgcl.transport.network.slices import wait_for_any
 from dgcl.transport.network.wire import ROWS, Wire
-from dgcl.transport.shared_memory.engine import EXPAND, read_word
+from dgcl.transport.shared_memory.engine import EXPAND, ITS_DONE, READY, read_word
 
 if TYPE_CHECKING:
     from torch.distributed import Work
@@ -113,7 +113,7 @@ class Sender:
             if not pieces:  # no bytes: the partner does not wait, and may be in its next call
                 job.sent[index] = 1
                 continue
-            if read_word(int(task.lines[0][peer]) + 8) != call.tag:
+            if read_word(int(task.peers[peer, READY]) + 8) != call.tag:
                 return  # the partner makes another call; the executor detects that, too
             if len(task.times):
                 task.times[index, 0] = time.perf_counter_ns()
@@ -133,10 +133,10 @@ class Sender:
         """(address, value) pairs: a send may begin once every word has reached its value."""
         call, task = job.call, job.call.task
         schedule = task.schedule
-        conditions = [(int(task.lines[0][peer]), call.number)]
+        conditions = [(int(task.peers[peer, READY]), call.number)]
         for dep in schedule.send_deps[schedule.send_dep_ptr[index] : schedule.send_dep_ptr[index + 1]]:
             value = call.number * self._num_stages + int(schedule.recv_stage[dep]) + 1
-            conditions.append((int(task.lines[1][schedule.recv_peer[dep]]), value))
+            conditions.append((int(task.peers[schedule.recv_peer[dep], ITS_DONE]), value))
         return conditions
 
     def _fill(self, job: Job, target: int, index: int, portion: int, begin: int, end: int) -> bool:

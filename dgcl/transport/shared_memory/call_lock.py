@@ -10,9 +10,9 @@ class CallLock:
     """A lock that a thread holds while it makes a call, from the first check to the call's end.
 
     The holding thread may acquire it again: a call that failed before it began leaves it held. A thread that assists
-    a started call of another thread (:mod:`dgcl.transport.shared_memory.calls`) holds it briefly, and others wait for
-    that. Ctrl-C may leave such a brief hold behind. Its own thread can still acquire the lock, and others wait for at
-    most ``timeout``.
+    a started call of another thread (:mod:`dgcl.transport.shared_memory.executor`) holds it briefly, and others wait
+    for that. Ctrl-C may leave such a brief hold behind. Its own thread can still acquire the lock, and others wait for
+    at most ``timeout``.
 
     Args:
         rank: For messages.

@@ -33,12 +33,13 @@ def dtype_bytes(code: int) -> int:
 
 
 @functools.cache
-def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """The numpy type for a torch element type; None for those that numpy lacks, such as bfloat16."""
+def in_memory(dtype: torch.dtype) -> tuple[np.dtype[Any], torch.dtype | None]:
+    """The numpy type of elements of a torch type, and None; where numpy lacks it, as bfloat16, one of their size, and
+    the type itself, as which they are viewed."""
     try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
+        return torch.empty(0, dtype=dtype).numpy().dtype, None
     except (TypeError, RuntimeError):
-        return None
+        return np.dtype(f"u{dtype.itemsize}"), dtype
 
 
 @functools.cache

@@ -1,11 +1,12 @@
 """The progress engine: carries out one rank's part of one call, as far as possible without a long wait.
 
-It is compiled and works on plain arrays. It repeatedly scans the open receives and sends. A send runs as soon as the
-rows it reads have arrived and its receiver is ready, in any order, so one slow peer does not delay the others. Sends
-to one peer keep their order, because the peer reads them off one counter
-(:mod:`dgcl.transport.shared_memory.control_page`). When nothing can be done it spins for a moment, yields its core,
-then sleeps until a peer that has raised a flag wakes it (:mod:`dgcl.kernels.futex`); there may be more ranks than
-cores. It returns when all is done, or to let Python handle signals, deadlines and peers.
+It is compiled and works on one array of words per task, which says where the task's tables are and holds the state of
+its call. It repeatedly scans the open receives and sends. A send runs as soon as the rows it reads have arrived and its
+receiver is ready, in any order, so one slow peer does not delay the others. Sends to one peer keep their order, because
+the peer reads them off one counter (:mod:`dgcl.transport.shared_memory.control_page`). When nothing can be done it
+spins for a moment, yields its core, then sleeps until a peer that has raised a flag wakes it
+(:mod:`dgcl.kernels.futex`); there may be more ranks than cores. It returns when all is done, or to let Python handle
+signals, deadlines and peers.
 
 No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call,
 so the waiting graph of a call has no cycle.
@@ -16,14 +17,21 @@ Every function has one signature, so that all of it is compiled before a communi
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numba import int32, int64, njit, types, uint8, void
+from numba import carray, int32, int64, njit, types, void
 
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.futex import ASLEEP, ATTEND, AWAKE, announce_sleep, cancel_sleep, sleep, wake, yield_core
-from dgcl.kernels.memory import address_of, load_acquire, load_word, monotonic_nanoseconds, store_release
+from dgcl.kernels.memory import (
+    address_of,
+    load_acquire,
+    load_word,
+    monotonic_nanoseconds,
+    pointer_to,
+    store_release,
+)
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
@@ -40,20 +48,35 @@ FOLD: Final = 1
 #: Least and largest number of waits without yields after an expensive yield.
 FEWEST, MOST = 16, 1024
 
-#: Words of scratch that :func:`advance` needs besides one per peer: two to read the clock, two for the targets of a
-#: send, and the state of a wait.
-SCRATCH_WORDS: Final = 8
-_CLOCK, _TARGETS, _SINCE, _SHARING, _SLEEPS, _LISTENING, _PEERS = 0, 2, 4, 5, 6, 7, 8
-_UNDECIDED: Final = -1  # whether to yield in a wait is decided when it has lasted a moment
+#: Words of a task, first the address and the length of each of its tables:
+#: sends and receives, one row each; sends' dependencies, as numbers of receives; a row for each peer; for each sender
+#: its ready line and its wake word; which rows are sent, and what arrives for which rows
+#: (:class:`dgcl.program.model.Program`); bytes written to each peer, added to; times of transfers.
+SENDS, RECEIVES, DEPS, PEERS, SENDERS, SEND_ROWS, ARRIVAL_ROWS, ARRIVAL_SLOTS, MOVED, TIMES = range(0, 20, 2)
+#: Addresses of the ``(P, M)`` tables of bases, sizes and addresses (0: free place) of what is mapped of each peer; M.
+MAPS, MAPS_WIDTH = 20, 23
+#: The verb; stages that a call counts; addresses of the rank's wake word, and of the call on its control page.
+VERB, NUM_STAGES, WAKE_WORD, CALL_WORD = range(24, 28)
+#: Of the call that was begun last: its number; bytes of a row; code of the element type
+#: (:data:`dgcl.kernels.rows.SUMMABLE`); bytes from which on a send is written past the caches; address and number of
+#: the rows that are read; address of those that follow (expand: halo rows that have arrived) or of arrivals (fold).
+NUMBER, ROW_BYTES, SUM_CODE, STREAMED_FROM, SOURCE, SOURCE_ROWS, SECOND = range(28, 35)
+#: The same call's ready line: its tag, then (segment base, segment size, offset) of the buffer and of relay rows.
+LINE, TAG = 35, 35
+#: The send, and its portion, that UNMAPPED or DISAGREES is about; coming waits without yields, and how many they were.
+WHERE, YIELDS = 42, 44
+_TARGETS, _CLOCK, _SINCE, _SHARING, _SLEEPS, _LISTENING = 46, 48, 50, 51, 52, 53
+NUM_WORDS: Final = 54
 
-_I1, _I2, _U1, _ROWS = int64[::1], int64[:, ::1], uint8[::1], int32[::1]
-_CALL = types.UniTuple(int64, 7)
-_BUFFERS = types.UniTuple(int64, 3)
-_SENDS = types.Tuple((_ROWS, _ROWS, _I2, _I2, _I2, _I1, _ROWS, _I2))
-_RECEIVES = types.UniTuple(_ROWS, 2)
-_TABLES = types.UniTuple(_ROWS, 3)
-_LINES = types.UniTuple(_I1, 3)
-_MAPS = types.UniTuple(_I2, 3)
+#: Columns of sends (COUNT to FIRST have one for each portion), of receives, and of peers: its ready line for this rank,
+#: its done line for this rank, this rank's done line for it, its wake word.
+PEER, STAGE, IS_DONE, COUNT, START, TO, FIRST, DEPS_BEGIN, DEPS_END = 0, 1, 2, 3, 5, 7, 9, 11, 12
+SEND_COLUMNS, RECEIVE_COLUMNS = 13, 3
+READY, ITS_DONE, OWN_DONE, ITS_WAKE, _SEEN = range(5)
+PEER_COLUMNS: Final = 5
+
+_UNDECIDED: Final = -1  # whether to yield in a wait is decided when it has lasted a moment
+_I1 = int64[::1]
 _POLICY = types.UniTuple(int64, 5)
 
 
@@ -83,14 +106,6 @@ def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray
         store_release(lines[i], call)
 
 
-@compiled(void(_I1, _I1, int64, int64, _I1))
-def announce(lines: np.ndarray, wake_words: np.ndarray, own_call: int, call: int, words: np.ndarray) -> None:
-    """Do :func:`publish_ready`, and wake the peers whose lines were written."""
-    publish_ready(lines, own_call, call, words)
-    for i in range(len(wake_words)):
-        wake(wake_words[i], AWAKE)
-
-
 @compiled(void(_I1))
 def call_attention(wake_words: np.ndarray) -> None:
     """Wake all sleeping ranks, so that they check more than flags."""
@@ -98,26 +113,45 @@ def call_attention(wake_words: np.ndarray) -> None:
         wake(wake_words[i], ATTEND)
 
 
+@njit(nogil=True, inline="always")
+def array_at(words: np.ndarray, place: int, sample: Any) -> Any:
+    """The array whose address and length are in two words."""
+    return carray(pointer_to(words[place], sample), (words[place + 1],))
+
+
+@njit(nogil=True, inline="always")
+def table_at(words: np.ndarray, place: int, columns: int) -> Any:
+    """The same, of words in rows."""
+    return carray(pointer_to(words[place], int64(0)), (words[place + 1], columns))
+
+
+@njit(nogil=True)
+def begin(words: np.ndarray, number: int) -> None:
+    """Begin call ``number``, whose words are entered: nothing is done yet; the senders hear where to write."""
+    words[NUMBER] = number
+    table_at(words, SENDS, SEND_COLUMNS)[:, IS_DONE] = 0
+    table_at(words, RECEIVES, RECEIVE_COLUMNS)[:, IS_DONE] = 0
+    senders = array_at(words, SENDERS, int64(0))
+    publish_ready(senders, words[CALL_WORD], number, words[LINE : LINE + 7])
+    for i in range(len(senders)):
+        wake(load_word(words[SENDERS] + 8 * (len(senders) + i)), AWAKE)
+
+
 @njit(nogil=True)
 def _note_arrivals(
-    call: tuple[int, ...],
-    receives: tuple[np.ndarray, np.ndarray],
-    peer_done: np.ndarray,
-    received: np.ndarray,
-    times: np.ndarray,
-    first_time: int,
-    clock: int,
+    words: np.ndarray, receives: np.ndarray, peers: np.ndarray, times: np.ndarray, clock: int
 ) -> tuple[int, bool]:
     """Mark the receives that are complete; return how many are not, and whether any was marked."""
     pending = 0
     progressed = False
-    for i in range(len(received)):
-        if received[i] == 0:
-            if load_acquire(peer_done[receives[0][i]]) >= call[1] * call[2] + receives[1][i] + 1:
-                received[i] = 1
+    before = words[NUMBER] * words[NUM_STAGES]
+    for i in range(len(receives)):
+        if receives[i, IS_DONE] == 0:
+            if load_acquire(peers[receives[i, PEER], ITS_DONE]) > before + receives[i, STAGE]:
+                receives[i, IS_DONE] = 1
                 progressed = True
                 if len(times) > 0:
-                    times[first_time + i, 0] = monotonic_nanoseconds(clock)
+                    times[words[SENDS + 1] + i, 0] = monotonic_nanoseconds(clock)
             else:
                 pending += 1
     return pending, progressed
@@ -125,39 +159,31 @@ def _note_arrivals(
 
 @njit(nogil=True)
 def _find_targets(
-    send: int,
-    call: tuple[int, ...],
-    sends: tuple[np.ndarray, ...],
-    line: int,
-    maps: tuple[np.ndarray, ...],
-    received: np.ndarray,
-    where: np.ndarray,
-    scratch: np.ndarray,
+    words: np.ndarray, sends: np.ndarray, send: int, line: int, receives: np.ndarray, deps: np.ndarray
 ) -> int:
     """Find the target addresses of both portions of a send, before either is sent.
 
     Rows that were sent twice would be counted twice. Returns _READY, WAITING (for the rows that the send reads, or
     for the peer), UNMAPPED or DISAGREES.
     """
-    verb, number, _, tag, row_bytes, _, _ = call
-    peer, _, count, _, to, dep_ptr, deps, _ = sends
-    for d in range(dep_ptr[send], dep_ptr[send + 1]):
-        if received[deps[d]] == 0:
+    for d in range(sends[send, DEPS_BEGIN], sends[send, DEPS_END]):
+        if receives[deps[d], IS_DONE] == 0:
             return WAITING
     ready = load_acquire(line)
-    if ready < number:
+    if ready < words[NUMBER]:
         return WAITING
-    where[0] = send
-    if ready > number or load_word(line + 8) != tag:
+    words[WHERE] = send
+    if ready > words[NUMBER] or load_word(line + 8) != words[TAG]:
         return DISAGREES
+    row_bytes = words[ROW_BYTES]
     for portion in range(2):
-        if count[send, portion] != 0:
-            first = to[send, portion] * row_bytes
-            last = first + count[send, portion] * row_bytes
-            slot = line + (40 if verb == EXPAND and portion == 1 else 16)
-            target = _mapped(maps, peer[send], slot, first, last)
-            scratch[_TARGETS + portion] = target + first
-            where[1] = portion
+        if sends[send, COUNT + portion] != 0:
+            first = sends[send, TO + portion] * row_bytes
+            last = first + sends[send, COUNT + portion] * row_bytes
+            slot = line + (40 if words[VERB] == EXPAND and portion == 1 else 16)
+            target = _mapped(words, sends[send, PEER], slot, first, last)
+            words[_TARGETS + portion] = target + first
+            words[WHERE + 1] = portion
             if target == 0:
                 return UNMAPPED
             if target < 0:
@@ -166,7 +192,7 @@ def _find_targets(
 
 
 @njit(nogil=True)
-def _mapped(maps: tuple[np.ndarray, ...], peer: int, line: int, first: int, last: int) -> int:
+def _mapped(words: np.ndarray, peer: int, line: int, first: int, last: int) -> int:
     """This process's address of the buffer that a ready line names at ``line``; 0 when its segment is not mapped.
 
     Returns -1 when bytes ``first`` to ``last`` of the buffer do not lie inside the segment. The buffer may
@@ -174,50 +200,46 @@ def _mapped(maps: tuple[np.ndarray, ...], peer: int, line: int, first: int, last
     """
     if first == last:
         return 1
-    bases, sizes, addresses = maps
-    base, offset = load_word(line), load_word(line + 16)
-    for i in range(bases.shape[1]):
-        if addresses[peer, i] != 0 and bases[peer, i] == base:
-            inside = offset + first >= 0 and offset + last <= sizes[peer, i]
-            return addresses[peer, i] + offset if inside else -1
+    base, offset, width = load_word(line), load_word(line + 16), words[MAPS_WIDTH]
+    for place in range(peer * width, (peer + 1) * width):
+        address = load_word(words[MAPS + 2] + 8 * place)
+        if address != 0 and load_word(words[MAPS] + 8 * place) == base:
+            inside = offset + first >= 0 and offset + last <= load_word(words[MAPS + 1] + 8 * place)
+            return address + offset if inside else -1
     return 0
 
 
 @njit(nogil=True)
-def _write_rows(
-    send: int,
-    call: tuple[int, ...],
-    buffers: tuple[int, int, int],
-    sends: tuple[np.ndarray, ...],
-    tables: tuple[np.ndarray, ...],
-    scratch: np.ndarray,
-) -> int:
+def _write_rows(words: np.ndarray, sends: np.ndarray, send: int) -> int:
     """Write both portions of a send to their targets; return the number of bytes."""
-    verb, _, _, _, row_bytes, sum_code, streamed_from = call
-    _, _, count, start, _, _, _, first_arrival = sends
-    send_rows, arrival_rows, arrival_slots = tables
-    source, num_source_rows, second = buffers
+    source, second, row_bytes, streamed_from = (
+        words[SOURCE],
+        words[SECOND],
+        words[ROW_BYTES],
+        words[STREAMED_FROM],
+    )
     num_bytes = 0
     for portion in range(2):
-        if count[send, portion] == 0:
+        if sends[send, COUNT + portion] == 0:
             continue
-        target = scratch[_TARGETS + portion]
-        begin = start[send, portion]
-        end = begin + count[send, portion]
-        if verb == EXPAND:
+        target = words[_TARGETS + portion]
+        begin = sends[send, START + portion]
+        end = begin + sends[send, COUNT + portion]
+        if words[VERB] == EXPAND:
+            rows = array_at(words, SEND_ROWS, int32(0))
             gather_rows(
-                target, source, num_source_rows, second, send_rows, begin, end, row_bytes, streamed_from
+                target, source, words[SOURCE_ROWS], second, rows, begin, end, row_bytes, streamed_from
             )
         else:
             sum_rows(
-                sum_code,
+                words[SUM_CODE],
                 target,
                 source if portion == 0 else 0,
                 begin,
                 end,
-                arrival_rows,
-                arrival_slots,
-                first_arrival[send, portion],
+                array_at(words, ARRIVAL_ROWS, int32(0)),
+                array_at(words, ARRIVAL_SLOTS, int32(0)),
+                sends[send, FIRST + portion],
                 second,
                 row_bytes,
                 streamed_from,
@@ -227,121 +249,74 @@ def _write_rows(
 
 
 @njit(nogil=True)
-def _end_wait(own_wake_word: int, yields: np.ndarray, scratch: np.ndarray) -> None:
+def _end_wait(words: np.ndarray) -> None:
     """Reset the wait state after progress, so that the next wait starts afresh."""
-    if scratch[_SHARING] > 0:
-        yields[1] //= 2
-    scratch[_SINCE], scratch[_SHARING] = -1, _UNDECIDED
-    if scratch[_LISTENING] != 0:
-        cancel_sleep(own_wake_word)
-        scratch[_LISTENING] = 0
+    if words[_SHARING] > 0:
+        words[YIELDS + 1] //= 2
+    words[_SINCE], words[_SHARING] = -1, _UNDECIDED
+    if words[_LISTENING] != 0:
+        cancel_sleep(words[WAKE_WORD])
+        words[_LISTENING] = 0
 
 
 @njit(nogil=True)
-def _wait(
-    own_wake_word: int, policy: tuple[int, int, int, int, int], yields: np.ndarray, scratch: np.ndarray
-) -> bool:
+def _wait(words: np.ndarray, policy: tuple[int, int, int, int, int], clock: int) -> bool:
     """Wait briefly before the next scan of all flags; return False when Python must check signals and peers."""
     spin, share, expensive, _, nanoseconds = policy
-    clock = address_of(scratch) + 8 * _CLOCK
-    if scratch[_LISTENING] != 0:
-        scratch[_LISTENING] = 0
-        scratch[_SLEEPS] -= 1
-        word = sleep(own_wake_word, nanoseconds, clock)
-        return word != ATTEND and (word != ASLEEP or scratch[_SLEEPS] > 0)
+    if words[_LISTENING] != 0:
+        words[_LISTENING] = 0
+        words[_SLEEPS] -= 1
+        word = sleep(words[WAKE_WORD], nanoseconds, clock)
+        return word != ATTEND and (word != ASLEEP or words[_SLEEPS] > 0)
     if spin > 0:
         now = monotonic_nanoseconds(clock)
-        if scratch[_SINCE] < 0:
-            scratch[_SINCE] = now
-        waited = now - scratch[_SINCE]
+        if words[_SINCE] < 0:
+            words[_SINCE] = now
+        waited = now - words[_SINCE]
         if waited < spin:
             return True
-        if scratch[_SHARING] == _UNDECIDED:
-            scratch[_SHARING] = share if yields[0] == 0 else 0
-            yields[0] = max(yields[0] - 1, 0)
-        if waited < spin + scratch[_SHARING]:
+        if words[_SHARING] == _UNDECIDED:
+            words[_SHARING] = share if words[YIELDS] == 0 else 0
+            words[YIELDS] = max(words[YIELDS] - 1, 0)
+        if waited < spin + words[_SHARING]:
             if yield_core(clock) > expensive:
-                scratch[_SHARING] = 0
-                yields[0] = yields[1] = min(max(2 * yields[1], FEWEST), MOST)
+                words[_SHARING] = 0
+                words[YIELDS] = words[YIELDS + 1] = min(max(2 * words[YIELDS + 1], FEWEST), MOST)
             return True
-    if scratch[_SLEEPS] <= 0:
+    if words[_SLEEPS] <= 0:
         return False
-    announce_sleep(own_wake_word)  # then check all flags once more
-    scratch[_LISTENING] = 1
+    announce_sleep(words[WAKE_WORD])  # then check all flags once more
+    words[_LISTENING] = 1
     return True
 
 
-@compiled(
-    int64(
-        *(_CALL, _BUFFERS, _SENDS, _RECEIVES, _TABLES, _LINES, _MAPS),
-        *(_I1, int64, _U1, _U1, _I1, _I1, _I2, _POLICY, _I1, _I1, int64),
-    ),
-    inline=False,
-)
-def advance(
-    call: tuple[int, int, int, int, int, int, int],
-    buffers: tuple[int, int, int],
-    sends: tuple[np.ndarray, ...],
-    receives: tuple[np.ndarray, np.ndarray],
-    tables: tuple[np.ndarray, np.ndarray, np.ndarray],
-    lines: tuple[np.ndarray, np.ndarray, np.ndarray],
-    maps: tuple[np.ndarray, np.ndarray, np.ndarray],
-    wake_words: np.ndarray,
-    own_wake_word: int,
-    sent: np.ndarray,
-    received: np.ndarray,
-    moved: np.ndarray,
-    where: np.ndarray,
-    times: np.ndarray,
-    policy: tuple[int, int, int, int, int],
-    yields: np.ndarray,
-    scratch: np.ndarray,
-    chosen: int,
-) -> int:
+@compiled(int64(_I1, _POLICY, int64), inline=False)
+def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: int) -> int:
     """Advance a call as far as possible, waiting as ``policy`` allows.
 
     Args:
-        call: The verb (EXPAND or FOLD); number of the call; stages that a call counts; the tag that all ranks must
-            agree on; bytes of a row; code of the element type (:data:`dgcl.kernels.rows.SUMMABLE`); bytes from which
-            on a send is written past the caches.
-        buffers: What is read: (address of the local rows, how many they are, address of those that follow
-            (expand: relay rows, or, where own rows lie apart, halo rows and then relay rows) or of arrivals
-            (fold)).
-        sends: peer, stage, count, from, to, dep_ptr, deps of a Schedule, and for a fold the first arrival of
-            each portion.
-        receives: peer, stage.
-        tables: send_rows, arrival_rows, arrival_slots.
-        lines: Per peer the addresses of: its ready line for this rank, its done line for this rank, this
-            rank's done line for it.
-        maps: ``(P, M)`` segment bases, sizes, addresses of what is mapped of each peer (address 0: free
-            place).
-        wake_words, own_wake_word: Addresses of every rank's wake word, and of this rank's as it sees it.
-        sent, received: ``(S,)`` and ``(R,)`` uint8, what is done so far; updated.
-        moved: ``(P,)`` int64, bytes written to each peer; added to.
-        where: ``(2,)`` int64, out: the send, and the portion, that an UNMAPPED or DISAGREES is about.
-        times: ``(S + R, 2)`` int64, out: when each send began and ended, and when each receive was seen (in
-            the first column); ``(0, 2)`` if times are not recorded.
+        words: The task's, whose call was begun.
         policy: What to do before WAITING is returned (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`);
             all zero for what can be done at once.
-        yields: ``(2,)`` int64: number of coming waits without yields, and their number when that period began;
-            updated.
-        scratch: ``(SCRATCH_WORDS + P,)`` int64.
         chosen: Which sends to carry out: ALL, PEEK, or the number of one.
     """
-    clock = address_of(scratch) + 8 * _CLOCK
-    scratch[_SINCE], scratch[_SHARING], scratch[_SLEEPS], scratch[_LISTENING] = -1, _UNDECIDED, policy[3], 0
+    clock = address_of(words) + 8 * _CLOCK
+    sends, deps = table_at(words, SENDS, SEND_COLUMNS), array_at(words, DEPS, int32(0))
+    receives, peers = table_at(words, RECEIVES, RECEIVE_COLUMNS), table_at(words, PEERS, PEER_COLUMNS)
+    moved, times = array_at(words, MOVED, int64(0)), table_at(words, TIMES, 2)
+    words[_SINCE], words[_SHARING], words[_SLEEPS], words[_LISTENING] = -1, _UNDECIDED, policy[3], 0
     while True:
-        pending, progressed = _note_arrivals(call, receives, lines[1], received, times, len(sent), clock)
-        scratch[_PEERS:] = 0
-        for i in range(len(sent)):
-            peer = sends[0][i]
-            if sent[i] != 0:
+        pending, progressed = _note_arrivals(words, receives, peers, times, clock)
+        peers[:, _SEEN] = 0
+        for i in range(len(sends)):
+            if sends[i, IS_DONE] != 0:
                 continue
             pending += 1
-            if scratch[_PEERS + peer] != 0:
+            peer = sends[i, PEER]
+            if peers[peer, _SEEN] != 0:
                 continue
-            scratch[_PEERS + peer] = 1
-            status = _find_targets(i, call, sends, lines[0][peer], maps, received, where, scratch)
+            peers[peer, _SEEN] = 1
+            status = _find_targets(words, sends, i, peers[peer, READY], receives, deps)
             if status == WAITING:
                 continue
             if status != _READY:
@@ -352,20 +327,20 @@ def advance(
                 continue
             if len(times) > 0:
                 times[i, 0] = monotonic_nanoseconds(clock)
-            moved[peer] += _write_rows(i, call, buffers, sends, tables, scratch)
-            store_release(lines[2][peer], call[1] * call[2] + sends[1][i] + 1)
-            wake(wake_words[peer], AWAKE)
-            sent[i] = 1
+            moved[peer] += _write_rows(words, sends, i)
+            store_release(peers[peer, OWN_DONE], words[NUMBER] * words[NUM_STAGES] + sends[i, STAGE] + 1)
+            wake(peers[peer, ITS_WAKE], AWAKE)
+            sends[i, IS_DONE] = 1
             if len(times) > 0:
                 times[i, 1] = monotonic_nanoseconds(clock)
             if chosen == i:
                 return SENT
-            scratch[_PEERS + peer] = 0
+            peers[peer, _SEEN] = 0
             pending -= 1
             progressed = True
         if pending == 0 or progressed:
-            _end_wait(own_wake_word, yields, scratch)
+            _end_wait(words)
             if pending == 0:
                 return DONE
-        elif not _wait(own_wake_word, policy, yields, scratch):
+        elif not _wait(words, policy, clock):
             return WAITING

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, ControlPage
-from dgcl.transport.shared_memory.engine import read_word
+from dgcl.transport.shared_memory.engine import READY, read_word
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.remote import RemoteChannel
 from dgcl.transport.shared_memory.tasks import Call
@@ -169,7 +169,7 @@ class FailureDetector:
     def refused_by_peer(self, call: Call) -> DisagreementError:
         """The error for a different tag that the engine found on the ready line of the next receiver."""
         peer = int(call.task.schedule.send_peer[call.task.where[0]])
-        line = int(call.task.lines[0][peer])
+        line = int(call.task.peers[peer, READY])
         return self.disagreement(call, peer, read_word(line), read_word(line + 8))
 
     def _elsewhere(self, mine: Call, crossed: bool) -> str:

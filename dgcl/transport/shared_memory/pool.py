@@ -28,13 +28,22 @@ _SMALLEST_SEGMENT = 1 << 20
 class Block:
     """A piece of a segment: ``size`` bytes at ``offset`` (both multiples of the alignment).
 
-    ``prepared`` is for who uses blocks again and again (:mod:`dgcl.transport.shared_memory.repeated`).
+    Attributes:
+        prepared: For who uses blocks again and again (:mod:`dgcl.transport.shared_memory.step_list`).
+        place: Address of four words: base and size of the segment, offset and address of the block.
     """
 
     segment: Segment
     offset: int
     size: int
-    prepared: tuple[object, np.ndarray, int, np.ndarray] | None = field(default=None, init=False)
+    prepared: tuple[object, np.ndarray] | None = field(default=None, init=False)
+    place: int = field(init=False)
+    _words: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        segment = self.segment
+        self._words = np.array([segment.base, segment.size, self.offset, self.address], np.int64)
+        self.place = self._words.ctypes.data
 
     @property
     def address(self) -> int:
@@ -80,6 +89,11 @@ class BufferPool:
         """Bytes of shared memory that the pool holds, used or free."""
         return sum(segment.size for segment in self._segments.values())
 
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments that the pool holds."""
+        return list(self._segments.values())
+
     def allocate(self, num_bytes: int) -> Block:
         """Return a block of at least ``num_bytes`` (at least one alignment unit).
 
@@ -110,7 +124,7 @@ class BufferPool:
         start, available = self._free.pop(best)
         if available > size:
             self._free.insert(best, (start + size, available - size))
-        segment = self._segment_at(start)
+        segment = self.segment_at(start)
         self.bytes_in_use += size
         return Block(segment, start - segment.base, size)
 
@@ -134,10 +148,11 @@ class BufferPool:
         waiting = itertools.chain.from_iterable(self._waiting.values())
         places = [(block.segment.base + block.offset, block.size) for block in waiting]
         for start, size in self._free + places:
-            segment = self._segment_at(start)
+            segment = self.segment_at(start)
             segment.memory[start - segment.base : start - segment.base + size] = byte
 
-    def _segment_at(self, offset: int) -> Segment:
+    def segment_at(self, offset: int) -> Segment:
+        """The segment with this byte of the file."""
         bases = list(self._segments)  # in ascending order: a file only grows
         return self._segments[bases[bisect.bisect_right(bases, offset) - 1]]
 

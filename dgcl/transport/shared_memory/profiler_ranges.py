@@ -1,13 +1,29 @@
-"""Names the parts of a call for torch's profiler: sends by peer and stage, waits by their peers."""
+"""Shows the parts of a call in torch's profiler: sends by peer and stage, waits by their peers."""
 
 from __future__ import annotations
 
 import numpy as np
+from torch.profiler import record_function
 
-from dgcl.transport.shared_memory.tasks import Task
+from dgcl.transport.shared_memory.engine import FOUND, PEEK, SENT, advance
+from dgcl.transport.shared_memory.tasks import Call, Task
+from dgcl.transport.shared_memory.wait_policy import WaitPolicy
 
 
-def send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
+def advance_in_ranges(rank: int, call: Call, policy: WaitPolicy) -> int:
+    """Advance a call, one send at a time, with a profiler range around each send and each wait; return the status."""
+    task, status = call.task, SENT
+    while status == SENT:
+        with record_function(_wait_label(rank, task)):
+            status = advance(task.words, policy, PEEK)
+        if status == FOUND:
+            send = int(task.where[0])
+            with record_function(_send_label(rank, task, send, call.row_type.row_bytes)):
+                status = advance(task.words, policy, send)
+    return status
+
+
+def _send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
     """The name of a rank's send number ``send``."""
     schedule = task.schedule
     peer, stage, rows = schedule.send_peer[send], schedule.send_stage[send], schedule.send_count[send].sum()
@@ -16,7 +32,7 @@ def send_label(rank: int, task: Task, send: int, row_bytes: int) -> str:
     )
 
 
-def wait_label(rank: int, task: Task) -> str:
+def _wait_label(rank: int, task: Task) -> str:
     """The name of a wait for missing rows or for peers that are not ready, with stages and ranks."""
     schedule = task.schedule
     missing = np.flatnonzero(task.received == 0)

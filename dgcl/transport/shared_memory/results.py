@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.transport.shared_memory.dtypes import numpy_dtype
+from dgcl.transport.shared_memory.dtypes import in_memory
 from dgcl.transport.shared_memory.pool import Block, BufferPool
 
 
 def as_tensor(pool: BufferPool, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor over a block of a pool; the block returns to the pool when the tensor's storage dies."""
-    twin = numpy_dtype(dtype)
-    element = np.dtype(f"u{dtype.itemsize}") if twin is None else twin
+    element, viewed = in_memory(dtype)
     memory = pool.array(block, math.prod(shape) * dtype.itemsize, element).reshape(shape)
     rows = torch.from_numpy(memory)
     # The type last: autograd takes a view of floats for one, and refuses to change it in place.
-    return rows if twin is not None else rows.view(dtype)
+    return rows if viewed is None else rows.view(viewed)

@@ -5,25 +5,26 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
-from dgcl.ranks.torch_private import profiler_enabled
-from dgcl.transport.describe import profiled
+from dgcl.transport.base import Expanded
+from dgcl.transport.describe import label_exchange
 from dgcl.transport.memory import MemoryReport, predict_memory
-from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.repeated import MOST_KINDS, RepeatedCalls
 from dgcl.transport.shared_memory.results import as_tensor
-from dgcl.transport.shared_memory.sequence import TYPES, CallSequence
-from dgcl.transport.shared_memory.started import FoldAtOnce, StartedExpand, StartedFold
-from dgcl.transport.shared_memory.tasks import CallRecord
-from dgcl.transport.steps import FOLDED, PARTIAL, Begin, Step, Wait
+from dgcl.transport.shared_memory.started import StartedExpand, StartedFold, materialised
+from dgcl.transport.shared_memory.step_list import StepList
+from dgcl.transport.shared_memory.tasks import VERBS, CallRecord
+from dgcl.transport.steps import FIRST, FOLDED, GIVEN, RESULT, Begin, Step, Wait
+
+#: Lists of steps that a communicator remembers; who makes more begins anew.
+MOST_LISTS: Final = 256
 
 
 class SharedMemoryTransport:
@@ -37,94 +38,80 @@ class SharedMemoryTransport:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.bytes_sent = runtime.bytes_sent
-        self._repeated = RepeatedCalls(runtime)
-        self._find_expand, self._find_fold = self._repeated.find_expand, self._repeated.find_fold
-        self._fold_steps: dict[object, CallSequence | None] = {}  # of halo rows alone, by kind
+        self._lists: dict[object, StepList] = {}
+        self._known = self._lists.get
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
-        if profiler_enabled():
-            with profiled(self.runtime.programs[exchange], "expand", rows):
-                return self._expand(rows, exchange)
-        repeated = self._find_expand((exchange, rows.shape, rows.dtype))
-        if repeated is not None and rows.is_contiguous():
-            result = repeated.expand(rows)
-            if result is not None:
-                return result
-        result = self._expand(rows, exchange)
-        if repeated is None:
-            self._repeated.remember(exchange, EXPAND, rows)
-        return result
+        steps = self._known((EXPAND, exchange, rows.shape, rows.dtype)) or self.whole(EXPAND, exchange, rows)
+        return steps.run(rows if rows.is_contiguous() else rows.contiguous())
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
-        if profiler_enabled():
-            with profiled(self.runtime.programs[exchange], "fold", rows):
-                return self._fold(rows, exchange)
-        repeated = self._find_fold((exchange, rows.shape, rows.dtype))
-        if repeated is not None:
-            result = repeated.fold(rows.contiguous())
-            if result is not None:
-                return result
-        result = self._fold(rows, exchange)
-        if repeated is None:
-            self._repeated.remember(exchange, FOLD, rows)
-        return result
+        steps = self._known((FOLD, exchange, rows.shape, rows.dtype)) or self.whole(FOLD, exchange, rows)
+        return steps.run(rows if rows.is_contiguous() else rows.contiguous())
 
-    def _expand(self, rows: Tensor, exchange: int) -> Tensor:
-        runtime = self.runtime
-        program = runtime.programs[exchange]
-        kind = row_type(rows.dtype, math.prod(rows.shape[1:]))
-        block = runtime.expand_buffer(kind, exchange)
-        result = as_tensor(runtime.pool, block, (program.num_local, *rows.shape[1:]), rows.dtype)
-        own = rows.data_ptr()
-        if not rows.is_contiguous():
-            result[: program.num_owned].copy_(rows)
-            own = 0
-        runtime.expand(block, kind, own, exchange)
-        return result
+    def whole(self, verb: int, exchange: int, rows: Tensor) -> StepList:
+        """The steps of an expand or a fold of owned and halo rows together, for rows like these."""
+        key, program = (verb, exchange, rows.shape, rows.dtype), self.runtime.programs[exchange]
+        begin = Begin(verb, exchange, GIVEN, RESULT if verb == EXPAND else FOLDED, whole=True)
+        result = RESULT, program.num_local if verb == EXPAND else program.num_owned
+        label = label_exchange(program, VERBS[verb], rows)
+        return self._known(key) or self._remember(key, rows, begin, None, result, label)
 
-    def _fold(self, rows: Tensor, exchange: int) -> Tensor:
-        runtime = self.runtime
-        rows, kind = rows.contiguous(), row_type(rows.dtype, math.prod(rows.shape[1:]))
-        block = runtime.fold(rows.data_ptr(), kind, exchange)
-        shape = (runtime.programs[exchange].num_owned, *rows.shape[1:])
-        return as_tensor(runtime.pool, block, shape, rows.dtype)
+    def _halo(
+        self, verb: int, exchange: int, rows: Tensor, purpose: int, fresh: Tensor | None = None
+    ) -> StepList:
+        """The steps of an expand or a fold of halo rows alone."""
+        key = verb, exchange, rows.shape, rows.dtype, purpose, fresh is None
+        known = self._known(key)
+        if known is None:
+            begin = Begin(verb, exchange, GIVEN, FIRST if verb == EXPAND else FOLDED, purpose)
+            result = (FIRST, self.runtime.programs[exchange].num_halo) if verb == EXPAND else None
+            known = self._remember(key, rows, begin, fresh, result)
+        return known
+
+    def _remember(
+        self,
+        key: object,
+        rows: Tensor,
+        begin: Begin,
+        fresh: Tensor | None,
+        result: tuple[int, int] | None,
+        label: str = "",
+    ) -> StepList:
+        if len(self._lists) >= MOST_LISTS:
+            self._lists.clear()
+        steps: list[Step] = [begin, Wait(begin, fresh)]
+        self._lists[key] = made = StepList(
+            self.runtime, steps, rows.shape[1:], rows.dtype, result=result, label=label
+        )
+        return made
 
     def begin_expand(
         self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
-    ) -> StartedExpand:
+    ) -> StartedExpand | Expanded:
         """Start an expand that returns only halo rows; with ``wait`` the caller waits at once.
 
         ``purpose`` (:data:`dgcl.transport.steps.FOR_SUM`) is compared where calls of ranks are.
         """
-        return StartedExpand(self.runtime, rows, exchange, wait, purpose)
+        steps = self._halo(EXPAND, exchange, rows, purpose)
+        return Expanded(steps.run(materialised(rows))) if wait else StartedExpand(self.runtime, steps, rows)
 
     def begin_fold(
         self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
-    ) -> StartedFold | FoldAtOnce:
+    ) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
-        start = functools.partial(StartedFold, self.runtime, halo_rows, exchange, wait, purpose)
-        step = self._fold_step(halo_rows, exchange, purpose) if wait else None
-        return start() if step is None else FoldAtOnce(step, halo_rows, start)
-
-    def _fold_step(self, rows: Tensor, exchange: int, purpose: int) -> CallSequence | None:
-        kind = exchange, rows.shape[1:], rows.dtype, purpose
-        if kind not in self._fold_steps:
-            if len(self._fold_steps) >= MOST_KINDS:
-                self._fold_steps.clear()
-            begin = Begin(FOLD, exchange, PARTIAL, FOLDED, purpose)
-            steps: list[Step] = [begin, Wait(begin)]
-            self._fold_steps[kind] = self.sequence(steps, math.prod(rows.shape[1:]), rows.dtype)
-        return self._fold_steps[kind]
+        steps = functools.partial(self._halo, FOLD, exchange, halo_rows, purpose)
+        return StartedFold(self.runtime, steps, halo_rows, wait)
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
-    ) -> CallSequence | None:
+    ) -> StepList | None:
         """What carries out steps that repeat; None: they are carried out one by one."""
-        if dtype not in TYPES or not width or self.runtime.network is not None:
+        if dtype not in (torch.float32, torch.float64) or not width:
             return None
-        return CallSequence(self.runtime, steps, width, dtype, windows)
+        return StepList(self.runtime, steps, (width,), dtype, windows=windows)
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
         """Add exchanges whose bytes count as another's; return the first one's number. Collective, between calls."""
@@ -132,7 +119,7 @@ class SharedMemoryTransport:
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
-        return self.runtime.reasons
+        return self.runtime.peers.reasons
 
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.engine import read_word
+from dgcl.transport.shared_memory.engine import ITS_DONE, READY, read_word
 from dgcl.transport.shared_memory.row_types import RowType
 from dgcl.transport.shared_memory.tasks import Call, call_label
 from dgcl.transport.steps import purpose_name
@@ -32,7 +32,7 @@ def awaited(call: Call) -> list[tuple[int, str]]:
     for i in np.flatnonzero(call.unsent()):
         peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
         rows = count_rows(schedule.send_count[i].sum())
-        if read_word(int(task.lines[0][peer])) < call.number:
+        if read_word(int(task.peers[peer, READY])) < call.number:
             waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
         elif task.remote[i]:
             waits.append((stage, peer, f"stage {stage}: {rows} to rank {peer} are not through the network"))
@@ -89,13 +89,13 @@ def arrived_meanwhile(call: Call, peer: int, control_pages: Sequence[ControlPage
     task, schedule = call.task, call.task.schedule
     missing = (task.received == 0) & (schedule.recv_peer == peer)
     base = call.number * num_stages + 1
-    done = read_word(int(task.lines[1][peer]))
+    done = read_word(int(task.peers[peer, ITS_DONE]))
     if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
         return False
     # Read before the unsent sends: a sender that has ended by then has marked all that was sent.
     stopped = call.job is not None and call.job.sender_done.is_set()
     unsent = call.unsent() & (schedule.send_peer == peer)
-    if unsent.any() and read_word(int(task.lines[0][peer])) < call.number:
+    if unsent.any() and read_word(int(task.peers[peer, READY])) < call.number:
         return False
     # A posted send may complete before the sender notices, but not after the sender has ended.
     went_on = control_pages[peer].current_call()[0] > call.number

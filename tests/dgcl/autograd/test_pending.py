@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.support_ranks import local_ids, random_bits, same_bits
 from tests.planner.machines import line
@@ -109,12 +108,12 @@ def test_inference_mode() -> None:
 def abandons_a_fold() -> None:
     comm = build("directed", 3)
     if comm.rank == 0:
-        StartedFold(comm.transport.runtime, torch.ones(comm.num_halo, 4))
+        comm.transport.begin_fold(torch.ones(comm.num_halo, 4))
     comm.fold(torch.ones(comm.num_local, 4))
 
 
 def test_a_fold_that_is_dropped_is_an_error_on_peers() -> None:
-    with pytest.raises(dgcl.CommError, match="dropped before it was finished"):
+    with pytest.raises(dgcl.CommError, match="dropped and nobody waited"):
         dgcl.launch(abandons_a_fold, 3)
 
 
@@ -320,7 +319,7 @@ def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int) -> 
             assert in_a_fork(pending.wait) == 2
             comm.control.barrier()
             assert same_bits(pending.wait(), rows[comm.halo_ids])
-            fold = StartedFold(comm.transport.runtime, torch.ones(comm.num_halo))
+            fold = comm.transport.begin_fold(torch.ones(comm.num_halo))
             assert in_a_fork(lambda: fold.wait(into)) == 2
             comm.control.barrier()
             fold.wait(into)

@@ -25,7 +25,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.dgcl.faults.cases import DEADLINE, SET_UP_DEADLINE, Case, Said
-from tests.dgcl.faults.steps import Point, Steps, set_up_watched, sums_watched, watch_stages
+from tests.dgcl.faults.steps import Point, Steps, set_up_watched, watch_stages
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import join, local_ids
 
@@ -257,7 +257,7 @@ def play(
             fault("control page: after")
 
     try:
-        with set_up_watched(fault), sums_watched(fault):
+        with set_up_watched(fault):
             SegmentFile.grow = grow_board  # type: ignore[method-assign]
             try:
                 comm = join(problem.shares, DEADLINE if case.kind == "stop" else 20.0, case.channel)

@@ -18,10 +18,8 @@ import numpy as np
 
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory import executor
-from dgcl.transport.shared_memory import started as started_module
 from dgcl.transport.shared_memory.control_page import LINE
-from dgcl.transport.shared_memory.engine import read_word, write_word
+from dgcl.transport.shared_memory.engine import FOLD, ITS_DONE, OWN_DONE, READY, read_word, write_word
 from dgcl.transport.shared_memory.wait_policy import AT_ONCE
 
 #: Where faults strike while a call runs, in the order of a call.
@@ -62,19 +60,20 @@ class Steps:
         words = LINE // 8
         # One page of words each: shadows of peers' ready and done lines, and of this rank's.
         self._shadows = np.zeros((4, comm.world_size, words), np.int64)
-        lines = runtime.tasks[0].lines
-        self._ready, self._done, self._own_done = ([int(a) for a in table] for table in lines)
-        shadows = [np.array([self._shadow(kind, peer) for peer in peers], np.int64) for kind in range(3)]
+        columns = READY, ITS_DONE, OWN_DONE
+        lines = runtime.tasks[0].peers[:, columns].T.tolist()
+        self._ready, self._done, self._own_done = lines
         self._own_ready: dict[int, list[tuple[int, int]]] = {}
         for task in runtime.tasks:
-            task.lines = tuple(shadows)
+            for kind, column in enumerate(columns):
+                task.peers[:, column] = [self._shadow(kind, peer) for peer in peers]
             receives = sorted(set(task.schedule.recv_peer.tolist()))
             pairs = [
                 (self._shadow(3, peer), int(real))
-                for peer, real in zip(receives, task.own_ready, strict=True)
+                for peer, real in zip(receives, task.senders[0], strict=True)
             ]
             self._own_ready[id(task)] = pairs
-            task.own_ready = np.array([shadow for shadow, _ in pairs], np.int64)
+            task.senders[0] = [shadow for shadow, _ in pairs]
         self._wrap()
 
     def _shadow(self, kind: int, peer: int) -> int:
@@ -83,19 +82,18 @@ class Steps:
     def _wrap(self) -> None:
         runtime, point = self._runtime, self._point
         start, run = runtime.start, runtime.run
-        look, gone = runtime._check_failures, runtime._peers.gone
+        look, gone = runtime._check_failures, runtime.peers.gone
 
-        def started(task: Any, *rest: Any) -> Any:
+        def started(call: Any, begin: Any) -> None:
             point("call: nobody told")
-            call = start(task, *rest)
-            for shadow, real in self._own_ready[id(task)]:
+            start(call, begin)
+            for shadow, real in self._own_ready[id(call.task)]:
                 for word in range(LINE // 8 - 1, 0, -1):
                     write_word(real + 8 * word, read_word(shadow + 8 * word))
                 point("ready: place written, call not")
                 write_word(real, read_word(shadow))
                 point("ready: told one more")
             point("call: all told, nothing done")
-            return call
 
         runtime.one_step = False
         runtime.wait_policy = AT_ONCE  # the engine looks once and comes back
@@ -105,6 +103,8 @@ class Steps:
             done = bool(run(call, wait))
             if done:
                 point("end: all done, not returned")
+                if call.task.verb == FOLD:
+                    point("fold: arrived, not summed")
             self.push(point)
             return done
 
@@ -122,9 +122,9 @@ class Steps:
             return why
 
         runtime.start, runtime.run = started, driven
-        runtime._check_failures, runtime._peers.gone = looked, is_gone
+        runtime._check_failures, runtime.peers.gone = looked, is_gone
         runtime._file.grow = self._around("grow", runtime._file.grow)
-        runtime._peers.map_segment = self._around("map", runtime._peers.map_segment)
+        runtime.peers.map_segment = self._around("map", runtime.peers.map_segment)
 
     def _around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
@@ -173,25 +173,6 @@ def watch_stages(wire: Any, point: Point) -> None:
         return work
 
     wire.post = posted
-
-
-@contextmanager
-def sums_watched(point: Point) -> Iterator[None]:
-    """Call ``point`` before what has arrived in a fold is added up, on every communicator of this process."""
-    sum_rows, add_arrivals = executor.sum_rows, started_module.add_arrivals
-
-    def before(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*args: Any) -> Any:
-            point("fold: arrived, not summed")
-            return function(*args)
-
-        return called
-
-    executor.sum_rows, started_module.add_arrivals = before(sum_rows), before(add_arrivals)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        executor.sum_rows, started_module.add_arrivals = sum_rows, add_arrivals
 
 
 @contextmanager

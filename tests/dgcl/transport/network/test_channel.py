@@ -186,7 +186,7 @@ def test_slices_cover_a_portion_once(count: int, row_bytes: int) -> None:
 def forks() -> bool:
     """Calls before and after a fork of rank 1 has run the exit handlers that it inherited."""
     comm = joined(WORLD)
-    channel, rows = comm.transport.runtime._network, comm.owned_ids
+    channel, rows = comm.transport.runtime.network, comm.owned_ids
     assert channel is not None
     good = bool(torch.equal(comm.expand(rows), local_ids(comm)))
     if comm.rank == 1:

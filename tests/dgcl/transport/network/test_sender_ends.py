@@ -32,9 +32,9 @@ def test_what_is_sent_at_the_last_moment_is_not_missing(ends: bool, through: boo
         sent=np.ones(1, np.uint8),
         received=np.zeros(0, np.uint8),
         remote=np.array([True]),
-        lines=(np.array([ready.ctypes.data]), np.array([ready.ctypes.data])),
+        peers=np.array([[ready.ctypes.data, ready.ctypes.data]]),
     )
     row_type: Any = None
-    call = Call(task, 1, 0, row_type, (0, 0, 0), job=job)
+    call = Call(task, 1, 0, row_type, job=job)
     control_pages: Any = [SimpleNamespace(current_call=lambda: (1, 0))]
     assert arrived_meanwhile(call, 0, control_pages, 1) == through

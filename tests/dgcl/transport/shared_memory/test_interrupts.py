@@ -13,16 +13,13 @@ import torch
 import dgcl
 from dgcl.autograd import pending
 from dgcl.communicator import Communicator
-from dgcl.transport.shared_memory import abort_guard, call_lock, calls, executor, progress, repeated, started
+from dgcl.transport.shared_memory import call_lock, executor, started, step_list, transport
 from dgcl.transport.shared_memory.engine import WAITING
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
-_FILES = {
-    module.__file__
-    for module in (executor, calls, pending, started, abort_guard, progress, call_lock, repeated)
-}
+_FILES = {module.__file__ for module in (executor, pending, started, call_lock, step_list, transport)}
 
 
 class _Interrupts:
@@ -46,14 +43,14 @@ class _Interrupts:
 
 def wait_in_vain(comm: Communicator, times: int) -> None:
     """Have the next ``times`` looks of the engine find nothing to do."""
-    engine = comm.transport.runtime._engine
-    run, left = engine.run, [times]
+    runtime = comm.transport.runtime
+    advance, left = runtime.advance, [times]
 
     def look(*given: Any) -> int:
         left[0] -= 1
-        return WAITING if left[0] >= 0 else run(*given)
+        return WAITING if left[0] >= 0 else advance(*given)
 
-    engine.run = look  # type: ignore[method-assign, assignment]
+    runtime.advance = look  # type: ignore[method-assign, assignment]
 
 
 def expand(comm: Communicator) -> None:
@@ -75,8 +72,11 @@ def fold_halo(comm: Communicator) -> None:
 @pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("call", "one_step"),
-    [(expand, False), (expand, True), (fold, False), (fold, True), (halo_rows, False), (fold_halo, False)],
-    ids=["expand", "repeated expand", "fold", "repeated fold", "halo_rows", "fold_halo"],
+    [
+        pytest.param(call, one_step, id=f"{'plain' if one_step else 'attended'} {call.__name__}")
+        for call in (expand, fold, halo_rows, fold_halo)
+        for one_step in (False, True)
+    ],
 )
 def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
     call: Callable[[Communicator], None], one_step: bool, stride: int

@@ -38,7 +38,7 @@ def waits_in_vain(comm: Communicator, policy: WaitPolicy, times: int) -> list[li
     call, history = runtime.under_way, []
     assert call is not None
     for _ in range(times):
-        assert runtime._engine.run(call, policy) == WAITING
+        assert runtime.advance(call, policy) == WAITING
         history.append(yields.tolist())
     return history
 

@@ -1,10 +1,11 @@
-"""Calls that repeat take one compiled step and few Python calls, and give what the general way gives.
+"""Lists of steps take few Python calls, and give the same whether Python sees their calls or not.
 
 | case | judged by |
 | --- | --- |
 | a call without gradient | Python functions entered, counted by the interpreter; an upper bound |
-| calls of several dtypes, shapes and verbs in turns, results kept | the general way, bit for bit |
-| a closed communicator, other rows, another thread | the error that the general way raises |
+| calls of several dtypes, shapes and verbs in turns, results kept, plain and attended | each other, bit for bit |
+| a closed communicator, other rows, another thread | the error |
+| more kinds of calls than are remembered | their number |
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 
 import dgcl
 from dgcl.communicator import Communicator
-from dgcl.transport.shared_memory.repeated import RepeatedCall
+from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import on_threads, same_bits
 
@@ -35,7 +36,7 @@ KINDS = [
     for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int32)
     for shape in ((3,), (2, 5))
 ]
-MOST_CALLS = {"expand": 15, "fold": 15, "graph_allgather": 15, "fold_halo": 28}
+MOST_CALLS = {"expand": 14, "fold": 16, "graph_allgather": 17, "fold_halo": 25}
 
 
 def entered(call: Callable[[], object]) -> list[str]:
@@ -71,12 +72,12 @@ def test_a_call_enters_few_python_functions(world: World, verb: str) -> None:
         return min((entered(calls[verb]) for _ in range(50)), key=len)
 
     for names in on_threads(world, run):
-        assert "start" not in names, names  # of the general way
+        assert "_go_on" not in names, names
         assert len(names) <= MOST_CALLS[verb], names
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
-def test_calls_in_turns_give_what_the_general_way_gives(world: World) -> None:
+def test_plain_and_attended_calls_in_turns_give_the_same(world: World) -> None:
     def run(comm: Communicator) -> None:
         generator = torch.Generator().manual_seed(comm.rank)
         kept = []
@@ -97,7 +98,7 @@ def test_calls_in_turns_give_what_the_general_way_gives(world: World) -> None:
     on_threads(world, run)
 
 
-def test_errors_are_those_of_the_general_way() -> None:
+def test_a_call_that_cannot_be_made_is_an_error() -> None:
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned, 4)
         for _ in range(3):
@@ -129,18 +130,18 @@ def test_errors_are_those_of_the_general_way() -> None:
 
 def test_kinds_of_calls_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    prepare = RepeatedCall.__init__
+    prepare = StepList.__init__
 
-    def noted(self: RepeatedCall, *given: Any) -> None:
+    def noted(self: StepList, *given: Any, **options: Any) -> None:
         made.append(given)
-        prepare(self, *given)
+        prepare(self, *given, **options)
 
-    monkeypatch.setattr(RepeatedCall, "__init__", noted)
+    monkeypatch.setattr(StepList, "__init__", noted)
 
     def run(comm: Communicator) -> int:
         for width in [*range(1, 300), *range(1, 300)]:
             comm.expand(torch.zeros(comm.num_owned, width))
-        return len(comm.transport._repeated._expands)  # type: ignore[attr-defined]
+        return len(comm.transport._lists)  # type: ignore[attr-defined]
 
     (known,) = on_threads(WORLDS["one rank"], run)
     assert known <= 256 < len(made)
