@@ -49,9 +49,12 @@ def matrix_gpus(text: str) -> set[str]:
 
 
 def _words(text: str) -> list[list[str]]:
-    """Words of each line; a number ends one, also where the blank behind it is lost."""
+    """Words of each line; one ends where a known one begins, also where the blank between them is lost."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
-    return [re.sub(r"(\d)(?=[A-Z])", r"\1 ", line).split() for line in lines]
+    return [
+        re.sub(r"(?<=[A-Z0-9])(?=GPU|NIC|mlx|CPU|NV|SYS|SOC|NODE|PHB|P[IX][XB])", " ", line).split()
+        for line in lines
+    ]
 
 
 def xml_root(data: bytes) -> ElementTree.Element:
