@@ -96,8 +96,8 @@ class CollectiveTransport:
         """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
         program = self._tables[exchange][0].program
         with profiled(program, "fold", rows), self._guard():
-            arrivals = self._rows(program.num_arrivals, rows)
             result = self._rows(program.num_owned, rows)
+            arrivals = self._rows(program.num_arrivals, rows)
             call = self._begin(FOLD, exchange, rows[program.num_owned :], arrivals)
             result.copy_(rows[: program.num_owned])
             self.agreement.finish(call, self.wire)
