@@ -26,7 +26,7 @@ from torch.autograd import forward_ad
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import is_transformed
-from dgcl.ranks.torch_private import below_autograd, num_dispatch_modes, num_function_modes
+from dgcl.ranks.torch_private import below_autograd, functorch_level, num_dispatch_modes, num_function_modes
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_summable_dtype
 
@@ -238,7 +238,8 @@ def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> 
 def _unwatched(rows: Tensor) -> bool:
     """Whether only autograd needs to see the call."""
     return (
-        not is_transformed()
+        not torch.compiler.is_compiling()
+        and functorch_level() is None
         and type(rows) in (Tensor, torch.nn.Parameter)
         and not (rows.is_conj() or rows.is_neg())  # their memory does not hold their values
         and num_dispatch_modes() == 0

@@ -59,7 +59,7 @@ def connect_transport(
     """
     if device is not None:
         return _connect_on_device(programs, control, timeout, channel, device)
-    if channel == "collective":
+    if isinstance(channel, str) and channel == "collective":
         return connect_collective(programs, control, timeout, channel, torch.device("cpu"), "asked for")
     runtime = connect_runtime(programs, control, timeout, channel)
     register(runtime)

@@ -17,7 +17,7 @@ from dgcl.planner.methods import METHODS
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.topology import Connection, Device, Topology
-from dgcl.transport.shared_memory import Runtime
+from dgcl.transport.collective.agreement import Agreement
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
 
@@ -126,14 +126,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such topology": ({"topology": "dgx9"}, ValueError, "dgx9"),
     "too few devices": ({"topology": TWO_DEVICES}, ValueError, "3"),
     "devices apart": ({"topology": APART, "part": PARTS}, ValueError, "c"),
-    "no bytes per row": ({"row_bytes": 0}, ValueError, r"row_bytes must be >= 1 .* \(got 0\)"),
     "seed of the wrong type": ({"seed": 0.5}, TypeError, "seed must be an integer"),
-    "no time": ({"time_limit": -1}, ValueError, "time_limit must be positive"),
 }
 
 
 #: Options of a plan, which every rank looks at itself.
-SEEN_BY_ALL = {"no bytes per row", "seed of the wrong type", "no time", "no such partition"}
+SEEN_BY_ALL = {"seed of the wrong type", "no such partition"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -291,18 +289,21 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Errors keep frames alive, and these the communicator that was being made, with its threads and connections."""
-    runtimes: list[Runtime] = []
+    left: list[Agreement] = []
 
-    def refuse(program: Any, control: Any, timeout: Any, device: Any, runtime: Runtime, channel: Any) -> None:
-        runtimes.append(runtime)
+    def close(agreement: Agreement, own: Any = Agreement.close) -> None:
+        left.append(agreement)
+        own(agreement)
+
+    def refuse(control: Any, *arguments: Any) -> None:
         raise dgcl.CommError("there is no way to the other devices")
 
     def attempt() -> BaseException:
         with pytest.raises(dgcl.CommError, match="no way to the other devices") as raised:
-            build(part=PARTS)
+            build(part=PARTS, channel="collective")
         return raised.value
 
-    monkeypatch.setattr("dgcl.transport.connect.connect_device", refuse)
+    monkeypatch.setattr("dgcl.transport.connect.open_wire", refuse)
+    monkeypatch.setattr(Agreement, "close", close)
     errors = dgcl.launch(attempt, 3)
-    assert len(errors) == len(runtimes) == 3
-    assert all(runtime.closed for runtime in runtimes)
+    assert len(errors) == len({id(agreement) for agreement in left}) == 3

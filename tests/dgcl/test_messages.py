@@ -153,11 +153,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         "partition must be one of metis, random, range, auto .got 'metes'",
         ValueError,
     ),
-    "a keyword": (
-        lambda: build(methd="auto"),
-        "unexpected keyword argument 'methd'; did you mean 'method'?",
-        TypeError,
-    ),
     "a part vector of another graph": (
         lambda: build(part=PART[:-1]),
         r"part must have one entry per vertex, 20 \(got 19\)",

@@ -25,8 +25,11 @@ NAME = re.compile(
 def test_private_names_stand_in_one_module() -> None:
     private = {path for path in sources("dgcl") if NAME.search(path.read_text())}
     assert {path.name for path in private} == {
-        "torch_private.py", "device_sums.py", "operators.py", "nccl.py", "wires.py",
-    }  # fmt: skip
+        "torch_private.py",
+        "device_sums.py",
+        "operators.py",
+        "wires.py",
+    }
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,16 @@ def test_full_disk_behind_standard_output() -> None:
 
 
 def test_interrupt_of_a_process(folder: Path) -> None:
-    """Reading a pipe that nobody fills takes for ever; Ctrl-C ends it."""
+    """Ctrl-C ends a command that reads a pipe that nobody fills."""
     os.mkfifo(folder / "pipe.json")
-    process = subprocess.Popen([*COMMAND, "topo", "show", "pipe.json"], stderr=subprocess.PIPE, text=True)
+    slow = (
+        "import sys, dgcl.topology\nfrom dgcl.cli import main\n"
+        "dgcl.topology.resolve_topology = lambda spec, devices: open(spec).read()\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow, "topo", "show", "pipe.json"], stderr=subprocess.PIPE, text=True
+    )
     # A reader is in the way of opening the other end without waiting until it is really there.
     deadline = time.monotonic() + 60
     writer = None
