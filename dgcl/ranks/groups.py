@@ -12,11 +12,13 @@ by its methods ``send`` and ``recv`` alone, and ends when nothing refers to it a
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -147,6 +149,18 @@ def make_default_group(rank: int, world_size: int, timeout: float) -> None:
     connected(connect, rank, world_size, "dgcl.init", timeout)
 
 
+def _listen_on_loopback(host: str, port: int) -> int | None:
+    """A socket for a store of this machine alone: torch itself listens on all interfaces, whatever the address.
+
+    None: the address is another one, or the port is taken, which torch shares within a process or explains.
+    """
+    with suppress(OSError):
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if ipaddress.ip_address(address[0]).is_loopback:
+            return socket.create_server(address[:2], family=family).detach()
+    return None
+
+
 def _connect_store(host: str, port: int, rank: int, deadline: float, given_up: threading.Event) -> Store:
     """The store by which ranks meet, served by torchrun or else by rank 0.
 
@@ -168,7 +182,13 @@ def _connect_store(host: str, port: int, rank: int, deadline: float, given_up: t
                 ) from None
     limit = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
     store: Store = dist.TCPStore(
-        host, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True
+        host,
+        port,
+        is_master=serves,
+        timeout=limit,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=_listen_on_loopback(host, port) if serves else None,
     )
     if of_agent:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

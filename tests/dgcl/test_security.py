@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import socket
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 from dgcl.graph import as_graph
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
+from dgcl.ranks import groups
 from dgcl.topology import resolve_topology
 from dgcl.transport.shared_memory.segments import SegmentFile
 
@@ -99,3 +103,19 @@ def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tm
     with pytest.raises(ValueError, match=r"."):
         read(path)  # type: ignore[operator]
     assert not harmed.exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_store_of_rank_0_listens_on_the_loopback_alone_where_that_is_its_address(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = groups._connect_store(host, port, 0, time.monotonic() + 30, threading.Event())
+    store.set("key", "value")
+    lines = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()
+    ]
+    listening = {line[1] for line in lines if line[3] == "0A" and line[1].endswith(f":{port:04X}")}
+    assert listening <= {f"0100007F:{port:04X}", f"{'0' * 24}01000000:{port:04X}"}
+    assert listening

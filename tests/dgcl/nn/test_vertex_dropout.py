@@ -145,3 +145,9 @@ def test_refuses_what_is_no_probability(p) -> None:
 def test_refuses_other_rows() -> None:
     with pytest.raises(ValueError, match=r"x must have 23 rows \(owned\)"):
         one_rank(torch.zeros(5, 2))
+
+
+def test_all_bits_of_a_seed_count() -> None:
+    ids = torch.arange(200)
+    masks = [keep_mask(ids, 4, 0.5, seed=seed, call=0) for seed in (5, 2**32 + 5, 2**63 + 5, -5)]
+    assert len({mask.numpy().tobytes() for mask in masks}) == len(masks)

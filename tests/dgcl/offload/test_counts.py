@@ -14,7 +14,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dgcl.offload.chunks import CHUNK_BY, chunk_rows
@@ -114,6 +114,7 @@ def test_counts_are_those_of_the_sets(
     assert sum(len(made.travelling(batch, ends=True)[0]) for batch in range(num_chunks)) == sum(arrived)
 
 
+@example(held=[{0, 1, 2, 3}, {4}, {0, 1, 2}], spare=0)  # room beside the next batch, however full this one is
 @given(held=st.lists(st.sets(st.integers(0, 6), max_size=4), min_size=1, max_size=6), spare=st.integers(0, 3))
 def test_no_cache_of_that_size_loads_fewer(held: list[set[int]], spare: int) -> None:
     capacity = max(map(len, held)) + spare

@@ -16,6 +16,7 @@ from dgcl.build import prepare
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import plan_arrays
 from dgcl.prepare.part_files import PLAN, load_share, part_path, save_shares
+from dgcl.workers.strategy import EdgePlacement
 
 EDGES = torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(3))
 PARTS = np.arange(50) * 3 // 50
@@ -122,6 +123,15 @@ def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str) ->
     said = dgcl.launch(outcome, 3, folder)
     assert all(words in text for text in said), said
     assert not {each.name for each in threading.enumerate() if each not in before}
+
+
+def test_each_plan_in_a_folder_is_compared_with_what_parts_were_made_for(tmp_path: Path) -> None:
+    save_shares(tmp_path, prepare(EDGES, 3, "uniform", part=PARTS, strategy=EdgePlacement("cover")))
+    (tmp_path / "plan-1.npz").write_bytes((tmp_path / PLAN).read_bytes())
+    said = dgcl.launch(outcome, 3, tmp_path)
+    assert all(
+        "plan-1.npz beside it is another plan than the one that it was made for" in text for text in said
+    ), said
 
 
 def contents(folder: Path) -> dict[str, bytes]:

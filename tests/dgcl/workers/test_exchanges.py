@@ -131,6 +131,15 @@ def test_the_bound_on_imbalance_gives_partial_sums_up() -> None:
     assert made.rows == (10, 0)
 
 
+def test_no_more_is_given_up_than_the_bound_needs() -> None:
+    # Rank 0 would sum all four edges, and may sum two: one of its two partial sums goes, not both.
+    graph = as_graph(np.array([[0, 1, 2, 3], [4, 4, 5, 5]]), 6)
+    part = np.array([0, 0, 0, 0, 1, 1], np.int32)
+    exchanges = exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2)
+    assert exchanges.rows == (2, 1)
+    assert exchanges.edges.tolist() == [2, 2]
+
+
 @given(problems(), st.sampled_from([1.0, 1.2, 2.0]))
 def test_a_bound_overloads_nobody_that_the_head_does_not(
     problem: tuple[Graph, np.ndarray, int], imbalance: float
