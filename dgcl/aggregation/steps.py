@@ -1,4 +1,4 @@
-"""What aggregations have in common: steps, carried out at once by compiled code where they repeat, else one by one.
+"""The steps of an aggregation, carried out at once by compiled code where they repeat, else one by one.
 
 The first aggregation of its kind is carried out one by one, and so are those that keep the rows that they sum, with
 learned weights for example: their operation is another one each time.

@@ -1,4 +1,4 @@
-"""Traces where the time of one exchange goes, for chrome://tracing and ui.perfetto.dev.
+"""Trace files of where one exchange spends its time, for chrome://tracing and ui.perfetto.dev.
 
 One process per rank, with three lanes: the call; what its engine does, write by write, with the waits between
 them; and when rows were seen to have arrived, with an arrow from the write that brought them. A rank's engine

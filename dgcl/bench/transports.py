@@ -1,4 +1,4 @@
-"""What is measured: ways to call a plan, and the base class of transports without a plan."""
+"""Transports that the bench measures: ways to call a plan, and the base class of those without a plan."""
 
 from __future__ import annotations
 

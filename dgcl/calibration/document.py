@@ -1,4 +1,4 @@
-"""Measure this host again and write the figures into the page about calibration.
+"""Measures this host again and writes the figures of docs/calibration.md.
 
     python -m dgcl.calibration.document docs/calibration.md
 

@@ -1,4 +1,4 @@
-"""``dgcl topo detect``: what this machine is."""
+"""``dgcl topo detect``: the topology of this machine, from sysfs and NVML."""
 
 from __future__ import annotations
 

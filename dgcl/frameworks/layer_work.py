@@ -1,4 +1,4 @@
-"""Measure what a layer costs a rank besides communication, for :mod:`dgcl.replication`."""
+"""Measures what a layer costs a rank besides communication, for :mod:`dgcl.replication`."""
 
 from __future__ import annotations
 

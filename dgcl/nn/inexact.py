@@ -1,4 +1,4 @@
-"""Find the modules of a model that give other numbers on several ranks than on one device.
+"""Finds the modules of a model that give other numbers on several ranks than on one device.
 
 Modules are known by the package and name of their class, so neither PyG nor DGL is imported; subclasses count.
 A layer of one's own is not known here: :func:`dgcl.testing.assert_equivalent` tries it out.

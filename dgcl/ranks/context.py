@@ -1,4 +1,4 @@
-"""Who this thread is: its control plane and its current communicator.
+"""The control plane and the current communicator of a thread.
 
 Ranks may be threads of one process, so this is thread-local. Operators do not ask here: autograd may run a
 backward in another thread, and carries the communicator's number with it.

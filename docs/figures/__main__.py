@@ -1,4 +1,4 @@
-"""Make the figures of pages again: ``python -m docs.figures [NAME ...] [--write]``, from the repository's root.
+"""Makes the figures of pages again: ``python -m docs.figures [NAME ...] [--write]``, from the repository's root.
 
 NAME is a page's file of this folder (``windows``) or one of its tables (``windows/stacks``); without names it lists
 them. Tables are printed; with ``--write`` they also replace what stands between their marks in the page, and the

@@ -1,4 +1,4 @@
-"""Goes on from ``auto``'s plan until the gap is reached, at several times its effort."""
+"""The method ``optimal``: goes on from ``auto``'s plan until the gap is reached, at several times its effort."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ machine                          order       shares  sends at once  transport
 CPU ranks (``host:N``)           eager       equal   1              shared memory: the thread in the call
                                                                     copies, first what is there first
 GPUs without peer access         neighbours  equal   1              CUDA: one stream copies through the host
-GPUs of several machines         neighbours  equal   any            CUDA: one group of messages for a stage
+GPUs of several machines         neighbours  equal   any            collectives: one exchange of all for a stage
 GPUs of one machine              neighbours  bytes   any            CUDA: one kernel for a stage, whose thread
                                                                     blocks are dealt to receivers by bytes
 ===============================  ==========  ======  =============  =========================================

@@ -22,7 +22,7 @@ ENDS = {
     "a graph of autograd": "loss = h.sum()",
     "a started exchange": "pending = dgcl.graph_allgather_async(x)",
     "a cycle": "comm.itself = comm; h.comm = comm",
-    "pyg": "from torch_geometric.nn import SAGEConv; g = comm.local_graph('pyg'); out = SAGEConv(2, 2)(h, g.edge_index)",
+    "pyg": "from torch_geometric.nn import SAGEConv as C; out = C(2, 2)(h, comm.local_graph('pyg').edge_index)",
 }
 
 

@@ -170,6 +170,10 @@ class Agreement:
             for peer in self._partners.tolist()
             if pages[peer].current_call()[0] < call.number
         ]
+        if broken:  # by a rank that may exchange no rows with this one in this stage
+            named = {peer for peer, _ in waits}
+            others = (peer for peer in range(len(pages)) if peer not in named and peer != self.rank)
+            waits = [*waits, *((peer, f"{call.place}: a connection broke") for peer in others)]
         gone = [(why, peer, what) for peer, what in waits if (why := self._peers.gone(peer))]
         now = time.monotonic()
         self._gone_at = (self._gone_at or now) if gone or broken else 0.0

@@ -1,4 +1,4 @@
-"""Connect the ranks' devices: publish memory, open that of peers, and test every pair by a real transfer."""
+"""Connects the ranks' devices: memory is published, that of peers opened, every pair tested by a real transfer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lay a program out for CUDA kernels: what each stage waits for, moves and signals.
+"""Lays a program out for CUDA kernels: what each stage waits for, moves and signals.
 
 A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
 

@@ -8,7 +8,7 @@ inside a call, or a peer has died and the call does not end, the watchdog
    and all later kernels of this communicator do nothing;
 2. copies the rank's flags, to see what is missing, and from whom;
 3. keeps the error for the next call, or ``synchronize``, and posts it for the peers
-   (:meth:`dgcl.transport.shared_memory.calls.CallRunner.fail`), whose devices stop, too.
+   (:meth:`dgcl.transport.shared_memory.executor.Runtime.fail`), whose devices stop, too.
 
 What a peer has exported is unmapped when that peer leaves, or this rank fails or leaves, and the device has done all
 that was enqueued. A rank that leaves waits until its peers have done so, also at the end of its process.

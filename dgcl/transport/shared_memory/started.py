@@ -33,8 +33,14 @@ class _Started:
 
     def __init__(self, runtime: Runtime, steps: StepList, rows: Tensor) -> None:
         self._runtime, self._steps, self._source = runtime, steps, rows
-        self._run = steps.run(materialised(rows), started=True)
-        self._over = False
+        before = runtime.under_way
+        try:
+            self._run = steps.run(materialised(rows), started=True)
+            self._over = False
+        except BaseException:
+            if runtime.under_way is not None and runtime.under_way is not before:
+                _fail(runtime, "the start of an exchange was interrupted")
+            raise
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if not exiting() and not self._over and self._is_missed():

@@ -176,6 +176,11 @@ class StepList:
                 0 if scratch is None else scratch.place,
                 0 if other is None else other.place,
             )
+            number = runtime.call_number  # a signal's handler may have made calls
+            if not attended:
+                runtime.call_number = number + len(
+                    self._table.tasks
+                )  # the numbers are taken, whoever calls meanwhile
             step = self._run_steps(self._address, 0, last, attended, number, *arguments)
             if step != last:
                 with record_function(self._label) if attended and self._label else nullcontext():
@@ -185,7 +190,9 @@ class StepList:
                     runtime.under_way.given = given
                 return Run(number, result, arguments, scratch)
             runtime.under_way = None  # compiled code may have ended what it could not end before
-            runtime.call_number = number + len(self._table.tasks)
+            runtime.call_number = max(
+                runtime.call_number, number + len(self._table.tasks)
+            )  # a recorder may call
             if scratch is not None:
                 pool.release(scratch)
             if other is not None:

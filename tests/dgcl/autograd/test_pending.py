@@ -266,6 +266,12 @@ def test_dropped_rows_are_an_error_on_peers() -> None:
         dgcl.launch(_dropped, 2)
 
 
+def added_twice(comm: dgcl.Communicator) -> None:
+    fold = comm.fold_halo_async(torch.zeros(comm.num_halo, 2))
+    for _ in range(2):
+        fold.wait(torch.zeros(comm.num_owned, 2))
+
+
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
@@ -281,6 +287,12 @@ def test_dropped_rows_are_an_error_on_peers() -> None:
             ValueError,
             "into must have rows of the shape of halo_rows",
         ),
+        (
+            lambda c: c.fold_halo_async(torch.zeros(c.num_halo, 2)).wait(torch.zeros(c.num_owned - 1, 2)),
+            ValueError,
+            "into must have the 26 owned rows",
+        ),
+        (lambda c: added_twice(c), ValueError, "has added its rows already"),
         (lambda c: c.split_graph(torch.zeros(3)), ValueError, "edge_weight must have shape"),
         (
             lambda c: c.split_graph(torch.zeros(c.num_edges, requires_grad=True)),

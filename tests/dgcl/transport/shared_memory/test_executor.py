@@ -5,6 +5,7 @@ import gc
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
+from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
@@ -522,4 +524,58 @@ def test_a_recorder_that_raises_fails_the_communicator(verb: str) -> None:
             call(rows)
         comm.control.barrier()
 
+    on_threads(WORLDS["four at random"], run)
+
+
+def test_a_recorder_may_make_calls() -> None:
+    """They have numbers of their own: flags of a number that is taken twice would be believed at once."""
+
+    def run(comm: Communicator) -> None:
+        ids = comm.owned_ids.double()[:, None]
+        expected = torch.cat([comm.owned_ids, comm.halo_ids]).double()[:, None]
+        inner: list[torch.Tensor] = []
+        runtime = comm.transport.runtime
+
+        def recorder(record: object) -> None:
+            runtime.record_calls(None)
+            inner.append(comm.expand(-ids))
+
+        runtime.record_calls(recorder)
+        outer = comm.expand(ids)
+        for factor in (2, 3):
+            runtime.pool.fill_free(255)
+            assert torch.equal(comm.expand(factor * ids), factor * expected)
+        assert torch.equal(outer, expected)
+        assert torch.equal(inner[0], -expected)
+        assert runtime.call_number == 4
+
+    on_threads(WORLDS["four at random"], run)
+
+
+def test_an_interrupt_between_a_start_and_its_result_is_an_error_on_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody could wait for the call any more."""
+    run_steps = StepList.run
+
+    def interrupted(self: StepList, *arguments: Any, started: bool = False, **keywords: Any) -> Any:
+        result = run_steps(self, *arguments, started=started, **keywords)
+        if started and self._runtime.rank == 1:
+            raise KeyboardInterrupt
+        return result
+
+    def run(comm: Communicator) -> None:
+        rows = torch.ones(comm.num_owned, 3)
+        if comm.rank == 1:
+            with pytest.raises(KeyboardInterrupt):
+                comm.expand_async(rows)  # none of its rows can have come yet
+        comm.control.barrier()
+        if comm.rank != 1:
+            with contextlib.suppress(CommError):
+                comm.expand_async(rows).wait()
+        comm.control.barrier()
+        with pytest.raises(CommError, match="the start of an exchange was interrupted"):
+            comm.expand(rows)
+
+    monkeypatch.setattr(StepList, "run", interrupted)
     on_threads(WORLDS["four at random"], run)
