@@ -1,4 +1,4 @@
-"""Hands a whole list of stream operations to the CUDA driver in one compiled call.
+"""Hand a whole list of stream operations to the CUDA driver in one compiled call.
 
 An allgather is some ten launches and copies. Issued one by one from Python each costs several microseconds of
 interpreter, with the GIL held; here they are rows of a table (:data:`OPERATION`), and a compiled loop without the GIL

@@ -1,4 +1,4 @@
-"""Loads, stores and flags for numba's CUDA simulator, as :mod:`dgcl.kernels.cuda_memory_ptx` has them for a GPU.
+"""What :mod:`dgcl.kernels.cuda_memory_ptx` does, for numba's CUDA simulator: on host memory, in Python.
 
 The simulator runs a kernel's threads as Python threads. Python's lock makes every access here one piece and
 keeps their order, so the flags need nothing more.

@@ -1,4 +1,4 @@
-"""The CUDA kernels that gather rows, for an expand, and add them in a fixed order, for a fold.
+"""Gather rows, and add rows in a fixed order, on the GPU: the loops over rows of an expand and of a fold.
 
 The CUDA versions of :func:`dgcl.kernels.rows.gather_rows` and, equal to it to the bit,
 :func:`dgcl.kernels.rows.sum_rows`. Addresses are raw: they lie in this GPU's memory, a peer's, or page-locked host
