@@ -14,18 +14,19 @@ from dgcl.communicator import Communicator
 from dgcl.ranks.context import context, tell_at_exit
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.groups import make_default_group
+from dgcl.ranks.groups import as_group, make_default_group
 from dgcl.ranks.threads import report_crowding
-from dgcl.topology.checks import check_number, shown
+from dgcl.topology.checks import check_number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 _SETUP_TIMEOUT = 1800.0
 
 
-def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) -> None:
+def init(group: ProcessGroup | DeviceMesh | None = None, *, timeout: float = _SETUP_TIMEOUT) -> None:
     """Join the ranks. Collective over the group; once per thread that trains.
 
     Over time: with a ``group``, or where a default process group exists, it is joined, and a Gloo subgroup of
@@ -35,7 +36,8 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
     changes nothing, unless set-up has failed since: then the same ranks meet again.
 
     Args:
-        group: The ranks that share the graph; None for the default group.
+        group: The ranks that share the graph; None for the default group. Of a job with more axes this one's dimension
+            of a ``DeviceMesh``: ``mesh["graph"]``.
         timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile),
             1800 by default, and, of a default group that is made here, in its operations.
 
@@ -48,8 +50,7 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
     import dgcl.transport.connect  # noqa: F401
 
     check_number(timeout, "timeout", positive=True)
-    if not (group is None or isinstance(group, (int, dist.ProcessGroup))):  # an int: no member
-        raise TypeError(f"group must be a torch.distributed.ProcessGroup, or None (got {shown(group)})")
+    ranks = None if group is None else as_group(group, "group")
     if context.control is not None and group is None:
         if isinstance(context.control, GroupControl) and context.control.is_closed:
             context.control = context.control.anew(timeout)
@@ -63,7 +64,8 @@ def init(group: ProcessGroup | None = None, *, timeout: float = _SETUP_TIMEOUT) 
         atexit.register(_destroy_default_group, os.getpid())
         if os.environ["RANK"] == "0":
             report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    context.control = GroupControl(group, timeout)
+    context.control = GroupControl(ranks, timeout)
+    context.control.in_mesh = ranks is not group
     tell_at_exit(context.control)
 
 

@@ -7,27 +7,32 @@ checksums of the parameters that it depends on, and rank 0 warns once. All other
 
 from __future__ import annotations
 
+import itertools
 import warnings
 import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.errors import DisagreementError, InexactWarning
 from dgcl.nn.arguments import current, require_parameters
+from dgcl.ranks.group_control import GroupControl
+from dgcl.ranks.groups import default_store
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["check_equal", "compare_at_times", "parameters_of", "remember_names"]
+__all__ = ["check_equal", "compare_at_times", "compare_over_axes", "parameters_of", "remember_names"]
 
 
 def check_equal(
@@ -91,8 +96,12 @@ class _Entry:
     @staticmethod
     def of(name: str, value: Tensor, comm: Communicator) -> _Entry:
         rows = value.dim() > 0 and len(value) in (comm.num_owned, comm.num_local)
-        octets = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        return _Entry(name, tuple(value.shape), value.dtype, rows, zlib.crc32(octets.data))
+        return _Entry(name, tuple(value.shape), value.dtype, rows, zlib.crc32(_octets(value).data))
+
+
+def _octets(value: Tensor) -> NDArray[np.uint8]:
+    octets: NDArray[np.uint8] = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return octets
 
 
 def _first_difference(reports: list[list[_Entry]]) -> str | None:
@@ -114,6 +123,11 @@ class _Watch:
 
     calls: int = 0
     warned: bool = False
+    steps: int = 0
+    left: tuple[int, int] = (0, 0)  # step and checksum that were left in the store last
+    number: int = field(
+        default_factory=itertools.count(1).__next__
+    )  # the same in graphs that run the same program
     parameters: list[ref[Tensor]] = field(default_factory=list)
 
 
@@ -160,6 +174,43 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
             InexactWarning,
             stacklevel=4,
         )
+
+
+def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, declared: bool) -> None:
+    """Compare parameters with those of graphs beside this one, in steps 1, 2, 4, ... of this communicator; warn once.
+
+    Graphs do not wait for each other here: each leaves a checksum in the ranks' store, and looks at those that the
+    others left at the time before.
+
+    Args:
+        parameters: Of the model, before a step.
+        comm: The communicator.
+        declared: Whether the caller names the data-parallel axis; else there is one where ranks are a mesh's dimension.
+    """
+    control, watch = comm.control, _watches.setdefault(comm, _Watch())
+    watch.steps = step = watch.steps + 1
+    if step & (step - 1) or not isinstance(control, GroupControl) or not (declared or control.in_mesh):
+        return
+    import torch.distributed as dist
+
+    store = dist.PrefixStore(f"dgcl/rank {comm.rank} of {comm.world_size}", default_store())
+    others = [rank for rank in range(dist.get_world_size()) if rank not in control.global_ranks]
+    for other in others:
+        key = f"{watch.number}/{watch.left[0]}/{other}"
+        if not watch.warned and store.check([key]) and int(store.get(key)) != watch.left[1]:
+            watch.warned = True
+            warnings.warn(
+                f"parameters of step {watch.left[0]} are not those of rank {other}, which is in another graph: graphs"
+                " train models of their own; give broadcast_parameters and sync_gradients"
+                ' data_parallel=mesh["data"], or wrap the model in DistributedDataParallel over that dimension',
+                InexactWarning,
+                stacklevel=4,
+            )
+    checksum = 0
+    for parameter in parameters:
+        checksum = zlib.crc32(_octets(parameter).data, checksum)
+    watch.left = step, checksum
+    store.set(f"{watch.number}/{step}/{dist.get_rank()}", str(checksum))
 
 
 def parameters_of(outputs: Tensor) -> list[Parameter]:

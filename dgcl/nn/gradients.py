@@ -11,16 +11,28 @@ from torch.nn import Module, Parameter
 
 from dgcl.errors import DisagreementError
 from dgcl.nn.arguments import current, require_integers, require_module, require_parameters
-from dgcl.nn.drift import remember_names
+from dgcl.nn.drift import compare_over_axes, remember_names
 from dgcl.nn.inexact import OnInexact, report_inexact
+from dgcl.ranks.control import Control
+from dgcl.ranks.group_control import GroupControl
+from dgcl.ranks.groups import as_group
+from dgcl.ranks.sums import all_reduce_sum
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
     from dgcl.communicator import Communicator
 
 __all__ = ["broadcast_parameters", "sync_gradients"]
 
 
-def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | None = None) -> None:
+def sync_gradients(
+    model: Module | Iterable[Parameter],
+    *,
+    comm: Communicator | None = None,
+    data_parallel: ProcessGroup | DeviceMesh | None = None,
+) -> None:
     """Replace every parameter's gradient by its sum over ranks: call it between ``backward`` and ``step``.
 
     With the losses of :mod:`dgcl.nn` the sums are the gradients of one device. They are added in rank order
@@ -31,17 +43,26 @@ def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | 
     A parameter that has a gradient on some ranks gets it on all; one that has none on any rank keeps None,
     which optimizers tell from zero.
 
+        >>> mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("data", "graph"))
+        >>> dgcl.init(mesh["graph"])
+        >>> dgcl.nn.sync_gradients(model, data_parallel=mesh["data"])
+
     Args:
         model: the model, or its parameters; the same ones in the same order on every rank.
         comm: the communicator; default the current one.
+        data_parallel: the ranks that train the same model on other samples: a dimension of a DeviceMesh, or a group.
+            The sums are averaged over them, in rank order, too. Leave it out where DDP or FSDP does this.
 
     Raises:
         ValueError: the ranks' models have other shapes, or a gradient is sparse.
         TypeError: ``model`` is something else.
     """
     comm = current(comm)
+    axis = _axis(comm, data_parallel)
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
-    for parameter in require_parameters(model):
+    parameters = require_parameters(model)
+    compare_over_axes(parameters, comm, axis is not None)
+    for parameter in parameters:
         if parameter.requires_grad:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise ValueError(
@@ -51,16 +72,38 @@ def sync_gradients(model: Module | Iterable[Parameter], *, comm: Communicator | 
             buckets.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for (dtype, _), bucket in buckets.items():
         # 16-bit gradients are summed in float32: the sum is then rounded once, not once per rank.
-        _sum_bucket(bucket, torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype, comm)
+        _sum_bucket(bucket, torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype, comm, axis)
 
 
-def _sum_bucket(parameters: list[Parameter], dtype: torch.dtype, comm: Communicator) -> None:
+def _axis(comm: Communicator, group: ProcessGroup | DeviceMesh | None) -> GroupControl | None:
+    """The control plane of the data-parallel axis, where there is one."""
+    if group is None:
+        return None
+    ranks = as_group(group, "data_parallel")
+    if not isinstance(comm.control, GroupControl) or isinstance(ranks, int):
+        raise ValueError(
+            "data_parallel must be a group of processes that this one belongs to; ranks of dgcl.launch have none"
+        )
+    axis = comm.control.axis(ranks)
+    if len({*axis.global_ranks} & {*comm.control.global_ranks}) > 1:
+        raise ValueError(
+            f"data_parallel must be ranks with other samples, one of each graph (got {axis.global_ranks}, and the graph"
+            f" is that of ranks {comm.control.global_ranks}); leave it out where there is one graph"
+        )
+    return axis
+
+
+def _sum_bucket(
+    parameters: list[Parameter], dtype: torch.dtype, comm: Communicator, axis: GroupControl | None
+) -> None:
     """One sum for all gradients, followed by how many ranks have each."""
     gradients = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in parameters]
     present = parameters[0].new_tensor([p.grad is not None for p in parameters], dtype=dtype)
     flat = torch.cat([*(g.detach().reshape(-1).to(dtype) for g in gradients), present])
     try:
         total = comm.all_reduce_sum(flat, "sync_gradients")
+        if axis is not None:
+            total = all_reduce_sum(axis, total, "sync_gradients") / axis.world_size
     except DisagreementError as error:
         raise ValueError(
             "model must have the same parameters in the same order on every rank: the gradients of rank"
@@ -75,7 +118,12 @@ def _sum_bucket(parameters: list[Parameter], dtype: torch.dtype, comm: Communica
 
 
 def broadcast_parameters(
-    model: Module, *, src: int = 0, comm: Communicator | None = None, inexact: OnInexact = "warn"
+    model: Module,
+    *,
+    src: int = 0,
+    comm: Communicator | None = None,
+    data_parallel: ProcessGroup | DeviceMesh | None = None,
+    inexact: OnInexact = "warn",
 ) -> None:
     """Give every rank the parameters and buffers of rank ``src``: call it once, before training. Collective.
 
@@ -85,6 +133,7 @@ def broadcast_parameters(
         model: the same architecture on every rank.
         src: the rank whose values all ranks take.
         comm: the communicator; default the current one.
+        data_parallel: as of :func:`sync_gradients`; all take what rank ``src`` of the first graph has.
         inexact: what to do about modules that give other numbers than on one device: "warn" (once, on rank 0),
             "raise", or "ignore".
 
@@ -92,27 +141,32 @@ def broadcast_parameters(
         ValueError: a rank's model has other names or shapes than that of rank ``src``, or is not exact.
     """
     comm = current(comm)
+    axis = _axis(comm, data_parallel)
     require_module(model)
     require_integers(src=src)
     if not 0 <= src < comm.world_size:
         raise ValueError(f"src must be a rank in [0, {comm.world_size}) (got {src})")
     report_inexact(model, comm, inexact)
     remember_names(model)
-    own = dict([*model.named_parameters(), *model.named_buffers()])
+    _take_from(model, comm.control, src)
+    if axis is not None:
+        _take_from(model, axis, 0)
+
+
+def _take_from(model: Module, control: Control, src: int) -> None:
+    own, rank = dict([*model.named_parameters(), *model.named_buffers()]), control.rank
     # Copies: ranks that are threads would otherwise read what rank src already trains.
-    copies = {name: value.detach().cpu().clone() for name, value in own.items()} if comm.rank == src else None
-    with comm.control.collective("broadcast_parameters"):
-        values: dict[str, Tensor] = comm.control.broadcast(copies, src)
+    copies = {name: value.detach().cpu().clone() for name, value in own.items()} if rank == src else None
+    with control.collective("broadcast_parameters"):
+        values: dict[str, Tensor] = control.broadcast(copies, src)
     if own.keys() != values.keys():
         odd = sorted(own.keys() ^ values.keys())
-        raise ValueError(
-            f"model must be the same on every rank: {odd[0]!r} is on rank {src} or {comm.rank} alone"
-        )
+        raise ValueError(f"model must be the same on every rank: {odd[0]!r} is on rank {src} or {rank} alone")
     with torch.no_grad():
         for name, value in own.items():
             if value.shape != values[name].shape:
                 raise ValueError(
                     f"model must be the same on every rank: {name} is {tuple(value.shape)} on rank"
-                    f" {comm.rank} and {tuple(values[name].shape)} on rank {src}"
+                    f" {rank} and {tuple(values[name].shape)} on rank {src}"
                 )
             value.copy_(values[name])

@@ -33,6 +33,8 @@ class GroupControl(Control):
 
     Attributes:
         device_sums: What sums tensors on GPUs, by the GPUs of the ranks (:mod:`dgcl.ranks.device_sums`).
+        global_ranks: The ranks in the default group.
+        in_mesh: Whether they are one dimension of a DeviceMesh, beside which there may be others.
     """
 
     has_group = True
@@ -46,9 +48,11 @@ class GroupControl(Control):
         super().__init__(rank, dist.get_world_size(group))
         self.timeout = timeout
         self._group = group
-        self._global_ranks = (
+        self.global_ranks = (
             list(range(self.world_size)) if group is None else dist.get_process_group_ranks(group)
         )
+        self.in_mesh = False
+        self._axes: dict[tuple[int, ...], GroupControl] = {}
         self.device_sums: dict[tuple[str, ...], Any] = {}
         self._store: Store | None = None  # what this control plane has of the ranks' store
         self._watch: Watch | None = None
@@ -70,7 +74,21 @@ class GroupControl(Control):
 
     def anew(self, timeout: float) -> GroupControl:
         """A fresh one of the same ranks. Collective."""
-        return GroupControl(self._group, timeout)
+        fresh = GroupControl(self._group, timeout)
+        fresh.in_mesh = self.in_mesh
+        return fresh
+
+    def axis(self, group: ProcessGroup) -> GroupControl:
+        """The control plane of a group on another axis of the job, such as data parallelism. Collective over it.
+
+        Made where it is asked for first, and again after a rank there was lost.
+        """
+        import torch.distributed as dist
+
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if ranks not in self._axes or self._axes[ranks].is_closed:
+            self._axes[ranks] = GroupControl(group, self.timeout)
+        return self._axes[ranks]
 
     def new_group(self) -> ProcessGroup:
         """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
@@ -131,7 +149,7 @@ class GroupControl(Control):
 
         def connect(given_up: threading.Event) -> T:
             return make(
-                next_store(self._global_ranks, self.rank, purpose, self.timeout, given_up, self._store)
+                next_store(self.global_ranks, self.rank, purpose, self.timeout, given_up, self._store)
             )
 
         return connected(connect, self.rank, self.world_size, purpose, self.timeout)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from dgcl.errors import CommError
 from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.rendezvous import meet
+from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -33,6 +34,38 @@ T = TypeVar("T")
 
 _GRACE: Final = 0.9  # seconds beyond a deadline, in which torch may say itself what is wrong
 _PAUSE: Final = 0.1  # seconds between two attempts to reach a store
+
+
+def as_group(group: Any, name: str) -> ProcessGroup:
+    """A process group, or that of one dimension of a DeviceMesh; the argument is called ``name``.
+
+    Raises:
+        TypeError, ValueError: It is neither, or a mesh of several dimensions.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise ValueError(
+                f'{name} must be one dimension of a mesh, as mesh["graph"] (got one of {group.ndim} dimensions,'
+                f" {group.mesh_dim_names})"
+            )
+        return group.get_group()
+    if not isinstance(group, (int, dist.ProcessGroup)):  # an int: no member
+        raise TypeError(
+            f"{name} must be a torch.distributed.ProcessGroup, one dimension of a DeviceMesh, or None (got"
+            f" {shown(group)})"
+        )
+    return group  # type: ignore[return-value]
+
+
+def default_store() -> Store:
+    """The store by which the ranks of the default group met."""
+    import torch.distributed as dist
+
+    store: Store = dist.distributed_c10d._get_default_store()
+    return store
 
 
 def next_store(
@@ -57,7 +90,7 @@ def next_store(
     import torch.distributed as dist
 
     members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
-    outer = dist.distributed_c10d._get_default_store() if within is None else within
+    outer = default_store() if within is None else within
     store = dist.PrefixStore(f"dgcl/{members}", outer)
     number = meet(store, rank, len(ranks), purpose, timeout, given_up)
     return dist.PrefixStore(f"round {number}", store)
