@@ -1,8 +1,10 @@
-"""From a plan to the programs of all ranks; :mod:`dgcl.program.model` says how rows are numbered."""
+"""From a plan to the program of one rank, or of all; :mod:`dgcl.program.model` says how rows are numbered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,102 +35,112 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
 
 def compile_trees(trees: Trees, classes: ItemClasses) -> list[Program]:
     """As :func:`compile_programs`, from a plan's trees, without idle relays, alone."""
-    from dgcl.program.tables import assign_trees, fill_tables, parent_edges
-
-    relation, owner, world_size = classes.relation, classes.owner, classes.relation.world_size
-    transfers = _find_transfers(relation, trees)
-    rows = _number_rows(transfers, np.bincount(owner, minlength=world_size).astype(np.int64))
-    if int((rows.num_owned + rows.num_halo + rows.num_relay).max(initial=0)) > _MAX_ROWS:
-        raise ValueError(f"part: a rank would hold more than {_MAX_ROWS} rows; use more ranks")
-
-    feeds = _feeding_pairs(parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst), transfers)
-    owned_index, owned_ids = _number_owned(owner, rows.num_owned)
-    send_rows, halo_ids, arrival_rows, arrival_slots = fill_tables(
-        owner,
-        owned_index,
-        assign_trees(len(owner), classes.class_ptr, classes.items, trees.tree_class, trees.tree_count),
-        (trees.edge_ptr, trees.edge_src, trees.edge_dst, transfers.edge_transfer, transfers.edge_relay),
-        (
-            transfers.num_rows[:, 0].copy(),
-            rows.sent_base[transfers.sender] + rows.send_start,
-            rows.slot_start,
-            rows.halo_base[transfers.receiver] + rows.halo_row - rows.num_owned[transfers.receiver],
-            rows.halo_row,
-            rows.relay_row,
-        ),
-        rows.num_owned,
-        rows.num_halo + rows.num_relay,
-        rows.sent_base,
-    )
+    owner, number = classes.owner, len(classes.items)
+    num_owned = np.bincount(owner, minlength=classes.relation.world_size).astype(np.int64)
+    frame = Frame.of(classes.relation, trees, num_owned)
+    tree_of = np.empty(len(owner), np.int32)
+    tree_of[classes.items] = np.repeat(frame.by_class, trees.tree_count[frame.by_class])
+    place_of = np.full(len(owner), -1, np.int32 if number <= _MAX_ROWS else np.int64)
+    place_of[classes.items] = np.arange(number)
+    owned_ids, row_of = ids_by_owner(owner, num_owned), np.empty(len(owner), np.int32)
+    for ids in owned_ids:
+        row_of[ids] = np.arange(len(ids), dtype=np.int32)
     programs = []
-    place_of_item = _place_items(classes)
-    for rank in range(world_size):
-        sent = slice(rows.sent_base[rank], rows.sent_base[rank + 1])
-        halo = halo_ids[rows.halo_base[rank] : rows.halo_base[rank + 1]].copy()
-        relay = np.full(rows.num_relay[rank], -1, place_of_item.dtype)
-        programs.append(
-            Program(
-                rank=rank,
-                world_size=world_size,
-                num_stages=transfers.num_stages,
-                num_owned=int(rows.num_owned[rank]),
-                num_halo=int(rows.num_halo[rank]),
-                owned_ids=owned_ids[rank],
-                halo_ids=halo,
-                expand=_expand_schedule(rank, transfers, rows, feeds),
-                fold=_fold_schedule(rank, transfers, rows, feeds),
-                send_rows=send_rows[sent].copy(),
-                arrival_rows=arrival_rows[sent].copy(),
-                arrival_slots=arrival_slots[sent].copy(),
-                places=np.concatenate((place_of_item[owned_ids[rank]], place_of_item[halo], relay)),
-            )
-        )
-    _place_relay_rows(programs)
+    for rank, ids in enumerate(owned_ids):
+        here = np.zeros(len(owner), bool)
+        here[classes.items[frame.places_through(rank)]] = True
+        here[ids[place_of[ids] >= 0]] = True
+        some = np.flatnonzero(here)
+        rows = np.where(owner[some] == rank, row_of[some], np.int32(-1))
+        items = Items(some, place_of[some], tree_of[some], rows)
+        programs.append(compile_program(frame, rank, ids, place_of[ids], items))
     return programs
 
 
-def schedules(
-    rank: int, relation: Relation, trees: Trees, num_owned: np.ndarray
-) -> tuple[int, Schedule, Schedule]:
-    """What one rank sends and receives, without the rows by number: stages, expand, fold.
+def ids_by_owner(owner: np.ndarray, num_owned: np.ndarray) -> list[np.ndarray]:
+    """Each rank's items, int64, ascending; ``num_owned`` says how many they are."""
+    narrow = owner.astype(np.int16 if len(num_owned) < 2**15 else np.int32)  # numpy sorts 16 bits by radix
+    return np.split(np.argsort(narrow, kind="stable").astype(np.int64), np.cumsum(num_owned)[:-1])
+
+
+class Items(NamedTuple):
+    """Items that a rank owns and somebody wants, and those that reach it: ``(n,)`` each, in ascending id.
+
+    Attributes:
+        ids: Their ids.
+        places: As :attr:`Program.places`.
+        trees: The tree that carries each.
+        rows: int32, the rows of those that it owns; -1 of others.
+    """
+
+    ids: np.ndarray
+    places: np.ndarray
+    trees: np.ndarray
+    rows: np.ndarray
+
+
+def compile_program(
+    frame: Frame, rank: int, owned_ids: np.ndarray, owned_places: np.ndarray, items: Items
+) -> Program:
+    """The program of one rank.
 
     Args:
+        frame: Where the rows of all ranks lie.
         rank: The rank.
-        relation, trees: What is delivered, and how, without idle relays.
-        num_owned: ``(P,)`` items that each rank owns.
+        owned_ids, owned_places: Of all items that it owns, in the order of their rows; a place is -1 where nobody wants
+            one.
+        items: What it sends or receives; ``rows`` is written.
+
+    Raises:
+        ValueError: It would hold 2**31 rows or more.
     """
-    from dgcl.program.tables import parent_edges
+    from dgcl.program.tables import fill_tables
 
-    transfers = _find_transfers(relation, trees)
-    rows = _number_rows(transfers, num_owned)
-    feeds = _feeding_pairs(parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst), transfers)
-    of_rank = rank, transfers, rows, feeds
-    return transfers.num_stages, _expand_schedule(*of_rank), _fold_schedule(*of_rank)
-
-
-def _place_items(classes: ItemClasses) -> np.ndarray:
-    """``(N,)`` each item's number in the order (class, id); -1: nobody wants it."""
-    number = len(classes.items)
-    places = np.full(len(classes.owner), -1, np.int32 if number <= _MAX_ROWS else np.int64)
-    places[classes.items] = np.arange(number)
-    return places
-
-
-def _place_relay_rows(programs: list[Program]) -> None:
-    """Fill in the places of relay rows, stage by stage, from those of the ranks that send them."""
-    relaying = sorted(
-        (int(program.expand.send_stage[send]), program.rank, send)
-        for program in programs
-        for send in np.flatnonzero(program.expand.send_count[:, 1])
+    num_owned, num_halo, num_relay = (
+        int(n[rank]) for n in (frame.num_owned, frame.num_halo, frame.num_relay)
     )
-    for _, rank, send in relaying:
-        program, schedule = programs[rank], programs[rank].expand
-        peer = programs[schedule.send_peer[send]]
-        count, begin = schedule.send_count[send, 1], schedule.send_from[send, 1]
-        first = peer.num_local + schedule.send_to[send, 1]
-        assert program.places is not None
-        assert peer.places is not None
-        peer.places[first : first + count] = program.places[program.send_rows[begin : begin + count]]
+    if num_owned + num_halo + num_relay > _MAX_ROWS:
+        raise ValueError(f"part: a rank would hold more than {_MAX_ROWS} rows; use more ranks")
+    transfers, trees, rows = frame.transfers, frame.trees, items.rows
+    mine = (trees.edge_src == rank) | (trees.edge_dst == rank)
+    send_rows, arrival_rows, arrival_slots = fill_tables(
+        rows,
+        items.trees,
+        (
+            np.concatenate([[0], np.cumsum(mine)])[trees.edge_ptr],
+            trees.edge_dst[mine] == rank,
+            transfers.edge_transfer[mine],
+            transfers.edge_relay[mine],
+        ),
+        (
+            transfers.num_rows[:, 0].copy(),
+            frame.send_start,
+            frame.slot_start,
+            frame.halo_row,
+            frame.relay_row,
+        ),
+        num_owned + num_halo + num_relay,
+        int(frame.num_sent[rank]),
+    )
+    come = rows >= num_owned
+    all_ids, all_places = (np.empty(num_halo + num_relay, column.dtype) for column in items[:2])
+    all_ids[rows[come] - num_owned] = items.ids[come]
+    all_places[rows[come] - num_owned] = items.places[come]
+    return Program(
+        rank=rank,
+        world_size=len(frame.num_owned),
+        num_stages=transfers.num_stages,
+        num_owned=num_owned,
+        num_halo=num_halo,
+        owned_ids=owned_ids,
+        halo_ids=all_ids[:num_halo].copy(),
+        expand=frame.expand(rank),
+        fold=frame.fold(rank),
+        send_rows=send_rows,
+        arrival_rows=arrival_rows,
+        arrival_slots=arrival_slots,
+        places=np.concatenate((owned_places, all_places)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,104 +187,130 @@ def _find_transfers(relation: Relation, trees: Trees) -> _Transfers:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """Where rows lie: counts per rank, and first places per transfer.
+class Frame:
+    """Where the rows of all ranks lie: counts per rank, and first places per transfer; nothing of single items.
 
     Attributes:
-        num_owned, num_halo, num_relay: ``(P,)`` rows of each kind.
-        sent_base, halo_base: ``(P + 1,)`` where each rank's sends, and halo rows, begin among those of all ranks.
+        relation, trees: What is delivered, and how, without idle relays.
+        transfers: The plan's.
+        feeds: Of :func:`_feeding_pairs`.
+        num_owned, num_halo, num_relay, num_sent: ``(P,)`` rows of each kind.
         halo_row, relay_row: ``(T,)`` first local row at the receiver of what it needs, and of what it passes on.
         send_start: ``(T,)`` first place among all rows that the sender sends.
         slot_start: ``(T,)`` first place among the sender's arrivals, when the rows come back in the fold.
     """
 
+    relation: Relation
+    trees: Trees
+    transfers: _Transfers
+    feeds: tuple[np.ndarray, np.ndarray]
     num_owned: np.ndarray
     num_halo: np.ndarray
     num_relay: np.ndarray
-    sent_base: np.ndarray
-    halo_base: np.ndarray
+    num_sent: np.ndarray
     halo_row: np.ndarray
     relay_row: np.ndarray
     send_start: np.ndarray
     slot_start: np.ndarray
 
+    @classmethod
+    def of(cls, relation: Relation, trees: Trees, num_owned: np.ndarray) -> Frame:
+        """The frame of trees without idle relays; ``num_owned``: ``(P,)`` items that each rank owns."""
+        from dgcl.program.tables import parent_edges
 
-def _number_rows(transfers: _Transfers, num_owned: np.ndarray) -> _Rows:
-    world_size = len(num_owned)
-    total = transfers.num_rows.sum(axis=1)
+        transfers = _find_transfers(relation, trees)
+        world_size, total = len(num_owned), transfers.num_rows.sum(axis=1)
 
-    def per_rank(rank_of: np.ndarray, size: np.ndarray) -> np.ndarray:
-        return np.bincount(rank_of, weights=size, minlength=world_size).astype(np.int64)
+        def per_rank(rank_of: np.ndarray, size: np.ndarray) -> np.ndarray:
+            return np.bincount(rank_of, weights=size, minlength=world_size).astype(np.int64)
 
-    num_halo, num_relay = (per_rank(transfers.receiver, transfers.num_rows[:, kind]) for kind in (0, 1))
-    halo_start, relay_start = (
-        _starts_within(transfers.receiver, transfers.num_rows[:, kind]) for kind in (0, 1)
-    )
-    return _Rows(
-        num_owned=num_owned,
-        num_halo=num_halo,
-        num_relay=num_relay,
-        sent_base=np.concatenate(([0], np.cumsum(per_rank(transfers.sender, total)))),
-        halo_base=np.concatenate(([0], np.cumsum(num_halo))),
-        halo_row=num_owned[transfers.receiver] + halo_start,
-        relay_row=(num_owned + num_halo)[transfers.receiver] + relay_start,
-        send_start=_ordered_starts(transfers.sender, transfers.stage, transfers.receiver, total),
-        slot_start=_ordered_starts(transfers.sender, -transfers.stage, transfers.receiver, total),
-    )
+        num_halo, num_relay = (per_rank(transfers.receiver, transfers.num_rows[:, kind]) for kind in (0, 1))
+        halo_start, relay_start = (
+            _starts_within(transfers.receiver, transfers.num_rows[:, kind]) for kind in (0, 1)
+        )
+        return cls(
+            relation,
+            trees,
+            transfers,
+            _feeding_pairs(parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst), transfers),
+            num_owned=num_owned,
+            num_halo=num_halo,
+            num_relay=num_relay,
+            num_sent=per_rank(transfers.sender, total),
+            halo_row=num_owned[transfers.receiver] + halo_start,
+            relay_row=(num_owned + num_halo)[transfers.receiver] + relay_start,
+            send_start=_ordered_starts(transfers.sender, transfers.stage, transfers.receiver, total),
+            slot_start=_ordered_starts(transfers.sender, -transfers.stage, transfers.receiver, total),
+        )
 
+    @cached_property
+    def by_class(self) -> np.ndarray:
+        """The trees in the order in which they take consecutive places: class by class, as they are listed."""
+        return np.argsort(self.trees.tree_class, kind="stable")
 
-def _expand_schedule(
-    rank: int, transfers: _Transfers, rows: _Rows, feeds: tuple[np.ndarray, np.ndarray]
-) -> Schedule:
-    """What one rank sends and receives in an expand; ``feeds`` of :func:`_feeding_pairs`."""
-    outgoing, incoming = (np.flatnonzero(end == rank) for end in (transfers.sender, transfers.receiver))
-    outgoing = outgoing[np.lexsort((transfers.receiver[outgoing], transfers.stage[outgoing]))]
-    incoming = incoming[np.lexsort((transfers.sender[incoming], transfers.stage[incoming]))]
-    brings, sends_on = feeds
-    first_relay = (rows.num_owned + rows.num_halo)[transfers.receiver]
-    put_at = np.stack((rows.halo_row, rows.relay_row - first_relay), axis=1)
-    taken_from = np.stack((rows.send_start, rows.send_start + transfers.num_rows[:, 0]), axis=1)
-    pointer, deps = _dependencies(outgoing, incoming, sends_on, brings, len(transfers))
-    return Schedule(
-        send_peer=transfers.receiver[outgoing],
-        send_stage=transfers.stage[outgoing],
-        send_count=transfers.num_rows[outgoing],
-        send_from=taken_from[outgoing],
-        send_to=put_at[outgoing],
-        send_dep_ptr=pointer,
-        send_deps=deps,
-        recv_peer=transfers.sender[incoming],
-        recv_stage=transfers.stage[incoming],
-        recv_count=transfers.num_rows[incoming],
-        recv_to=put_at[incoming],
-    )
+    def tree_of(self, places: np.ndarray) -> np.ndarray:
+        """The tree that carries each item, by its place."""
+        ends = np.cumsum(self.trees.tree_count[self.by_class])
+        return self.by_class[np.searchsorted(ends, places, side="right")]
 
+    def places_through(self, rank: int) -> np.ndarray:
+        """The places of all items that reach a rank, those that it only passes on among them."""
+        trees, first = self.trees, np.empty(self.trees.num_trees, np.int64)
+        counts = trees.tree_count[self.by_class]
+        first[self.by_class] = np.cumsum(counts) - counts
+        reach = trees.edge_tree()[trees.edge_dst == rank]
+        count = trees.tree_count[reach]
+        return np.repeat(first[reach] - np.cumsum(count) + count, count) + np.arange(count.sum())
 
-def _fold_schedule(
-    rank: int, transfers: _Transfers, rows: _Rows, feeds: tuple[np.ndarray, np.ndarray]
-) -> Schedule:
-    """The same transfers backwards: stages in reverse, sender and receiver swapped."""
-    stage = transfers.num_stages - 1 - transfers.stage
-    outgoing, incoming = (np.flatnonzero(end == rank) for end in (transfers.receiver, transfers.sender))
-    outgoing = outgoing[np.lexsort((transfers.sender[outgoing], stage[outgoing]))]
-    incoming = incoming[np.lexsort((transfers.receiver[incoming], stage[incoming]))]
-    brings, sends_on = feeds
-    put_at = np.stack((rows.slot_start, rows.slot_start + transfers.num_rows[:, 0]), axis=1)
-    taken_from = np.stack((rows.halo_row, rows.relay_row), axis=1)
-    pointer, deps = _dependencies(outgoing, incoming, brings, sends_on, len(transfers))
-    return Schedule(
-        send_peer=transfers.sender[outgoing],
-        send_stage=stage[outgoing].astype(np.int32),
-        send_count=transfers.num_rows[outgoing],
-        send_from=taken_from[outgoing],
-        send_to=put_at[outgoing],
-        send_dep_ptr=pointer,
-        send_deps=deps,
-        recv_peer=transfers.receiver[incoming],
-        recv_stage=stage[incoming].astype(np.int32),
-        recv_count=transfers.num_rows[incoming],
-        recv_to=put_at[incoming],
-    )
+    def expand(self, rank: int) -> Schedule:
+        """What one rank sends and receives in an expand."""
+        transfers = self.transfers
+        outgoing, incoming = (np.flatnonzero(end == rank) for end in (transfers.sender, transfers.receiver))
+        outgoing = outgoing[np.lexsort((transfers.receiver[outgoing], transfers.stage[outgoing]))]
+        incoming = incoming[np.lexsort((transfers.sender[incoming], transfers.stage[incoming]))]
+        brings, sends_on = self.feeds
+        first_relay = (self.num_owned + self.num_halo)[transfers.receiver]
+        put_at = np.stack((self.halo_row, self.relay_row - first_relay), axis=1)
+        taken_from = np.stack((self.send_start, self.send_start + transfers.num_rows[:, 0]), axis=1)
+        pointer, deps = _dependencies(outgoing, incoming, sends_on, brings, len(transfers))
+        return Schedule(
+            send_peer=transfers.receiver[outgoing],
+            send_stage=transfers.stage[outgoing],
+            send_count=transfers.num_rows[outgoing],
+            send_from=taken_from[outgoing],
+            send_to=put_at[outgoing],
+            send_dep_ptr=pointer,
+            send_deps=deps,
+            recv_peer=transfers.sender[incoming],
+            recv_stage=transfers.stage[incoming],
+            recv_count=transfers.num_rows[incoming],
+            recv_to=put_at[incoming],
+        )
+
+    def fold(self, rank: int) -> Schedule:
+        """The same transfers backwards: stages in reverse, sender and receiver swapped."""
+        transfers = self.transfers
+        stage = transfers.num_stages - 1 - transfers.stage
+        outgoing, incoming = (np.flatnonzero(end == rank) for end in (transfers.receiver, transfers.sender))
+        outgoing = outgoing[np.lexsort((transfers.sender[outgoing], stage[outgoing]))]
+        incoming = incoming[np.lexsort((transfers.receiver[incoming], stage[incoming]))]
+        brings, sends_on = self.feeds
+        put_at = np.stack((self.slot_start, self.slot_start + transfers.num_rows[:, 0]), axis=1)
+        taken_from = np.stack((self.halo_row, self.relay_row), axis=1)
+        pointer, deps = _dependencies(outgoing, incoming, brings, sends_on, len(transfers))
+        return Schedule(
+            send_peer=transfers.sender[outgoing],
+            send_stage=stage[outgoing].astype(np.int32),
+            send_count=transfers.num_rows[outgoing],
+            send_from=taken_from[outgoing],
+            send_to=put_at[outgoing],
+            send_dep_ptr=pointer,
+            send_deps=deps,
+            recv_peer=transfers.receiver[incoming],
+            recv_stage=stage[incoming].astype(np.int32),
+            recv_count=transfers.num_rows[incoming],
+            recv_to=put_at[incoming],
+        )
 
 
 def _starts_within(group: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -287,18 +325,6 @@ def _ordered_starts(group: np.ndarray, major: np.ndarray, minor: np.ndarray, siz
     starts = np.empty(len(size), np.int64)
     starts[order] = _starts_within(group[order], size[order])
     return starts
-
-
-def _number_owned(owner: np.ndarray, num_owned: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Each item's place among its owner's rows, and each rank's items in ascending global id."""
-    narrow = owner.astype(np.int16 if len(num_owned) < 2**15 else np.int32)  # numpy sorts 16 bits by radix
-    order = np.argsort(narrow, kind="stable")
-    index = np.empty(len(owner), np.int32)
-    owned_ids = []
-    for end, size in zip(np.cumsum(num_owned), num_owned, strict=True):
-        owned_ids.append(order[end - size : end].astype(np.int64))
-        index[owned_ids[-1]] = np.arange(size, dtype=np.int32)
-    return index, owned_ids
 
 
 def _feeding_pairs(parent: np.ndarray, transfers: _Transfers) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.windows import By, window_of_places, window_trees
 from dgcl.program.checks import check_program
-from dgcl.program.compile import schedules
+from dgcl.program.compile import Frame
 from dgcl.program.model import Program
 
 __all__ = ["halo_windows", "window_programs"]
@@ -38,20 +38,20 @@ def window_programs(
     window = window_of_places(program.places, plan.relation, num_windows, by)
     programs = []
     for number, parts in enumerate(window_trees(plan.relation, without_idle_relays(plan), num_windows, by)):
-        num_stages, expand, fold = schedules(program.rank, *parts, num_owned)
+        frame = Frame.of(*parts, num_owned)
         kept = window == number
         send_rows, halo_ids, arrival_rows, arrival_slots = _tables(program, kept)
         programs.append(
             Program(
                 rank=program.rank,
                 world_size=program.world_size,
-                num_stages=num_stages,
+                num_stages=frame.transfers.num_stages,
                 num_owned=program.num_owned,
                 num_halo=len(halo_ids),
                 owned_ids=program.owned_ids,
                 halo_ids=halo_ids,
-                expand=expand,
-                fold=fold,
+                expand=frame.expand(program.rank),
+                fold=frame.fold(program.rank),
                 send_rows=send_rows,
                 arrival_rows=arrival_rows,
                 arrival_slots=arrival_slots,

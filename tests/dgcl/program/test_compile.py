@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.program import Program
-from dgcl.program.compile import _number_owned
+from dgcl.program.compile import ids_by_owner
 from tests.dgcl.support_plans import TREES, Tree, World, at_random, make_world, random_world
 
 Transfer = tuple[int, int, int]  # stage, sender, receiver
@@ -260,9 +260,8 @@ def test_relays_that_serve_nobody_are_left_out_of_the_programs() -> None:
 @pytest.mark.parametrize("num_ranks", [1, 127, 130, 300, 40_000])
 def test_items_are_numbered_by_owner_for_any_number_of_ranks(num_ranks: int) -> None:
     owner = np.random.default_rng(0).permutation(np.arange(2 * num_ranks) % num_ranks)
-    index, owned_ids = _number_owned(owner, np.full(num_ranks, 2))
+    owned_ids = ids_by_owner(owner, np.full(num_ranks, 2))
     pairs = sorted((int(rank), item) for item, rank in enumerate(owner))
     assert [ids.tolist() for ids in owned_ids] == [
         [a[1], b[1]] for a, b in zip(pairs[::2], pairs[1::2], strict=True)
     ]
-    assert all(owned_ids[rank][index[item]] == item for item, rank in enumerate(owner))
