@@ -8,6 +8,7 @@ from dgcl import topology as topology
 from dgcl.api import collect as collect
 from dgcl.api import current_communicator as current_communicator
 from dgcl.api import dispatch_features as dispatch_features
+from dgcl.api import fetch as fetch
 from dgcl.api import graph_allgather as graph_allgather
 from dgcl.api import graph_allgather_async as graph_allgather_async
 from dgcl.api import init as init

@@ -111,6 +111,29 @@ def dispatch_features(
     return given_or_current(comm).dispatch_features(features, halo=halo)
 
 
+def fetch(rows: Tensor, ids: Tensor, comm: Communicator | None = None) -> Tensor:
+    """Rows of vertices anywhere in the graph, from their owners, without a plan: other ids in each call.
+
+        >>> u, v = dgcl.fetch(h, pairs.flatten()).chunk(2)     # pairs (2, k) of global ids: links to be scored
+
+    For pairs to score, negative samples, contrastive losses. What a layer reads each time is planned:
+    :func:`graph_allgather`. Differentiable as often as needed; gradients of rows that are wanted several times, or by
+    several ranks, are added in a fixed order. Collective: two small exchanges, and one of rows.
+
+    Args:
+        rows: ``(num_owned, *F)``.
+        ids: ``(n,)`` int64 or int32 ids of vertices in the whole graph; n may differ by rank, and be 0.
+        comm: The communicator; None for this thread's current one.
+
+    Returns:
+        ``(n, *F)``, row k of vertex ``ids[k]``.
+
+    Raises:
+        ValueError, TypeError: Ids that are none, or rows that are not alike; raised on every rank.
+    """
+    return given_or_current(comm).fetch(rows, ids)
+
+
 def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
     """Owned rows to owned and halo rows: the exchange before a layer's aggregation.
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dgcl.autograd.fetch import fetch_rows
 from dgcl.program.layout import Layout
 from dgcl.ranks.control import Control
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_flag, check_path, shown
@@ -20,7 +22,8 @@ from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class WholeGraphRows(Handle):
@@ -39,6 +42,37 @@ class WholeGraphRows(Handle):
     edges: str
     require_neighbourhoods: Callable[[str], None]
     _halo: int
+    _part: Tensor | None = None
+
+    @property
+    def part(self) -> Tensor:
+        """``(num_nodes,)`` int32, the owner of each vertex; read only. Collective when it is first read, then kept."""
+        if self._part is None:
+            part = torch.empty(self.num_nodes, dtype=torch.int32)
+            with self.control.collective("part"):
+                for rank, ids in enumerate(self.control.exchange(self.layout.global_ids("core"))):
+                    part[torch.from_numpy(ids)] = rank
+            self._part = part
+        return self._part
+
+    def fetch(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Rows of vertices anywhere; see :func:`dgcl.fetch`."""
+        problem = None
+        try:
+            check_rows(rows, self.layout.num_owned, "num_owned", self.rank, self.device, any_device=True)
+            _check_ids(ids, self.num_nodes)
+        except (TypeError, ValueError) as error:
+            problem = error
+        kind = None if problem is not None else (tuple(rows.shape[1:]), rows.dtype)
+        with self.control.collective("fetch"):
+            kinds = agree(self.control, problem, kind)
+            if any(theirs != kinds[0] for theirs in kinds):
+                raise ValueError(
+                    f"rows must have the same trailing shape and dtype on every rank (got {kinds})"
+                )
+            part = self.part.numpy()
+        mine = self.layout.global_ids("core")
+        return fetch_rows(self.control, rows, ids.cpu().numpy(), part, mine)
 
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
         """This rank's rows of a feature matrix of the whole graph.
@@ -63,7 +97,9 @@ class WholeGraphRows(Handle):
         if check_flag(halo, "halo") and self.edges != "head":
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
-        rows = dispatch_rows(self.control, features, self.num_nodes, ids, "features", "vertices")
+        rows = dispatch_rows(
+            self.control, features, self.num_nodes, ids, "features", "vertices", self.num_edges
+        )
         rows = rows.to(self.device)
         self.feature_dtype = rows.dtype if rows.is_floating_point() else self.feature_dtype
         return self.transport.expand(rows, self._halo) if halo else rows
@@ -104,9 +140,40 @@ class WholeGraphRows(Handle):
             ValueError, TypeError: Wrong rows on some rank, or a file that cannot be written; raised on every
                 rank.
         """
+        return self._collect(
+            "collect", rows, "num_owned", self.layout.global_ids("core"), self.num_nodes, dst, file
+        )
+
+    def collect_edges(
+        self, values: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
+    ) -> Tensor | None:
+        """Rows of this rank's edges, as :meth:`dispatch_edges` gives them, back in the order of the user's edges.
+
+        Args:
+            values: ``(num_local_edges, *F)``.
+            dst, file: As of :meth:`collect`.
+
+        Returns:
+            ``(num_edges, *F)`` on ``dst``; None elsewhere, and when written to a file.
+        """
+        self.require_neighbourhoods("collect_edges")
+        ids = self.local.edge_ids[: self.local.indptr[self.local.num_core]]  # in-edges of replicas come last
+        return self._collect("collect_edges", values, "num_local_edges", ids, self.num_edges, dst, file)
+
+    def _collect(
+        self,
+        name: str,
+        rows: Tensor,
+        what: str,
+        ids: NDArray[np.int64],
+        num_rows: int,
+        dst: int | None,
+        file: str | PathLike[str] | None,
+    ) -> Tensor | None:
         problem = None
+        expected = self.layout.num_owned if name == "collect" else self.local.num_edges
         try:
-            check_rows(rows, self.layout.num_owned, "num_owned", self.rank, self.device, any_device=True)
+            check_rows(rows, expected, what, self.rank, self.device, any_device=True)
             if dst is not None and not (
                 isinstance(dst, Integral) and not isinstance(dst, bool) and 0 <= dst < self.world_size
             ):
@@ -115,8 +182,20 @@ class WholeGraphRows(Handle):
                 check_path(file, "file")
         except (TypeError, ValueError) as error:
             problem = error
-        own = slice(self.layout.num_core)
-        with self.control.collective("collect"):
+        with self.control.collective(name):
             agree(self.control, problem)
-            ids = self.layout.owned_ids[own]
-            return collect_rows(self.control, rows[own], ids, self.num_nodes, dst, file)
+            return collect_rows(self.control, rows[: len(ids)], ids, num_rows, dst, file)
+
+
+def _check_ids(ids: Tensor, num_nodes: int) -> None:
+    """Refuse what are no ids of vertices."""
+    require_tensors(ids=ids)
+    if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
+        raise TypeError(
+            f"ids must be (n,) int64 or int32, ids of vertices in the whole graph (got {ids.dtype}, shape"
+            f" {tuple(ids.shape)}); a mask selects rows by itself: rows[mask]"
+        )
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
+        raise ValueError(
+            f"ids must lie in [0, {num_nodes}), vertices of the whole graph (got {int(ids.min())} to {int(ids.max())})"
+        )

@@ -20,7 +20,7 @@ from dgcl.ranks.control import Control
 
 
 def dispatch_rows(
-    control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str
+    control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str, num_edges: int = 0
 ) -> Tensor:
     """This rank's rows of ``values``, which rank 0 has, or every rank.
 
@@ -30,21 +30,26 @@ def dispatch_rows(
         expected: How many rows it must have.
         ids: The rows that this rank wants.
         name, what: The argument and what a row stands for, for messages.
+        num_edges: So many rows, where rows of vertices are expected, are those of edges, says the message.
 
     Raises:
         ValueError: Something is wrong on some rank; every rank raises.
     """
     with control.collective("dispatch_features" if what == "vertices" else "dispatch_edges"):
-        return _dispatch(control, values, expected, ids, name, what)
+        return _dispatch(control, values, expected, ids, name, what, num_edges)
 
 
-def _dispatch(control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str) -> Tensor:
+def _dispatch(
+    control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str, num_edges: int
+) -> Tensor:
     rows, problem = _as_rows(values, name)
     if problem is None and rows is not None and rows.shape[0] != expected:
         problem = (
             f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
         )
-        if what == "vertices" and rows.shape[0] > expected:  # an edge_index does not count them
+        if rows.shape[0] == num_edges:
+            problem += "; these are the rows of edges: hand them out with comm.dispatch_edges"
+        elif what == "vertices" and rows.shape[0] > expected:  # an edge_index does not count them
             problem += (
                 "; if the last vertices have no edges, build the communicator from"
                 f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"

@@ -414,7 +414,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         ValueError,
     ),
     "a derivative in forward mode": (
-        lambda: forward_mode_on_rank_0(build()),  # levels of forward mode are shared by the threads of a process
+        lambda: forward_mode_on_rank_0(
+            build()
+        ),  # levels of forward mode are shared by the threads of a process
         r"no derivative in forward mode \(torch.func.jvp\); differentiate backwards",
         NotImplementedError,
     ),
