@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import random
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +21,14 @@ from tests.dgcl.rank_pool import PRELOAD
 
 DEADLINE = 60.0
 _PR_SET_PDEATHSIG = 1
+
+
+def free_port() -> int:
+    """A port for a store, below those that systems give to connections: nobody takes it until the store listens."""
+    while True:
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 30_000)))
+            return int(one.getsockname()[1])
 
 
 class Ranks:

@@ -17,17 +17,22 @@ from tests.dgcl.support_plans import World
 
 
 def join(
-    shares: list[Share], timeout: float = 20.0, channel: str = "auto", device: Any = None
+    shares: list[Share], timeout: float = 60.0, channel: str = "auto", device: Any = None
 ) -> Communicator:
     """This rank's communicator for its share of a world; collective."""
     rank = context.require_control().rank
     return connect_shares(shares[rank], Communicator, timeout, channel, device)
 
 
-def on_threads(world: World, function: Callable[[Communicator], Any], timeout: float = 20.0) -> list[Any]:
+def on_threads(world: World, function: Callable[[Communicator], Any], timeout: float = 60.0) -> list[Any]:
     """``function(comm)`` on every rank of the world, as threads; what it returned, in rank order."""
     shares = world.shares()
     return dgcl.launch(lambda: function(join(shares, timeout)), world.world_size)
+
+
+def hurry(runtime: Any, seconds: float) -> None:
+    """Let this rank wait no longer than that from now on; set-up and first calls had all the time they need."""
+    runtime._timeout = runtime.failure_detector._timeout = seconds
 
 
 def local_ids(comm: Communicator) -> Tensor:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.dgcl.support_processes import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 RANK = """
 import numpy as np, torch, dgcl
 dgcl.init()
-comm = dgcl.build_comm_info(np.random.default_rng(0).integers(0, 60, (2, 300)), "uniform", timeout=5)
+comm = dgcl.build_comm_info(np.random.default_rng(0).integers(0, 60, (2, 300)), "uniform", timeout=10)
 rows = comm.expand(torch.ones(comm.num_owned, 1))
 assert bool((rows == 1).all())
 comm.fold(rows)
@@ -27,13 +28,10 @@ print("done")
 @pytest.mark.xdist_group("alone")
 @pytest.mark.parametrize("cold", [pytest.param(0, marks=pytest.mark.matrix), 1])
 def test_a_rank_that_compiles_costs_its_peer_no_deadline(tmp_path: Path, cold: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     common = os.environ | {
         "PYTHONPATH": str(ROOT),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",

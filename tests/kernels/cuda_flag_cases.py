@@ -91,7 +91,7 @@ def signals_leave_before_it_waits_and_the_end_comes_behind(machine: Machine) -> 
 
 
 def _until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < deadline, "does not come so far"
 

@@ -90,7 +90,7 @@ class SimulatedMachine:
         thread.start()
 
         def finish() -> None:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive(), f"{name} does not end"
 
         return finish

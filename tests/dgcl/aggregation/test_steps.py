@@ -241,7 +241,7 @@ def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch) -> None:
 
     def wait_for_the_interrupt() -> None:
         waiting.set()
-        assert interrupted.wait(30)
+        assert interrupted.wait(60)
 
     def interrupt(runtime: Runtime, *given: Any) -> None:
         if runtime.rank == 0 and waiting.is_set() and not interrupted.is_set():

@@ -20,7 +20,7 @@ late = threading.Event()  # set when the rank that starts first has done what th
 
 def build(case: str, world_size: int) -> dgcl.Communicator:
     chosen = NAMES[case]
-    return dgcl.build_comm_info(chosen.graph, line(world_size), part=chosen.part(world_size), timeout=20.0)
+    return dgcl.build_comm_info(chosen.graph, line(world_size), part=chosen.part(world_size), timeout=60.0)
 
 
 def expands(case: str, world_size: int) -> list[bool]:
@@ -223,7 +223,7 @@ def _second_call(what: str) -> str:
     comm = build("directed", 2)
     rows = torch.zeros(comm.num_owned, 2)
     if comm.rank == 1:
-        late.wait(20)
+        late.wait(60)
         comm.expand_async(rows).wait()
         return ""
     pending = comm.expand_async(rows)
@@ -253,7 +253,7 @@ def _dropped() -> None:
         late.set()
         comm.control.barrier()
         return
-    late.wait(20)
+    late.wait(60)
     try:
         comm.expand(rows)
     finally:

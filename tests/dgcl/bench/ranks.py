@@ -25,7 +25,7 @@ def build(case: str, method: str) -> Communicator:
         f"uniform{control.world_size}",
         part=chosen.part(control.world_size) if first else None,
         method=method,
-        timeout=30.0,
+        timeout=60.0,
     )
 
 

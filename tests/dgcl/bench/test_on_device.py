@@ -39,7 +39,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def run(dtype: str) -> Line:
     topology = resolve_topology("uniform:2", 2)
     settings = Settings(
-        ("direct",), topology, dtype=dtype, iterations=4, warmup=1, timeout=20.0, device="cuda"
+        ("direct",), topology, dtype=dtype, iterations=4, warmup=1, timeout=60.0, device="cuda"
     )
 
     def on_rank() -> Any:

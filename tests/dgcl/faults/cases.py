@@ -47,6 +47,7 @@ class Case:
         victim: The rank.
         seed: Of the widths of the run.
         channel: How rows travel, as in :func:`dgcl.build_comm_info`.
+        patience: How many times the usual deadline ranks wait for each other.
     """
 
     world: str
@@ -56,6 +57,7 @@ class Case:
     victim: int
     seed: int
     channel: str = "auto"
+    patience: float = 1.0
 
     def __str__(self) -> str:
         where = f"{self.point!r}, time {self.occurrence + 1}"
@@ -72,7 +74,7 @@ class Case:
         """Seconds that survivors wait before they give up."""
         if self.kind != "stop":
             return 0.0
-        return SET_UP_DEADLINE if self.in_set_up else DEADLINE
+        return self.patience * (SET_UP_DEADLINE if self.in_set_up else DEADLINE)
 
     @property
     def is_told(self) -> bool:
@@ -150,7 +152,7 @@ def _expected(case: Case) -> Iterator[tuple[str, str]]:
     if case.kind == "kill":
         yield "PeerLostError", rf"{victim} has died, and stage \d"
     elif case.kind == "stop":
-        yield "CommTimeoutError", rf"waited {DEADLINE:g} s in vain: stage \d.*{victim}\b"
+        yield "CommTimeoutError", rf"waited {case.deadline:g} s in vain: stage \d.*{victim}\b"
     elif case.kind == "interrupt":
         yield (
             "CommError",

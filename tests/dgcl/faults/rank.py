@@ -24,7 +24,7 @@ from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.segments import SegmentFile
-from tests.dgcl.faults.cases import DEADLINE, SET_UP_DEADLINE, Case, Said
+from tests.dgcl.faults.cases import Case, Said
 from tests.dgcl.faults.steps import Point, Steps, set_up_watched, watch_stages
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import join, local_ids
@@ -203,7 +203,7 @@ def serve(channel: Connection, problems: dict[str, Problem]) -> None:
             return
 
 
-def _meet_again(timeout: float = 30.0) -> None:
+def _meet_again(timeout: float = 60.0) -> None:
     context.control = None
     dgcl.init(timeout=timeout)
 
@@ -231,7 +231,7 @@ class _StoreControl(Control):
 def calm(problem: Problem, rounds: int, kept: list[Any] | None = None) -> str | None:
     """A new communicator at work where nothing happens; what went wrong, if anything."""
     try:
-        comm = join(problem.shares, 20.0)
+        comm = join(problem.shares, 60.0)
         work(comm, problem, 1, _nothing, [] if kept is None else kept, rounds)
         comm.close()
     except Exception as error:  # whatever it is, the harness shall show it
@@ -245,7 +245,7 @@ def play(
     """Run into the fault, the rank's own or a peer's."""
     comm = None
     if case.kind == "stop" and case.in_set_up:
-        _meet_again(SET_UP_DEADLINE)
+        _meet_again(case.deadline)
     fault = Fault(case, context.require_control().rank, channel)
     fresh_file = SegmentFile.grow
 
@@ -260,11 +260,11 @@ def play(
         with set_up_watched(fault):
             SegmentFile.grow = grow_board  # type: ignore[method-assign]
             try:
-                comm = join(problem.shares, DEADLINE if case.kind == "stop" else 20.0, case.channel)
+                comm = join(problem.shares, case.deadline or 60.0, case.channel)
             finally:
                 SegmentFile.grow = fresh_file  # type: ignore[method-assign]
             if case.kind == "cross":
-                fault.other = join(problem.shares, 20.0)
+                fault.other = join(problem.shares, 60.0)
             transport: Any = comm.transport
             if case.channel == "auto":
                 Steps(comm, fault)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.samples import sampled
 
 pytestmark = pytest.mark.xdist_group("alone")
 
-GRACE = 20.0  # the machine may be busy; the command `python -m tests.dgcl.faults` allows one second
+GRACE = 120.0  # the machine may be busy; the command `python -m tests.dgcl.faults` allows one second
 
 #: One of each kind, at places of each sort.
 FEW = [
@@ -84,7 +85,13 @@ def test_thirty_faults_at_random_moments() -> None:
     """Every survivor has an error in time. It names the victim, but for one trial at most: on a busy machine a rank may
     be later than the deadline by itself.
     """
-    outcomes = play_trials(draw(30, seed=1, deadline=10.0), at_once=2)
+    outcomes = play_trials(
+        [
+            replace(trial, deadline=120.0) if trial.kind != "stop" else trial
+            for trial in draw(30, seed=1, deadline=10.0)
+        ],
+        at_once=2,
+    )
     wrong = [text for outcome in outcomes for text in outcome.wrong]
     blames = [text for text in wrong if re.match(r"rank \d+: (PeerLost|CommTimeout|Comm)Error: ", text)]
     assert [text for text in wrong if text not in blames] == []

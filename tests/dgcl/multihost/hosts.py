@@ -91,7 +91,7 @@ class Hosts:
         Raises:
             RuntimeError: It fails.
         """
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
         return done.stdout

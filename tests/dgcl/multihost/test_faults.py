@@ -17,12 +17,12 @@ from tests.dgcl.multihost.hosts import Hosts, missing
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("alone")]
 MODULE = "tests.dgcl.multihost.rank_main"
 RANKS = [2, 1]
-SOON = 12.0  # seconds beyond a deadline, on a busy machine
+SOON = 60.0  # seconds beyond a deadline, on a busy machine
 #: What an error calls the place where a rank was.
 STAGES = ("stage ", "over the control group", "cannot connect to each other")
 
 #: What ranks do, and the seconds that one waits for another then; set-up has whole graphs to send.
-CALLS, SET_UP = ("until_it_fails", 6.0), ("set_up_until_it_fails", 12.0)
+CALLS, SET_UP = ("until_it_fails", 10.0), ("set_up_until_it_fails", 12.0)
 
 
 def during(*kinds: Any) -> pytest.MarkDecorator:
@@ -85,7 +85,7 @@ def check(ending: dict[str, Any], rank: int, since: float, limit: float) -> None
     assert connecting or any(f"rank {other}" in ending["text"] for other in range(3) if other != rank), ending
     assert any(word in ending["text"] for word in STAGES), ending
     assert ending["when"] - since < limit, ending
-    assert ending["closing"] < 5, ending
+    assert ending["closing"] < SOON, ending
 
 
 @during(SET_UP)
@@ -125,7 +125,7 @@ def test_what_goes_on_and_a_link_that_almost_stands_still(
             assert not ended, f"after {words}: {ended}"
             return calls_made(tmp_path) >= before + 2
 
-        wait_until(gone_on, 60, f"two more after {words}")
+        wait_until(gone_on, 240, f"two more after {words}")
 
     hosts.cut_off(1)
     time.sleep(0.7)

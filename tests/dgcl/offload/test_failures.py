@@ -53,7 +53,7 @@ def test_a_rank_that_is_killed(tmp_path: Path, forked_ranks: None) -> None:
 
 def test_a_rank_that_is_interrupted_in_a_write(tmp_path: Path) -> None:
     def run() -> str:
-        comm = dgcl.build_comm_info(random_graph(30, 110, 3), "uniform", method="direct", timeout=20.0)
+        comm = dgcl.build_comm_info(random_graph(30, 110, 3), "uniform", method="direct", timeout=60.0)
         off = dgcl.Offload(comm, chunks=4, store=tmp_path, method="direct")
         x = off.dispatch_features(torch.ones(30, 2)).requires_grad_()
         loss = off.layer(nn.Linear(2, 2), x, aggregate="sum", keep=True).sum()
@@ -87,7 +87,7 @@ def test_a_rank_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def run() -> str:
         part = (torch.arange(30) % 5 == 0).int().numpy()  # rank 0 has four times as many rows
         comm = dgcl.build_comm_info(
-            random_graph(30, 110, 3), "uniform", part=part, method="direct", timeout=20.0
+            random_graph(30, 110, 3), "uniform", part=part, method="direct", timeout=60.0
         )
         off = dgcl.Offload(comm, chunks=4, store=tmp_path, method="direct")
         x, kept = off.dispatch_features(torch.ones(30, 2)), {"aggregate": "sum", "keep": True}

@@ -76,7 +76,7 @@ def meet(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     return results
 
@@ -106,7 +106,7 @@ def test_threads_that_do_not_come_are_named_after_the_deadline() -> None:
             gave_up.release()
 
     def stays_away(control: ThreadControl, rendezvous: ThreadRendezvous) -> None:
-        assert all(gave_up.acquire(timeout=15) for _ in range(2))
+        assert all(gave_up.acquire(timeout=60) for _ in range(2))
 
     results = meet(3, 0.2, waits, stays_away, waits)
     kinds = sorted(type(results[rank]).__name__ for rank in (0, 2))
@@ -125,7 +125,7 @@ def test_who_comes_after_the_others_gave_up_is_told() -> None:
             gave_up.set()
 
     def comes_late(control: ThreadControl, rendezvous: ThreadRendezvous) -> Any:
-        assert gave_up.wait(15)
+        assert gave_up.wait(60)
         return control.exchange(1)
 
     results = meet(2, 0.2, waits, comes_late)

@@ -80,10 +80,8 @@ def test_a_rendezvous_that_nobody_waits_for_is_left() -> None:
 def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, int], clause: str) -> None:
     store = dist.HashStore()
     Attempt(store, dead, 3, "init")
-    begin = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         errors = list(pool.map(lambda place: come(store, place, 3, 0.5), places))
-    assert time.monotonic() - begin < 10.0
     assert [type(error) for error in errors] == [CommTimeoutError] * 2
     assert all(clause in str(error) for error in errors), errors
     with ThreadPoolExecutor(3) as pool:

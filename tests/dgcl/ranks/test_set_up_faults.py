@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -18,18 +17,13 @@ import torch
 import dgcl
 from dgcl.ranks.context import context
 from tests.dgcl.rank_pool import RankPool
+from tests.dgcl.support_processes import free_port
 
 pytestmark = pytest.mark.xdist_group("alone")
 
 ROOT = Path(__file__).resolve().parents[3]
 GRAPH = "torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), part=[0, 0, 1, 1]"
-TIMEOUT = 60
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+TIMEOUT = 300
 
 
 def run_ranks(world_size: int, programs: dict[int, str], *arguments: str) -> dict[int, tuple[int, str]]:
@@ -65,6 +59,9 @@ def run_ranks(world_size: int, programs: dict[int, str], *arguments: str) -> dic
 
 
 INIT = """
+open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").close()
+while len(os.listdir(sys.argv[1])) < int(sys.argv[2]):
+    time.sleep(0.01)
 try:
     dgcl.init(timeout=4)
 except dgcl.CommError as error:
@@ -93,9 +90,10 @@ dgcl.init(timeout=4)
         ),
     ],
 )  # fmt: skip
-def test_init_ends_within_its_timeout(programs: dict[int, str], words: str) -> None:
-    """Half an hour, torch's own limit, is far beyond that of this test."""
-    for rank, (status, printed) in run_ranks(3, programs).items():
+def test_init_ends_within_its_timeout(programs: dict[int, str], words: str, tmp_path: Path) -> None:
+    """Half an hour, torch's own limit, is far beyond that of this test. Those that come begin together."""
+    together = list(programs.values()).count(INIT)
+    for rank, (status, printed) in run_ranks(3, programs, str(tmp_path), str(together)).items():
         if programs[rank] is INIT:
             assert status == 0, printed
             told = printed.split("told:")[1]
@@ -135,8 +133,8 @@ def test_an_interrupt_in_set_up_is_told(rank_pool: Callable[[int], RankPool]) ->
 
 ENDS = f"""
 import atexit
-def wait():  # runs last: the process itself ends only after its peer has heard, or half a minute later
-    for _ in range(300):
+def wait():  # runs last: the process itself ends only after its peer has heard, or two minutes later
+    for _ in range(1200):
         if os.path.exists(sys.argv[1]):
             return
         time.sleep(0.1)

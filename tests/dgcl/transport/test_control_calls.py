@@ -17,12 +17,11 @@ from dgcl.communicator import Communicator
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
-from tests.dgcl.support_ranks import join, local_ids
+from tests.dgcl.support_ranks import hurry, join, local_ids
 from tests.samples import sampled
 
 pytestmark = pytest.mark.xdist_group("alone")
 
-SOON = 2.0  # seconds
 WORLD = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)
 
 
@@ -98,7 +97,6 @@ def test_processes_are_told_at_once_who_is_in_what(case: tuple[str, int]) -> Non
     name, odd = case
     with Ranks(3, run_as_process, WORLD.shares(), odd, name) as ranks:
         ranks.told()
-        begin = time.monotonic()
         for kind, text, _ in ranks.told().values():
             assert kind == "DisagreementError", text
             assert all(part in text for part in CASES[name][2:]), text
@@ -106,7 +104,6 @@ def test_processes_are_told_at_once_who_is_in_what(case: tuple[str, int]) -> Non
             assert (
                 "ake" in text and "on every rank" in text
             ) or "Every rank must make the same calls" in text
-        assert time.monotonic() - begin < 5 * SOON
 
 
 @pytest.mark.parametrize("odd", [0, 1])
@@ -118,10 +115,8 @@ def test_threads_are_told_at_once_who_is_in_what(name: str, odd: int) -> None:
             alone(comm, odd, *CASES[name][:2])
         return str(caught.value)
 
-    begin = time.monotonic()
     for text in dgcl.launch(run, 3, timeout=300.0):
         assert all(part in text for part in CASES[name][2:]), text
-    assert time.monotonic() - begin < 5 * SOON
 
 
 def test_the_control_plane_says_why_it_was_left_and_a_new_one_works() -> None:
@@ -146,19 +141,26 @@ def come_again(channel: Connection, shares: list[Any]) -> None:
 def test_where_another_thread_may_come_the_deadline_tells() -> None:
     """Rank 0 waits in a collective in its main thread, and another of its threads has made calls, too."""
 
+    comes = threading.Event()
+
     def run() -> str:
-        comm = join(WORLD.shares(), 3.0)  # within which all must have connected, on a busy machine, too
+        comm = join(WORLD.shares())
         if comm.rank == 0:
             thread = threading.Thread(target=comm.control.has_one_caller)
             thread.start()
             thread.join()
         with pytest.raises(CommError) as caught:
-            alone(comm, 0, accuracy_later, allgather)
+            alone(comm, 0, announced, hurried)
         return f"{type(caught.value).__name__}: {caught.value}"
 
-    def accuracy_later(comm: Communicator) -> None:
-        time.sleep(1.0)  # the deadlines of the others end first
+    def announced(comm: Communicator) -> None:
+        comes.set()
         accuracy(comm)
+
+    def hurried(comm: Communicator) -> None:
+        comes.wait(60)
+        hurry(comm.transport.runtime, 3.0)  # rank 0, which waits alone, waits longer
+        allgather(comm)
 
     _, *others = dgcl.launch(run, 3)
     for text in others:

@@ -24,13 +24,13 @@ def test_a_second_thread_is_refused_and_the_first_not_disturbed() -> None:
 
     def run(comm: Communicator) -> None:
         if comm.rank == 1:
-            refused.wait(20)
+            refused.wait(60)
             comm.expand(comm.owned_ids)
             return
         said: list[str] = []
 
         def second() -> None:
-            under_way.wait(20)
+            under_way.wait(60)
             for call in (
                 lambda: comm.expand(comm.owned_ids),
                 lambda: comm.fold(torch.zeros(comm.num_local)),

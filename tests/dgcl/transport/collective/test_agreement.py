@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +53,7 @@ DIFFERENT: dict[str, tuple[Call, Call, str, str]] = {
 }
 
 
-def caught(world: str, function: Call, timeout: float = 20.0) -> tuple[str, str, list[int]]:
+def caught(world: str, function: Call, timeout: float = 60.0) -> tuple[str, str, list[int]]:
     """What this rank's ``function(comm)`` raises, and the calls in which it sent something."""
     sent: list[int] = []
     comm: Any = join(WORLDS[world].shares(), timeout, "collective")
@@ -107,9 +106,12 @@ def test_processes_hear_of_both_and_live(
         judge(rank_pool(3).run(*apart_or_not, disagree, "line of 3", case), case)
 
 
+raised = threading.Event()  # by the other rank
+
+
 def late(comm: Communicator) -> None:
     if comm.rank == 1:
-        time.sleep(1.5)
+        raised.wait(60)
     expand(1)(comm)
 
 
@@ -155,15 +157,16 @@ WAITED = "waited 0.5 s in vain: stage 0: 1 row missing from rank 1 (it has not b
             f"CommTimeoutError: rank 0, expand (call 1): {WAITED}",
             f"because rank 0 reports: rank 0, expand (call 1): {WAITED}",
         ),
-        (leaves, 20.0, "rank 0, expand (call 2): rank 1 has closed its communicator, and stage 0", ""),
-        (drops, 20.0, DROPPED, DROPPED),
-        (changes, 20.0, "", "RuntimeError: rows were changed in place"),
-        (counts_alone, 20.0, "rank 1 is in accuracy", "rank 1 is in accuracy"),
+        (leaves, 60.0, "rank 0, expand (call 2): rank 1 has closed its communicator, and stage 0", ""),
+        (drops, 60.0, DROPPED, DROPPED),
+        (changes, 60.0, "", "RuntimeError: rows were changed in place"),
+        (counts_alone, 60.0, "rank 1 is in accuracy", "rank 1 is in accuracy"),
     ],
     ids=["late", "leaves", "drops", "changes", "in a collective"],
 )
 def test_what_one_rank_does_is_said_on_both(function: Call, timeout: float, zero: str, one: str) -> None:
     over = threading.Barrier(2)
+    raised.clear()
 
     def run() -> str:
         comm = join(WORLDS["both ways"].shares(), timeout, "collective")
@@ -171,9 +174,10 @@ def test_what_one_rank_does_is_said_on_both(function: Call, timeout: float, zero
             function(comm)
             return ""
         except (CommError, RuntimeError) as error:
+            raised.set()
             return f"{type(error).__name__}: {error}"
         finally:
-            over.wait(20)
+            over.wait(60)
 
     results = dgcl.launch(run, 2)
     assert zero in results[0]

@@ -204,7 +204,7 @@ class FakeCuda:
     def stop(self) -> None:
         self._stopped.set()
 
-    def drain(self, seconds: float = 20.0) -> None:
+    def drain(self, seconds: float = 60.0) -> None:
         """Wait until everything is done."""
         end = time.monotonic() + seconds
         while any(stream.work for stream in list(self._streams.values())):

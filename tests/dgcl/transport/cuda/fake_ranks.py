@@ -17,6 +17,7 @@ from dgcl.ranks.context import context
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import Device
 from tests.dgcl.support_plans import World
+from tests.dgcl.support_ranks import hurry
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
 
 
@@ -90,6 +91,11 @@ class Rank:
         """As a user would, before he looks at results."""
         self.exchange.synchronize()
 
+    def hurry(self, seconds: float) -> None:
+        """Let this rank wait no longer than that from now on."""
+        hurry(self.exchange._hosts.runtime, seconds)
+        self.exchange._timeout = self.exchange._watchdog.timeout = seconds
+
     def values(
         self, ids: np.ndarray, rank: int, width: int, dtype: torch.dtype, seed: int = 0
     ) -> torch.Tensor:
@@ -119,7 +125,7 @@ def on_devices(
     *,
     shared: bool = True,
     seed: int = 0,
-    timeout: float = 20.0,
+    timeout: float = 60.0,
     prepare: Callable[[list[FakeCuda]], None] = lambda fakes: None,
 ) -> tuple[list[Any], list[FakeCuda]]:
     """``function(rank)`` on every rank of the world, as threads: what it returned, and the devices.
@@ -153,7 +159,7 @@ def on_devices(
             _contexts.current = 0
 
     try:
-        results = dgcl.launch(run, world.world_size, timeout=60.0)
+        results = dgcl.launch(run, world.world_size)
     finally:
         for fake in fakes:
             fake.stop()

@@ -305,7 +305,7 @@ def test_everything_is_given_back() -> None:
     assert fakes[0]._used > 0, "results are still held"
     assert all(torch.equal(out[: len(out)], out) for out in results), "results stay valid"
     del results
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while fakes[0]._used:
         assert time.monotonic() < end, f"{fakes[0]._used} bytes are never given back"
         time.sleep(0.01)
@@ -395,4 +395,4 @@ def test_a_driver_may_wait_for_kernels_wherever_it_likes(shared: bool) -> None:
         for width, out in results:
             assert torch.equal(out, rank.expanded(width))
 
-    on_devices(PAIR, body, shared=shared, timeout=10.0, prepare=prepare)
+    on_devices(PAIR, body, shared=shared, prepare=prepare)

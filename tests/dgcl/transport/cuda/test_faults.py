@@ -27,7 +27,6 @@ pytestmark = pytest.mark.xdist_group("alone")
 
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
-SOON = 30.0
 
 
 def warm(rank: Rank) -> None:
@@ -52,22 +51,20 @@ def test_a_rank_that_makes_no_call_is_named() -> None:
 
     def body(rank: Rank) -> Any:
         warm(rank)
-        start = time.monotonic()
         if rank.rank == 2:
             assert all(told.acquire(timeout=60) for _ in range(2))
             failing(rank)
             return None
+        rank.hurry(1.0)
         kind, text = failing(rank)
         told.release()
-        return kind, text, time.monotonic() - start
+        return kind, text
 
-    results, _ = on_devices(LINE, body, timeout=2.0)
-    kinds = [kind for kind, _, _ in results[:2]]
-    assert kinds == [CommTimeoutError] * 2
-    texts = [text for _, text, _ in results[:2]]
-    assert any("waited 2 s in vain: stage" in text for text in texts)
+    results, _ = on_devices(LINE, body)
+    assert [kind for kind, _ in results[:2]] == [CommTimeoutError] * 2
+    texts = [text for _, text in results[:2]]
+    assert any("waited 1 s in vain: stage" in text for text in texts)
     assert all("missing from rank 2 (it has not begun this call)" in text for text in texts)
-    assert all(1.8 < seconds < SOON for _, _, seconds in results[:2])
 
 
 def test_a_device_that_does_not_get_on_is_named_with_what_is_missing() -> None:
@@ -79,15 +76,17 @@ def test_a_device_that_does_not_get_on_is_named_with_what_is_missing() -> None:
             rank.fake.frozen.set()
         rank.control.barrier()
         rank.exchange.expand(rank.owned(3))
-        end = time.monotonic() + SOON
-        while rank.exchange.failure is None and time.monotonic() < end:
+        rank.control.barrier()
+        if rank.rank == 0:
+            rank.hurry(1.0)
+        while rank.exchange.failure is None:
             time.sleep(0.01)
         rank.control.barrier()
         rank.fake.frozen.clear()
         rank.fake.drain()
         return str(rank.exchange.failure)
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0)
+    results, _ = on_devices(PAIR, body, shared=False)
     for text in results:
         assert text.startswith("rank 0, expand (call 3): waited 1 s in vain: stage 0: ")
         assert "rank 1" in text
@@ -99,13 +98,14 @@ def test_a_slow_rank_is_no_failure() -> None:
 
     def body(rank: Rank) -> None:
         warm(rank)
+        rank.hurry(7.0)
         for step in range(4):
-            time.sleep(0.8 * (rank.rank == 1))
+            time.sleep(2.0 * (rank.rank == 1))
             out = rank.exchange.expand(rank.owned(3, seed=step))
         rank.wait()
         assert torch.equal(out, rank.expanded(3, seed=3))
 
-    on_devices(LINE, body, timeout=2.5)
+    on_devices(LINE, body)
 
 
 @pytest.mark.parametrize("different", ["verb", "width", "dtype"])
@@ -120,7 +120,7 @@ def test_different_calls_are_told_from_each_other(different: str) -> None:
             return failing(rank, lambda: rank.exchange.expand(rank.owned(4)))
         return failing(rank, lambda: rank.exchange.expand(rank.owned(3, torch.int32)))
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=10.0)
+    results, _ = on_devices(PAIR, body, shared=False)
     assert [kind for kind, _ in results] == [DisagreementError] * 2
     assert all("ranks make different calls" in text for _, text in results)
     assert all("expand of rows of 12 bytes, torch.float32" in text for _, text in results)
@@ -134,7 +134,7 @@ def test_a_rank_that_leaves_is_named() -> None:
             return None
         return failing(rank)
 
-    results, _ = on_devices(PAIR, body, timeout=10.0)
+    results, _ = on_devices(PAIR, body)
     assert results[0][0] is PeerLostError
     assert "rank 1 has closed its communicator, and " in results[0][1]
 
@@ -212,6 +212,8 @@ def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str) -> None:
                 assert told.wait(60)
             return None
         made = 0
+        if what == "makes-no-call":
+            rank.hurry(1.0)
         with pytest.raises(CommError) as caught:  # noqa: PT012
             while made < 2000:
                 rank.exchange.expand(rank.owned(3, seed=made))
@@ -220,7 +222,7 @@ def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str) -> None:
         rank.fake.drain()
         return made, caught.type, rank.fake.most_work
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=1.0)
+    results, _ = on_devices(PAIR, body, shared=False)
     made, kind, most_work = results[0]
     wanted = {"leaves": PeerLostError, "fails": CommError, "makes-no-call": CommTimeoutError}
     assert kind is wanted[what]
@@ -268,14 +270,15 @@ def test_the_end_of_a_process_waits_until_peers_have_unmapped_its_memory() -> No
 FACTS = {
     "compute-mode": r"rank 1: the compute mode of its GPU is exclusive to a process",
     "part-of-a-gpu": r"rank 1: its GPU is a part of one \(MIG\)",
-    "frozen": r"rank 1: the device has not done what set-up needs within 0.3 s",
+    "frozen": r"rank 1: the device has not done what set-up needs within 2 s",
     "old-driver": r"rank 1: the driver cannot lock memory .*: cuMemHostAlloc: .*too old for it \(500\)",
 }
 
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_what_set_up_cannot_use_is_named_on_every_rank(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dgcl.transport.cuda.tables.SECONDS", 0.3)
+    if fact == "frozen":
+        monkeypatch.setattr("dgcl.transport.cuda.tables.SECONDS", 2.0)
 
     def prepare(fakes: list[FakeCuda]) -> None:
         fakes[1].mode = 3 if fact == "compute-mode" else 0
@@ -334,9 +337,8 @@ def train(channel: Connection, world: World, timeout: float) -> None:
 def test_processes_exchange_by_handles_and_notice_a_death() -> None:
     with Ranks(3, train, LINE, 60.0) as ranks:
         assert set(ranks.told().values()) == {"under way"}
-        killed = ranks.signal(2, signal.SIGKILL)
-        for rank, (kind, text, when) in ranks.told([0, 1]).items():
+        ranks.signal(2, signal.SIGKILL)
+        for rank, (kind, text, _) in ranks.told([0, 1]).items():
             assert kind == "PeerLostError", text
             assert "rank 2 has died" in text
             assert f"rank {rank}" in text
-            assert when - killed < SOON

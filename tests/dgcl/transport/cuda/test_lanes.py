@@ -211,6 +211,7 @@ def test_a_late_rank_is_named() -> None:
         if rank.rank == 1:
             assert told.wait(60)
             return None
+        rank.hurry(1.0)
         with pytest.raises(CommError) as caught:  # noqa: PT012
             rank.exchange.expand(rank.owned(3))
             rank.wait()
@@ -218,7 +219,7 @@ def test_a_late_rank_is_named() -> None:
         rank.fake.drain()
         return caught.type, str(caught.value)
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=2.0, prepare=losing(0))
+    results, _ = on_devices(PAIR, body, shared=False, prepare=losing(0))
     assert results[0][0] is CommTimeoutError
     assert "missing from rank 1 (it has not begun this call)" in results[0][1]
 
@@ -232,7 +233,7 @@ def test_different_calls_are_noticed() -> None:
             rank.wait()
         return caught.type
 
-    results, _ = on_devices(PAIR, body, shared=False, timeout=10.0, prepare=losing(0))
+    results, _ = on_devices(PAIR, body, shared=False, prepare=losing(0))
     assert results == [DisagreementError] * 2
 
 

@@ -23,7 +23,7 @@ def in_another_thread(function: Callable[[], object]) -> str:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert said, "it waits for ever"
     return said[0]
 
