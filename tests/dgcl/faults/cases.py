@@ -47,7 +47,7 @@ class Case:
         victim: The rank.
         seed: Of the widths of the run.
         channel: How rows travel, as in :func:`dgcl.build_comm_info`.
-        patience: How many times the usual deadline ranks wait for each other.
+        slack: How many times the usual deadline ranks wait for each other.
     """
 
     world: str
@@ -57,7 +57,7 @@ class Case:
     victim: int
     seed: int
     channel: str = "auto"
-    patience: float = 1.0
+    slack: float = 1.0
 
     def __str__(self) -> str:
         where = f"{self.point!r}, time {self.occurrence + 1}"
@@ -74,7 +74,7 @@ class Case:
         """Seconds that survivors wait before they give up."""
         if self.kind != "stop":
             return 0.0
-        return self.patience * (SET_UP_DEADLINE if self.in_set_up else DEADLINE)
+        return self.slack * (SET_UP_DEADLINE if self.in_set_up else DEADLINE)
 
     @property
     def is_told(self) -> bool:

@@ -59,7 +59,7 @@ class Harness:
             if not wrong or not wrong[0].startswith(_TOO_SLOW):
                 break
             self.close()
-            case = replace(case, patience=4 * case.patience)
+            case = replace(case, slack=4 * case.slack)
         self.tally.faults[case.kind, case.point] += 1
         self.tally.wrong += [f"{case}: {text}" for text in wrong]
         if wrong or case.kind == "kill":
