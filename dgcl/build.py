@@ -17,7 +17,7 @@ from dgcl.errors import CommError
 from dgcl.grid.choice import GridChoice
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.grid.plans import EdgeSeconds
-from dgcl.grid.strategy import STREAMED, GridPlacement
+from dgcl.grid.strategy import GridPlacement
 from dgcl.options import (
     EdgeOptions,
     GridOptions,
@@ -203,12 +203,12 @@ def _strategy(
         if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
             measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
         limit = cast("int | None", settings.grid.memory_limit)
-        return GridChoice(whole, settings.grid.needs, limit, measured, settings.grid.adjacency)
+        return GridChoice(whole, settings.grid.needs, limit, measured)
     rows = Grid(control.world_size)  # of whole rows, which is what there is without a grid
-    if settings.grid not in (None, GridOptions(rows), GridOptions(rows, adjacency=STREAMED)):
+    if settings.grid not in (None, GridOptions(rows)):
         assert settings.grid is not None
         assert isinstance(settings.grid.sizes, Grid)
-        return GridPlacement(settings.grid.sizes, settings.grid.needs, settings.grid.adjacency)
+        return GridPlacement(settings.grid.sizes, settings.grid.needs)
     if placement.placement != "head":
         return whole
     free = tuple(bytes_free for bytes_free, _ in reports)
@@ -358,8 +358,6 @@ def connect_shares(
     from dgcl.ranks.context import add_communicator, context
     from dgcl.transport.connect import connect_transport
 
-    if share.edges == STREAMED and device is not None:
-        raise ValueError("grid: adjacency='streamed' runs on the CPU; leave it out, or device=")
     control = context.require_control()
     kernels.prepare()  # before the ranks meet again: compiling never counts against a deadline of a call
     if share.edges != "head" and device is None:

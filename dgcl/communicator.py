@@ -53,7 +53,7 @@ class Communicator(GridRows, WholeGraphRows):
         layout: That of "halo", of vertices.
         plan: The plan of "halo".
         choice: Why this plan, where there was a choice.
-        edges: Which rank sums an edge: "head", the owner of its head; "tail", "cover", "grid", "streamed".
+        edges: Which rank sums an edge: "head", the owner of its head; "tail", "cover", "grid".
         grid: Parts x depth x slices (:class:`dgcl.grid.grid.Grid`).
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
@@ -353,7 +353,7 @@ class Communicator(GridRows, WholeGraphRows):
         kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
         report = self.transport.memory(calls, dtype, **kinds)
         offload = tuple(off.memory(training=training) for off in self.offloads)
-        return replace(report, edges=self.local.streamed_bytes, offload=offload)
+        return replace(report, offload=offload)
 
     def use_transport(self, transport: Transport) -> Transport:
         """Let another transport move the rows from now on, as baselines do; called on every rank.

@@ -80,9 +80,6 @@ class GridOptions:
             it, the volume of dense algorithms.
         memory_limit: For ``"auto"``: bytes, or like "8GB", that a rank may take for its edges and rows; None: no
             bound.
-        adjacency: ``"held"``, each rank has all edges that it sums, as do the others of its slice group; or
-            ``"streamed"``, it keeps one in ``slices`` of them, and the group sends them round in every aggregation
-            (:mod:`dgcl.grid.streamed`). What needs edges besides, such as weights of edges, is refused then.
 
     Raises:
         ValueError, TypeError: One of them cannot be, for any number of ranks.
@@ -91,13 +88,12 @@ class GridOptions:
     sizes: str | tuple[int, int, int] | Grid = "auto"
     needs: str = "sparse"
     memory_limit: int | str | None = None
-    adjacency: str = "held"
 
     def __post_init__(self) -> None:
         _set_bytes(self)
         if not is_auto(self.sizes):
             read_grid(self.sizes)
-        GridPlacement(Grid(1), self.needs, self.adjacency).check()
+        GridPlacement(Grid(1), self.needs).check()
 
 
 @dataclass(frozen=True)

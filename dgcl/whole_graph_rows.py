@@ -115,11 +115,6 @@ class WholeGraphRows(Handle):
             ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``: the
             order of ``at_sources``, of ``g.edge_index``, and of the edges of the DGL block.
         """
-        if self.edges == "streamed":
-            raise ValueError(
-                "dispatch_edges gives data to the rank that has an edge, and with adjacency='streamed' edges have none:"
-                " they come and go; build the communicator with adjacency='held'"
-            )
         ids = self.local.edge_ids
         return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
 

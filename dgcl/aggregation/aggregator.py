@@ -24,9 +24,7 @@ from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
-from dgcl.aggregation.streamed import StreamedOperation, check_streamed, connect_edge_windows
 from dgcl.aggregation.windows import HaloWindows, divide
-from dgcl.grid.streamed import StreamedGraph
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_choice
@@ -36,7 +34,6 @@ from dgcl.transport.steps import FOR_MEAN
 __all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
 
 Reduce = Literal["sum", "mean", "max", "min"]
-AnyOperation = Aggregation | StreamedOperation
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)
 
@@ -50,7 +47,7 @@ class Aggregator:
         comm: The communicator, kept alive by this object and by the graphs of autograd that it is in.
         reduce: "sum", "mean", "max" or "min".
         operation: What it carries out; with learned weights, without them.
-        windows: Those of its halo rows, or the exchanges of those of streamed edges; None: the usual.
+        windows: Those of its halo rows; None: all at once.
     """
 
     @torch.compiler.disable  # layers make one in each forward; the first connects ranks
@@ -60,8 +57,8 @@ class Aggregator:
         reduce: Reduce = "sum",
         edge_weight: Tensor | None = None,
         *,
-        windows: HaloWindows | range | None = None,
-        operation: AnyOperation | None = None,
+        windows: HaloWindows | None = None,
+        operation: Aggregation | None = None,
     ) -> None:
         check_reduction(comm, reduce, edge_weight)
         self.comm, self.reduce, self.windows = comm, reduce, windows
@@ -173,8 +170,6 @@ class Constant:
 def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
     """Raise where a reduction, or one with these weights, cannot be had."""
     check_choice(reduce, "reduce", ("sum", "mean", "max", "min"))
-    if isinstance(comm.local, StreamedGraph):
-        check_streamed(reduce, edge_weight)
     if reduce in ("max", "min"):
         _check_extremes(comm, reduce, edge_weight)
     elif edge_weight is not None:
@@ -227,17 +222,12 @@ def _times(weight: Tensor, scale: Tensor | None) -> Tensor:
 _operations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None) -> AnyOperation:
+def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | None) -> Aggregation:
     """The operation of a reduction without weights, made once for each communicator and way to divide its rows."""
     of_comm = _operations.setdefault(comm, {})
     if ("sum", windows) not in of_comm:
-        if isinstance(comm.local, StreamedGraph):
-            numbers = windows if isinstance(windows, range) else connect_edge_windows(comm)
-            of_comm["sum", windows] = StreamedOperation.of(comm.local, numbers, comm.grid, *_numbers(comm))
-        else:
-            assert not isinstance(windows, range)
-            whole = of_comm.get(("sum", None)) or _build_operation(comm)
-            of_comm["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
+        whole = of_comm.get(("sum", None)) or _build_operation(comm)
+        of_comm["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
     if (reduce, windows) not in of_comm:
         scale = _scale_of(comm, reduce)
         assert scale is not None
@@ -248,15 +238,13 @@ def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | range | None)
 def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
     """``(E,)`` what a reduction multiplies each edge's row with: for a mean 1 over the in-degree of its head.
 
-    Of streamed edges ``(num_heads,)``, for each head. So partial sums are parts of the mean, and no 16-bit sum
-    overflows. None: ones.
+    So partial sums are parts of the mean, and no 16-bit sum overflows. None: ones.
     """
     if reduce == "sum":
         return None
     local = comm.local
     degrees = np.concatenate([local.in_degrees[: local.num_owned], local.partial_in_degrees])
-    scale = 1 / np.maximum(degrees, 1)
-    return torch.from_numpy(scale if isinstance(local, StreamedGraph) else scale[local.heads]).to(comm.device)
+    return torch.from_numpy((1 / np.maximum(degrees, 1))[local.heads]).to(comm.device)
 
 
 def _build_operation(comm: Aggregating) -> Operation:
@@ -320,11 +308,11 @@ class _Aggregate(torch.autograd.Function):
     """Linear in x; its backward is the same for the adjoint. Keeps nothing."""
 
     @staticmethod
-    def forward(x: Tensor, operation: AnyOperation, comm: Aggregating) -> Tensor:
+    def forward(x: Tensor, operation: Aggregation, comm: Aggregating) -> Tensor:
         return operation.run(x, comm.transport)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, AnyOperation, Aggregating], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Aggregation, Aggregating], output: Tensor) -> None:
         _, ctx.operation, ctx.comm = inputs
 
     @staticmethod

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregating, Aggregator, Reduce, check_reduction, number_of
-from dgcl.aggregation.streamed import connect_edge_windows
 from dgcl.aggregation.windows import HaloWindows
 from dgcl.planner.windows import By, check_windows
 from dgcl.program.exchange import HALO
@@ -33,7 +32,7 @@ def connect_aggregator(
     try:
         number = check_windows(windows, by, comm.num_nodes, comm.world_size)
         check_reduction(comm, reduce, edge_weight)
-        if number > 1 and comm.edges != "streamed":
+        if number > 1:
             _check_divisible(comm, reduce)
     except (TypeError, ValueError) as error:
         problem = error
@@ -48,10 +47,8 @@ def connect_aggregator(
                     f"{name} must be the same on every rank (got {values[0]!r} on rank 0 and {values[other]!r} on rank"
                     f" {other})"
                 )
-        divided: HaloWindows | range | None = None
-        if comm.edges == "streamed":
-            divided = connect_edge_windows(comm, windows, by)
-        elif number > 1 and number_of(comm, HALO) is not None:
+        divided = None
+        if number > 1 and number_of(comm, HALO) is not None:
             divided = _connect_windows(comm, number, by, np.array([theirs[-1] for theirs in asked]))
     return Aggregator(comm, reduce, edge_weight, windows=divided)
 

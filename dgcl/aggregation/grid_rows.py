@@ -173,14 +173,8 @@ class GridRows(Handle):
         if self.edges == "head":
             return
         here, instead = f"edges={self.edges!r}", "with edges='head'"
-        if self.edges in ("grid", "streamed"):
+        if self.edges == "grid":
             here, instead = f"grid ({self.grid})", "without a grid"
-        if self.edges == "streamed":
-            raise ValueError(
-                f"{what} needs all in-edges of a rank's vertices, and with adjacency='streamed' rank {self.rank} keeps"
-                f" {self.local.num_edges} of the edges that it sums, and has the others in turn. Either aggregate with"
-                f" comm.aggregator() or a layer of dgcl.nn, or build the communicator with adjacency='held'"
-            )
         slices = ""
         if self.edges == "grid" and self.grid.depth == 1:
             slices = ", run it on comm.slice_graph() with the rows of comm.slices(), bring them back by comm.rows()"

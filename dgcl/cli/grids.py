@@ -77,7 +77,7 @@ def grids(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "grids": facts})
         return 0
-    header = ["grid", "edges", "max/mean", "rows in", "most", "bytes in", "most", "streamed", "published"]
+    header = ["grid", "edges", "max/mean", "rows in", "most", "bytes in", "most", "published"]
     print_table([*header, "seconds"] if args.topology else header, [_line(one) for one in facts])
     print_legend(
         {
@@ -85,8 +85,6 @@ def grids(args: argparse.Namespace) -> int:
             "edges, max/mean": "of a rank on average, and the fullest over that",
             "rows in, bytes in, most": "slices of rows that a rank receives in an aggregation, forward, on average"
             " and at most; the same in bytes",
-            "streamed": "bytes of edges that a rank receives besides with adjacency='streamed', where it keeps one in"
-            " slices of its edges, on average",
             "published": "bytes that the published algorithm of that shape receives in a layer, on average",
         }
     )
@@ -121,7 +119,6 @@ def _facts(
 def _counts(counts: Counts, width: int) -> dict[str, Any]:
     received = counts.expanded + counts.folded
     in_bytes = counts.received_bytes(width, _ITEMSIZE)
-    streamed = counts.streamed_bytes()
     return {
         "grid": [counts.grid.parts, counts.grid.depth, counts.grid.slices],
         "edges": counts.edges.tolist(),
@@ -130,7 +127,6 @@ def _counts(counts: Counts, width: int) -> dict[str, Any]:
         "folded": counts.folded.tolist(),
         "rows": {"mean": received.mean(), "most": received.max()},
         "bytes": {"mean": in_bytes.mean(), "most": in_bytes.max()},
-        "streamed_bytes": {"mean": streamed.mean(), "most": streamed.max()},
     }
 
 
@@ -153,7 +149,6 @@ def _line(facts: dict[str, Any]) -> list[str]:
         str(facts["rows"]["most"]),
         size(int(facts["bytes"]["mean"])),
         size(int(facts["bytes"]["most"])),
-        size(int(facts["streamed_bytes"]["mean"])),
         size(int(facts["published_bytes"]["mean"])),
     ]
     if "exchange_seconds" in facts:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dgcl.graph import Graph
-from dgcl.grid.counts import EDGE_BYTES, Counts, count_needs
+from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.grid.plans import EdgeSeconds, bound_of_grid
@@ -40,7 +40,7 @@ class GridChoice:
 
     Attributes:
         whole: Lays out whole rows, the grid (P,1,1).
-        needs, adjacency: As of :class:`~dgcl.grid.strategy.GridPlacement`.
+        needs: As of :class:`~dgcl.grid.strategy.GridPlacement`.
         memory_limit: Bytes that a rank may take for edges and rows; None: no bound.
         work: What summing an edge takes.
     """
@@ -49,7 +49,6 @@ class GridChoice:
     needs: str = "sparse"
     memory_limit: int | None = None
     work: EdgeSeconds = EdgeSeconds()  # noqa: RUF009 (it is frozen)
-    adjacency: str = "held"
 
     def check(self) -> None:
         """Refuse settings that cannot be.
@@ -58,7 +57,7 @@ class GridChoice:
             ValueError: Naming the setting.
         """
         self.whole.check()
-        GridPlacement(Grid(1), self.needs, self.adjacency).check()
+        GridPlacement(Grid(1), self.needs).check()
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan that is asked for first depends on: that of whole rows."""
@@ -80,8 +79,7 @@ class GridChoice:
         for grid in legal_grids(world_size):
             needs = find_needs(problem.graph, problem.part, grid, "sparse" if grid.is_1d else self.needs)
             counts = count_needs(needs)
-            streamed = GridPlacement(grid, self.needs, self.adjacency).is_streamed
-            held = bytes_held(problem.graph, num_owned, counts, row_bytes, streamed=streamed)
+            held = bytes_held(problem.graph, num_owned, counts, row_bytes)
             if self.memory_limit is not None and held > self.memory_limit:
                 too_big[grid] = held
             elif grid.is_1d:
@@ -95,7 +93,7 @@ class GridChoice:
                 break
             tried += 1
             with suppress(NoWayBackError):
-                placement = GridPlacement(grid, self.needs, self.adjacency)
+                placement = GridPlacement(grid, self.needs)
                 planned = placement.planned(problem)
                 if planned.seconds(self.work) < min(predicted.values(), default=np.inf):
                     best = functools.partial(placement.lay_out, problem, planned)
@@ -139,9 +137,7 @@ class GridChoice:
         )
 
 
-def bytes_held(
-    graph: Graph, num_owned: np.ndarray, counts: Counts, row_bytes: int, *, streamed: bool = False
-) -> int:
+def bytes_held(graph: Graph, num_owned: np.ndarray, counts: Counts, row_bytes: int) -> int:
     """Bytes of the fullest rank, about: edges, rows of an aggregation, and the tables behind them.
 
     Args:
@@ -149,9 +145,11 @@ def bytes_held(
         num_owned: ``(P,)`` vertices that each rank owns.
         counts: Of a grid.
         row_bytes: Of a whole row.
-        streamed: Whether a rank keeps a share of its edges, and two windows of others'.
     """
     grid = counts.grid
-    of_edge = 2 * EDGE_BYTES / grid.slices if streamed else bytes_of_edge(grid, graph)
     items = num_owned * grid.slices + counts.expanded + counts.folded
-    return int((items * (grid.slice_width(row_bytes) + _TABLE_BYTES) + counts.edges * of_edge).max())
+    return int(
+        (
+            items * (grid.slice_width(row_bytes) + _TABLE_BYTES) + counts.edges * bytes_of_edge(grid, graph)
+        ).max()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from dgcl.grid.grid import Grid
 from dgcl.grid.needs import Needs
 
-__all__ = ["EDGE_BYTES", "Counts", "count_needs", "has_bit"]
-
-#: Of a streamed edge: the places of its head and of its tail.
-EDGE_BYTES: Final = 8
+__all__ = ["Counts", "count_needs", "has_bit"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +33,6 @@ class Counts:
     def received_bytes(self, width: int, itemsize: int = 4) -> NDArray[np.int64]:
         """(P,) bytes received by each rank, padding included, of rows of ``width`` elements."""
         return (self.expanded + self.folded) * (self.grid.slice_width(width) * itemsize)
-
-    def streamed_bytes(self) -> NDArray[np.int64]:
-        """(P,) bytes of edges received by each rank where they are streamed, about: of each that others keep."""
-        slices = self.grid.slices
-        return EDGE_BYTES * (self.edges * (slices - 1) // slices)
 
     @property
     def imbalance(self) -> float:

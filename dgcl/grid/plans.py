@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dgcl.grid.counts import EDGE_BYTES, Counts, count_needs
+from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
 from dgcl.grid.needs import Needs
-from dgcl.grid.streamed import block_demand, edges_of_block
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.fold import Fold, reverse_plan, transpose
 from dgcl.planner.methods import make_plan
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
-from dgcl.program.exchange import EDGES, HALO, PARTIAL
+from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.program.strategy import Planned
-from dgcl.relation.classes import ItemClasses, build_classes
-from dgcl.relation.demand import Wants
+from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
 __all__ = ["EdgeSeconds", "GridPlan", "PlanOfClasses", "bound_of_grid", "plan_grid", "plan_items"]
@@ -58,7 +56,6 @@ class GridPlan:
         expand: The items that go to those that sum edges.
         folded: Those whose trees the partial sums travel backwards.
         fold: These trees turned round: cost and bound.
-        edges: Blocks of streamed edges, which travel in each aggregation; None: each rank holds all that it sums.
     """
 
     needs: Needs
@@ -66,19 +63,16 @@ class GridPlan:
     expand: Planned
     folded: Planned
     fold: Fold
-    edges: Planned | None = None
 
     @property
     def exchange_seconds(self) -> float:
-        """Predicted seconds of all exchanges of an aggregation, one after the other."""
-        edges = 0.0 if self.edges is None else self.edges.plan.predicted_seconds
-        return self.expand.plan.predicted_seconds + self.fold.predicted_seconds + edges
+        """Predicted seconds of both exchanges of an aggregation, one after the other."""
+        return self.expand.plan.predicted_seconds + self.fold.predicted_seconds
 
     @property
     def bound_seconds(self) -> float:
         """No exchanges of these items take less."""
-        edges = 0.0 if self.edges is None else self.edges.plan.lower_bound_seconds
-        return self.expand.plan.lower_bound_seconds + self.fold.bound.seconds + edges
+        return self.expand.plan.lower_bound_seconds + self.fold.bound.seconds
 
     def seconds(self, work: EdgeSeconds) -> float:
         """Predicted seconds of an aggregation: both exchanges, and the sums of the fullest rank."""
@@ -95,8 +89,6 @@ def plan_grid(
     method: str = "auto",
     options: PlanOptions | None = None,
     source: PlanOfClasses | None = None,
-    *,
-    streamed: bool = False,
 ) -> GridPlan:
     """Plan both exchanges of a grid by a planner's method; each is verified and has its bound.
 
@@ -104,7 +96,6 @@ def plan_grid(
         needs: Of the graph in its parts.
         topology, method, options: As for :func:`dgcl.planner.make_plan`; bytes are those of a whole row.
         source: Where plans come from; None: all are made.
-        streamed: Whether edges are streamed (:mod:`dgcl.grid.streamed`): their exchange is planned, too.
 
     Raises:
         ValueError: An unknown method, or ranks that no chain of links joins.
@@ -113,8 +104,7 @@ def plan_grid(
     arguments = (topology, method, options or PlanOptions(), source)
     expand = plan_items(expand_demand(needs), HALO, *arguments)
     folded = plan_items(fold_demand(needs), PARTIAL, *arguments)
-    edges = _plan_edges(needs, *arguments) if streamed else None
-    return GridPlan(needs, count_needs(needs), expand, folded, reverse_plan(folded.plan), edges)
+    return GridPlan(needs, count_needs(needs), expand, folded, reverse_plan(folded.plan))
 
 
 def plan_items(
@@ -127,29 +117,10 @@ def plan_items(
 ) -> Planned:
     """Plan one exchange of slices; arguments and errors as of :func:`plan_grid`."""
     of_slices = replace(options, row_bytes=demand.grid.slice_width(options.row_bytes))
-    return _planned(demand, demand.classes(), exchange, topology, method, of_slices, source)
+    classes = demand.classes()
 
-
-def _plan_edges(
-    needs: Needs, topology: Topology, method: str, options: PlanOptions, source: PlanOfClasses | None
-) -> Planned:
-    """Plan the exchange of blocks of edges; one class for each rank."""
-    demand = block_demand(needs)
-    of_blocks = replace(options, row_bytes=EDGE_BYTES * edges_of_block(needs))
-    return _planned(demand, build_classes(demand), EDGES, topology, method, of_blocks, source)
-
-
-def _planned(
-    demand: Wants,
-    classes: ItemClasses,
-    exchange: str,
-    topology: Topology,
-    method: str,
-    options: PlanOptions,
-    source: PlanOfClasses | None,
-) -> Planned:
     def make() -> Plan:
-        return make_plan(classes.relation, topology, method, options)
+        return make_plan(classes.relation, topology, method, of_slices)
 
     return Planned(demand, classes, make() if source is None else source(classes, exchange, make))
 

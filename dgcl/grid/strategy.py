@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dgcl.graph import Graph
-from dgcl.grid.counts import EDGE_BYTES
 from dgcl.grid.grid import Grid
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.local_graphs import build_grid_graphs
 from dgcl.grid.needs import NEEDS, Needs, find_needs, with_own
 from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
-from dgcl.grid.streamed import build_streamed_graphs
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds, size
-from dgcl.program.exchange import EDGES, HALO, ROWS, SLICES
-from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem, Rows
+from dgcl.program.exchange import HALO, ROWS, SLICES
+from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem
 from dgcl.relation.classes import ItemClasses
-from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice
 
-__all__ = ["ADJACENCIES", "GRID", "STREAMED", "GridPlacement", "bytes_of_edge"]
+__all__ = ["GRID", "GridPlacement", "bytes_of_edge"]
 
-#: What a communicator calls the placement of edges of a grid, where each rank holds those that it sums, and where it
-#: keeps a share of them.
-GRID, STREAMED = "grid", "streamed"
-
-#: What a rank holds: the edges that it sums, or a share of them.
-ADJACENCIES = ("held", STREAMED)
+#: What a communicator calls the placement of edges of a grid.
+GRID = "grid"
 
 _log = logging.getLogger("dgcl")
 
@@ -51,18 +44,10 @@ class GridPlacement:
     Attributes:
         grid: Of as many ranks as there are.
         needs: "sparse": what edges need travels; "all": every row to every rank that may need it.
-        adjacency: "held": a rank has all edges that it sums; "streamed": a share of them (:mod:`dgcl.grid.streamed`),
-            where there are several slices.
     """
 
     grid: Grid
     needs: str = "sparse"
-    adjacency: str = "held"
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether edges travel: a slice group of one rank has none to send."""
-        return self.adjacency == STREAMED and self.grid.slices > 1
 
     @property
     def block(self) -> int:
@@ -76,7 +61,6 @@ class GridPlacement:
             ValueError: Naming the setting.
         """
         check_choice(self.needs, "grid: needs", NEEDS)
-        check_choice(self.adjacency, "grid: adjacency", ADJACENCIES)
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan of the expand depends on."""
@@ -101,19 +85,16 @@ class GridPlacement:
             )
         needs, why = plan.needs, self._summary(plan, problem.graph)
         _log.info("%s", why)  # before the edges are held
-        local_graphs: Callable[[Iterable[Rows]], Iterator[LocalGraph]]
         local_graphs = functools.partial(build_grid_graphs, problem.graph, problem.part, self.grid)
-        if self.is_streamed:
-            local_graphs = functools.partial(build_streamed_graphs, problem.graph, needs)
-        folded, edges = plan.folded, STREAMED if self.is_streamed else GRID
+        folded = plan.folded
         return Arrangement(
             plan.expand.demand,
             plan.expand.classes,
             plan.expand.plan,
             problem.graph,
             why,
-            partial=PartialSums(folded.demand, folded.classes, folded.plan, edges, local_graphs),
-            more=self._of_whole_slices(problem, needs) if plan.edges is None else {EDGES: plan.edges},
+            partial=PartialSums(folded.demand, folded.classes, folded.plan, GRID, local_graphs),
+            more=self._of_whole_slices(problem, needs),
             grid=(self.grid.parts, self.grid.depth, self.grid.slices),
         )
 
@@ -125,7 +106,7 @@ class GridPlacement:
         """
         needs = find_needs(problem.graph, problem.part, self.grid, self.needs)
         arguments = (problem.topology, problem.method, problem.options, self._source(problem))
-        return plan_grid(needs, *arguments, streamed=self.is_streamed)
+        return plan_grid(needs, *arguments)
 
     def _of_whole_slices(self, problem: Problem, needs: Needs) -> dict[str, Planned]:
         """The exchanges of whole slices of a part, where they are others than those of an aggregation."""
@@ -160,14 +141,6 @@ class GridPlacement:
             f"a rank holds {counts.edges.mean():.0f} edges, the fullest {counts.imbalance:.2f} times as many in"
             f" {size(int(counts.edges.max()) * bytes_of_edge(grid, graph))}"
         )
-        if plan.edges is not None:
-            blocks = np.bincount(plan.edges.demand.owner, minlength=grid.size).max()
-            kept = int(blocks) * plan.edges.plan.row_bytes
-            held = (
-                f"edges are streamed: a rank sums {counts.edges.mean():.0f} edges and keeps one in {grid.slices}, the"
-                f" fullest in {size(kept)}, and up to as much again while it sums; others' come in each aggregation,"
-                f" {size(EDGE_BYTES * int(counts.edges.max()) * (grid.slices - 1) // grid.slices)} to the fullest"
-            )
         return (
             f"grid ({grid}): {grid.parts} part(s), depth {grid.depth}, {grid.slices} slice(s) of a row; predicted"
             f" {seconds(plan.exchange_seconds)} of exchange in an aggregation, {int(counts.expanded.sum())} slices of"

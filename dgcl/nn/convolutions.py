@@ -22,9 +22,7 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 
 from dgcl.aggregation.aggregator import Aggregator, Constant
-from dgcl.aggregation.streamed import StreamedOperation
 from dgcl.aggregation.windows import HaloWindows
-from dgcl.grid.streamed import StreamedGraph
 from dgcl.nn.arguments import current, require_module, require_numbers, require_widths
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
@@ -188,9 +186,7 @@ class Normalised:
 
     reduce = "normalised"
 
-    def __init__(
-        self, comm: Communicator, add_self_loops: bool, windows: HaloWindows | range | None = None
-    ) -> None:
+    def __init__(self, comm: Communicator, add_self_loops: bool, windows: HaloWindows | None = None) -> None:
         of_comm = _normalisations.setdefault(comm, {})
         if (add_self_loops, windows) not in of_comm:
             with torch.inference_mode(False), torch.no_grad():  # kept, and may be saved for a backward
@@ -210,7 +206,7 @@ _normalisations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def _normalise(
-    comm: Communicator, add_self_loops: bool, windows: HaloWindows | range | None
+    comm: Communicator, add_self_loops: bool, windows: HaloWindows | None
 ) -> tuple[Any, Tensor | None]:
     """The weighted operation, and what rows themselves count, ``(num_owned, 1)``. Collective.
 
@@ -228,23 +224,14 @@ def _normalise(
             f" {other})"
         )
     local, n, slices = comm.local, comm.num_owned, comm.grid.slices
-    num_items, streamed = n * slices, None
-    if isinstance(local, StreamedGraph):
-        streamed = Aggregator(comm, windows=windows).operation
-        assert isinstance(streamed, StreamedOperation)
+    num_items = n * slices
     degrees = local.in_degrees[:num_items:slices].astype(np.float64)
     more: NDArray[np.float64] = np.zeros(n)
     if add_self_loops:
-        count = np.zeros(n)
-
-        def count_loops(heads: NDArray[np.int32], tails: NDArray[np.int32]) -> None:
-            loops = (heads == tails) & (heads < num_items)  # all of a vertex are here, in this rank's slice
-            count[:] += np.bincount(heads[loops] // slices, minlength=n)
-
-        if streamed is None:
-            count_loops(local.heads, local.indices)
-        else:
-            streamed.visit_edges(comm.transport, count_loops)
+        loops = local.heads[
+            (local.heads == local.indices) & (local.heads < num_items)
+        ]  # in this rank's slice
+        count = np.bincount(loops // slices, minlength=n).astype(float)
         if comm.layout.is_replicated:  # replicas have only some of their edges here; their owners have all
             count[comm.num_core :] = 0
             count = sum_copies(torch.from_numpy(count), comm=comm).numpy()
@@ -258,8 +245,6 @@ def _normalise(
     if PARTIAL in comm.exchanges:
         at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy()
     own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
-    if streamed is not None:
-        return streamed.weighted(torch.from_numpy(at_heads), torch.from_numpy(at_tails)), own
     weight = torch.from_numpy(at_heads[local.heads] * at_tails[local.indices]).to(comm.device)
     return Aggregator(comm, edge_weight=weight, windows=windows).operation, own
 

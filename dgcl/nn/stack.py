@@ -60,7 +60,7 @@ class KeptRows:
     """
 
     def __init__(self, stack: StackOptions, comm: Communicator) -> None:
-        self.windows: HaloWindows | range | None = None
+        self.windows: HaloWindows | None = None
         if stack.windows is not None or stack.by != "mixed":
             self.windows = connect_aggregator(comm, "sum", None, stack.windows, stack.by).windows
         self.ids = comm.owned_ids.to(comm.device)

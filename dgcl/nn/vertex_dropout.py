@@ -246,10 +246,7 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
     """The global id of each row of ``x``."""
     if len(x) == comm.num_owned:
         ids = comm.owned_ids
-    elif getattr(comm, "edges", "") in (
-        "grid",
-        "streamed",
-    ):  # a communicator's; what a chunk is read from has none
+    elif getattr(comm, "edges", "") == "grid":  # a communicator's; what a chunk is read from has none
         raise ValueError(
             f"x must have {comm.num_owned} rows (owned) on rank {comm.rank} (got {len(x)}): on a grid whole rows are"
             " dropped, whose columns are known; drop before comm.slices, or after comm.rows"
@@ -267,7 +264,7 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
 def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
     """The id of the edge of each row of ``x``."""
     local: LocalGraph | None = getattr(comm, "local", None)
-    if local is None or getattr(comm, "edges", "") in ("grid", "streamed"):
+    if local is None or getattr(comm, "edges", "") == "grid":
         raise ValueError(
             "edges=True needs all edges of whole rows: it goes without a grid, and without chunks of rows"
         )

@@ -38,7 +38,6 @@ from typing import Any, Final
 import numpy as np
 
 from dgcl.grid.grid import Grid, as_grid
-from dgcl.grid.strategy import STREAMED
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.prepare.share_checks import check_share
@@ -82,12 +81,7 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
 
     Raises:
         OSError: A file cannot be written; the earlier parts are unchanged.
-        ValueError: Edges are streamed.
     """
-    if any(share.edges == STREAMED for share in shares):
-        raise ValueError(
-            "grid: adjacency='streamed' goes without part files; build with dgcl.build_comm_info"
-        )
     place = Path(folder)
     place.mkdir(exist_ok=True)
     for left in place.glob(f"{_UNFINISHED}*"):

@@ -18,9 +18,6 @@ PARTIAL = "partial"
 #: The exchanges of ``comm.slices`` and ``comm.rows`` on a grid of depth 1, where they are others than the two above.
 SLICES, ROWS = "slices", "rows"
 
-#: The exchange of the edges of a grid that are streamed (:mod:`dgcl.grid.streamed`): its rows are blocks of edges.
-EDGES = "edges"
-
 
 @dataclass(frozen=True, eq=False)
 class Exchange:

@@ -95,11 +95,6 @@ class LocalGraph:
         """Rows that this rank's edges add to: owned vertices, then those of ``partial_ids``."""
         return len(self.indptr) - 1
 
-    @property
-    def streamed_bytes(self) -> int:
-        """Bytes of edges that come and go, and of what they need; 0: they are in ``indices``."""
-        return 0
-
     @cached_property
     def local_ids(self) -> NDArray[np.int64]:
         """(L,) int64: the global id of each local row, owned then halo."""

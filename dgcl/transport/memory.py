@@ -41,8 +41,6 @@ class MemoryReport:
             more where free pieces are too small.
         offload: Of each :class:`dgcl.Offload` that is open, its
             :class:`~dgcl.offload.description.OffloadMemory`: not in the total.
-        edges: Edges of a grid that are streamed: those kept, two windows of others' and tables; 0 where each rank
-            holds those that it sums, which are not counted here.
     """
 
     tables: int
@@ -54,12 +52,11 @@ class MemoryReport:
     constants: int
     pool: int
     offload: tuple[Any, ...] = ()
-    edges: int = 0
 
     @property
     def total(self) -> int:
-        """Tables, control page, pool and streamed edges."""
-        return self.tables + self.control_page + self.pool + self.edges
+        """Tables, control page and pool."""
+        return self.tables + self.control_page + self.pool
 
 
 class _NoMemory:

@@ -160,8 +160,6 @@ def measured(run: Run) -> Figure:
     part = partition_graph(graph, 4, method="random")
     kinds: dict[str, dict[str, Any]] = {"halo": {}, "cover": {"edges": "cover"}}
     kinds |= {f"({Grid(*sizes)})": {"grid": sizes} for sizes in GRIDS_OF_4[1:]}
-    for sizes in GRIDS_OF_4[2:]:
-        kinds[f"({Grid(*sizes)}), streamed"] = {"grid": dgcl.GridOptions(sizes, adjacency="streamed")}
     x = torch.rand(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
     numbers = {"aggregation ms": ".1f", "over halo's": ".2f", "epoch ms": ".1f", "epoch over halo's": ".2f"}
     rows = dgcl.launch(on_rank, 4, graph, part, kinds, x, run.rounds)[0]

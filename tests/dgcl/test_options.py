@@ -75,7 +75,6 @@ def test_limits_of_memory_are_numbers_or_written_out(kind: Any) -> None:
         (lambda: dgcl.EdgeOptions("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
         (lambda: dgcl.EdgeOptions("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
         (lambda: dgcl.GridOptions((1, 1, 2), "some"), "grid: needs must be one of sparse, all"),
-        (lambda: dgcl.GridOptions((1, 1, 2), adjacency="stream"), "adjacency must be one of held, streamed"),
     ],
 )
 def test_options_that_cannot_be_are_refused_where_they_are_made(

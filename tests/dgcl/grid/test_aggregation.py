@@ -89,8 +89,8 @@ def test_between_processes(grid: str, rank_pool: Any) -> None:
             assert_close(each, expected("multi-edges", reduce, weighted))
 
 
-def train_the_toy(grid: str, adjacency: str = "held") -> dict[str, float]:
-    options = dgcl.GridOptions(grid, adjacency=adjacency)
+def train_the_toy(grid: str) -> dict[str, float]:
+    options = dgcl.GridOptions(grid)
     part = in_ranges(24, size_of(grid))
     return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, grid=options))
 
@@ -230,10 +230,10 @@ def test_a_rank_without_edges_of_a_row_has_no_extreme_of_it(name: str, grid: str
 STEPS, DROPPED = 3, 0.4
 
 
-def train_with_dropout(grid: str, adjacency: str = "held") -> tuple[list[float], list[Tensor]]:
+def train_with_dropout(grid: str) -> tuple[list[float], list[Tensor]]:
     """Two layers with dropout, batch normalisation and Adam, on a prime number of vertices."""
     graph = as_graph(np.random.default_rng(2).integers(0, 23, (2, 90)), 23)
-    options = dgcl.GridOptions(grid, adjacency=adjacency)
+    options = dgcl.GridOptions(grid)
     comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(23) % size_of(grid), grid=options)
     weights = initial()
     norm = dgcl.nn.BatchNorm(6).double()
