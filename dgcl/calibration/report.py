@@ -1,8 +1,7 @@
-"""Tables of what a calibration found, for the command and for the page about calibration."""
+"""Tables of what a calibration measured, for the command."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dgcl.bench.table import Column, Table
@@ -43,30 +42,4 @@ def checked_table(outcome: dict[str, Any]) -> Table:
     )
     for one in outcome["checked"]:
         table.add(*one.values())
-    return table
-
-
-def summary_table(outcomes: Sequence[dict[str, Any]]) -> Table:
-    """One row for each number of CPU ranks of a host."""
-    table = Table(
-        "ranks",
-        Column("one rank, GB/s", ".1f"),
-        Column("all together, GB/s", ".1f"),
-        Column("latency", seconds),
-        Column("residual of the fit", ".1%"),
-        Column(f"median error of {len(outcomes[0]['checked'])} unseen plans", "**{:.1%}**".format),
-        Column("largest", ".0%"),
-    )
-    for outcome in outcomes:
-        rates = {one["kind"]: one for one in outcome["classes"]}
-        core, memory = rates["core"], rates["memory (both ways)"]
-        table.add(
-            outcome["ranks"],
-            core["bandwidth"],
-            memory["bandwidth"],
-            core["latency"],
-            outcome["median_residual"],
-            outcome["median_error"],
-            max(abs(one["error"]) for one in outcome["checked"]),
-        )
     return table
